@@ -12,27 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from prometheus_client import CollectorRegistry
 
-from contracts import Store, WindowLog, hash_ids
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.evaluation import Evaluation, mean_metrics
-from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives, read_positives
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.prequential import evaluate
-from trainer.stream.progress import ProgressObserver
-from trainer.stream.windows import StopSignal
+from contracts import Store, hash_ids
+from tests.integration.feature_streams import HOUR, ORIGIN, WINDOWS, learned
+from trainer.ranks.workers import deterministic
+from trainer.step.positives import Positives
 
-HOUR = 3600
-ORIGIN = 1_700_000_000 // HOUR * HOUR
-WINDOWS, EVENTS, USERS = 10, 1200, 400
+EVENTS, USERS = 1200, 400
 GENRES, LEVELS, NEW = 20, 2, 2
 """New items of each taste, which is a genre and a level of prices, per window."""
 
@@ -59,37 +45,11 @@ def write_log(path: Path, seed: int) -> None:
                 file.write(json.dumps(event) + "\n")
 
 
-def about_items_of(window: int, found: Positives) -> Positives:
-    ids = [f"{window}-{taste}-{number}" for taste in range(GENRES * LEVELS) for number in range(NEW)]
+def about_fresh_items(window: int, found: Positives) -> Positives:
+    """The events on items that were new in the window before."""
+    ids = [f"{window - 1}-{taste}-{number}" for taste in range(GENRES * LEVELS) for number in range(NEW)]
     chosen = np.isin(found.items, hash_ids(pa.array(ids)))
     return Positives(*(column[chosen] for column in found))
-
-
-def figures_on_fresh_items(folder: Path, log: Path, features: dict[str, list[str]]) -> dict[str, float]:
-    """Ingest and learn a log; return the figures, over its second half, on items new in the window before the test."""
-    store, workers = Store(str(folder)), Workers()
-    settings = PipelineConfig(
-        log=str(log), window_seconds=HOUR, history_length=10, metrics_port=0, item_features=features
-    )
-    ingest(store, settings, registry=CollectorRegistry())
-    config = TrainerConfig(
-        device="cpu",
-        batch_size=128,
-        tower=TowerConfig(dimension=16, history_length=10),
-        negatives=NegativesConfig(uniform=64),
-        optimizer=OptimizerConfig(learning_rate=0.01),
-    )
-    state, windows = TrainerState.fresh(config), WindowLog(store)
-    observer = ProgressObserver(store, TrainerMetrics(), is_first=True, report=None)
-    learner = Learner(state, windows, workers, StopSignal(), observer, CheckpointLog(store))
-    found: list[Evaluation] = []
-    for number, manifest in enumerate(windows.committed()):
-        if number >= WINDOWS // 2:
-            shared = SharedWindow(about_items_of(number - 1, read_positives(windows, manifest, 10)), workers)
-            asked = shared.sampled(config.seed, manifest.sequence, config.evaluation_examples)
-            found.append(evaluate(state, manifest, asked))
-        assert learner.process_window(manifest)
-    return mean_metrics(found)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -98,7 +58,8 @@ def test_features_find_fresh_items_that_ids_alone_do_not(tmp_path: Path, seed: i
     write_log(tmp_path / "log.jsonl", seed)
     with deterministic():
         found = {
-            name: figures_on_fresh_items(tmp_path / name, tmp_path / "log.jsonl", of) for name, of in NAMED.items()
+            name: learned(Store(str(tmp_path / name)), tmp_path / "log.jsonl", about_fresh_items, item_features=of)[1]
+            for name, of in NAMED.items()
         }
     print({name: [round(of[f"recall@{k}"], 4) for k in (20, 100)] for name, of in found.items()})  # noqa: T201
     recall = {name: of["recall@20"] for name, of in found.items()}

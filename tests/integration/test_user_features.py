@@ -12,31 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from prometheus_client import CollectorRegistry
 
 from contracts import PADDING_KEY, Store, WindowLog
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
 from serving.client import RetrievalClient, by_history, by_user
 from serving.monitor.recall import ask, sample
+from tests.integration.feature_streams import HOUR, ORIGIN, WINDOWS, learned
 from tests.serving.process import ServerProcess
-from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from trainer.export import export_bundle
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.evaluation import Evaluation, mean_metrics
-from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives, read_positives
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.prequential import evaluate
-from trainer.stream.progress import ProgressObserver
-from trainer.stream.windows import StopSignal
+from trainer.ranks.workers import deterministic
+from trainer.step.positives import Positives
 
-HOUR = 3600
-ORIGIN = 1_700_000_000 // HOUR * HOUR
-WINDOWS, EVENTS = 10, 1200
+EVENTS = 1200
 COUNTRIES, LEVELS, ITEMS = 20, 2, 20
 """A taste is a country and a level of age; items of each."""
 
@@ -67,35 +53,9 @@ def write_log(path: Path, seed: int) -> None:
             file.write(json.dumps(event | said_of(taste, draw)) + "\n")
 
 
-def of_new_users(found: Positives) -> Positives:
+def of_new_users(_window: int, found: Positives) -> Positives:
     chosen = (found.histories == PADDING_KEY).all(1)
     return Positives(*(column[chosen] for column in found))
-
-
-def learned(store: Store, log: Path, features: dict[str, list[str]]) -> tuple[TrainerState, dict[str, float], Store]:
-    """Ingest and learn a log; return the state, the figures on new users over the second half of it, and the store."""
-    settings = PipelineConfig(
-        log=str(log), window_seconds=HOUR, history_length=10, metrics_port=0, user_features=features
-    )
-    ingest(store, settings, registry=CollectorRegistry())
-    config = TrainerConfig(
-        device="cpu",
-        batch_size=128,
-        tower=TowerConfig(dimension=16, history_length=10),
-        negatives=NegativesConfig(uniform=64),
-        optimizer=OptimizerConfig(learning_rate=0.01),
-    )
-    state, windows = TrainerState.fresh(config), WindowLog(store)
-    observer = ProgressObserver(store, TrainerMetrics(), is_first=True, report=None)
-    learner = Learner(state, windows, Workers(), StopSignal(), observer, CheckpointLog(store))
-    found: list[Evaluation] = []
-    for number, manifest in enumerate(windows.committed()):
-        if number >= WINDOWS // 2:
-            new = of_new_users(read_positives(windows, manifest, 10, buckets=config.features.buckets))
-            asked = SharedWindow(new, Workers()).sampled(config.seed, manifest.sequence, config.evaluation_examples)
-            found.append(evaluate(state, manifest, asked))
-        assert learner.process_window(manifest)
-    return state, mean_metrics(found), store
 
 
 @pytest.fixture(scope="module", params=[0, 1])
@@ -104,8 +64,10 @@ def figures(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     torch.set_num_threads(1)
     write_log(folder / "log.jsonl", request.param)
     with deterministic():
+        stores = {name: Store(str(folder / name)) for name in NAMED}
         yield {
-            name: learned(Store(str(folder / name)), folder / "log.jsonl", features) for name, features in NAMED.items()
+            name: (*learned(store, folder / "log.jsonl", of_new_users, user_features=NAMED[name]), store)
+            for name, store in stores.items()
         }
 
 

@@ -108,12 +108,20 @@ def expected_events(events: Iterable[Event], window_seconds: int = 10) -> dict[i
     return dict(found)
 
 
+def _told(events: Iterable[Event]) -> dict[tuple[int, int, int], dict[str, Any]]:
+    """What each (user key, item key, ms) says in the fields of features."""
+    return {
+        (hash_id(event.user), hash_id(event.item), (ORIGIN + event.second) * 1000): {
+            "genre": event.genre if event.genre is None else list(event.genre),
+            "price": event.price,
+        }
+        for event in events
+    }
+
+
 def check_features(store: Store, events: Iterable[Event]) -> None:
     """Each pane holds, for each of its items, the newest known values; (user, item, second) must determine them."""
-    log, told = WindowLog(store), {}
-    for event in events:
-        values = {"genre": event.genre if event.genre is None else list(event.genre), "price": event.price}
-        told[hash_id(event.user), hash_id(event.item), (ORIGIN + event.second) * 1000] = values
+    log, told = WindowLog(store), _told(events)
     for manifest in committed(store):
         rows = log.all_examples(manifest, ["timestamp", "user_key", "item_key", "label"]).to_pylist()
         newest: dict[int, dict[str, Any]] = {}
@@ -128,10 +136,7 @@ def check_features(store: Store, events: Iterable[Event]) -> None:
 
 def check_user_features(store: Store, events: Iterable[Event]) -> None:
     """Each example has what came with its event; (user, item, second) must determine it."""
-    log, told = WindowLog(store), {}
-    for event in events:
-        values = {"genre": event.genre if event.genre is None else list(event.genre), "price": event.price}
-        told[hash_id(event.user), hash_id(event.item), (ORIGIN + event.second) * 1000] = values
+    log, told = WindowLog(store), _told(events)
     for manifest in committed(store):
         names = FeatureNames(categorical=["genre"], dense=["price"])
         rows = log.all_examples(manifest)

@@ -1,6 +1,6 @@
 """A state that has taken in a store's first window, and the batches of a window."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -71,6 +71,14 @@ def whole_tensors(state: TrainerState) -> dict[str, torch.Tensor]:
     if state.featured is not None:
         shared["features"] = state.featured
     return state.tensors() | flatten(shared, every)
+
+
+def give_noise(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Have parameters as if they had been trained, always the same."""
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.copy_(torch.randn(parameter.shape, generator=draw) / 3)
 
 
 def collapse(state: TrainerState) -> None:

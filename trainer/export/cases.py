@@ -13,7 +13,7 @@ from trainer.config import TrainerConfig
 from trainer.ranks.workers import Workers
 from trainer.step.positives import Positives
 from trainer.step.shared_window import SharedWindow
-from trainer.users.lines import NO_FEATURES, Layout, UserLines
+from trainer.users.lines import Layout, UserLines
 
 __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]
 
@@ -105,7 +105,7 @@ class RecentCases:
         return True
 
     def _of(self, manifest: WindowManifest, drawn: Positives) -> Cases:
-        layout = Layout.of(manifest.user_features) if self.config.features.buckets else NO_FEATURES
+        layout = Layout.of(manifest.user_features, self.config.features.buckets)
         return Cases(drawn.items, drawn.histories, UserLines(layout, drawn.features))
 
 

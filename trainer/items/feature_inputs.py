@@ -4,24 +4,16 @@ import torch
 from torch import Tensor
 
 from contracts.feature_weights import LARGEST
-from contracts.features import MAX_DENSE
 from trainer.items.features import FeatureTable
-from trainer.towers.features import FeatureInputs
+from trainer.towers.features import FeatureInputs, feature_inputs
 
 __all__ = ["inputs_of"]
 
 
 def inputs_of(table: FeatureTable, buckets: Tensor, numbers: Tensor, dtype: torch.dtype) -> FeatureInputs:
     """Return the inputs of n items, given what `FeatureTable.read` says of them: (n, V) and (n, D)."""
-    parts = [part >= 0 for part in torch.split(buckets, table.widths, 1)] if table.widths else []
-    weights = [part.double() / part.sum(1, keepdim=True).clamp(min=1) for part in parts]
-    # A bag may not be without any place.
-    none = buckets.new_zeros(len(buckets), 1)
-    dense = numbers.new_zeros(len(numbers), MAX_DENSE)
-    dense[:, : numbers.shape[1]] = _standardised(table, numbers)
-    return FeatureInputs(
-        torch.cat([none, buckets.clamp(min=0)], 1), torch.cat([none.double(), *weights], 1).to(dtype), dense.to(dtype)
-    )
+    parts = torch.split(buckets, table.widths, 1) if table.widths else ()
+    return feature_inputs(parts, _standardised(table, numbers), dtype)
 
 
 def _standardised(table: FeatureTable, numbers: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from contracts import PADDING_KEY, ItemKeys, UserKeys, WindowLog, WindowManifest, columns
 from trainer.ranks.workers import Workers
 from trainer.step.spool import Spool
-from trainer.users.lines import NO_FEATURES, Layout
+from trainer.users.lines import Layout
 
 __all__ = ["Positives", "read_positives"]
 
@@ -67,7 +67,7 @@ def read_positives(
     OSError
         If the disk is full.
     """
-    layout = Layout.of(manifest.user_features) if buckets else NO_FEATURES
+    layout = Layout.of(manifest.user_features, buckets)
     wanted = [*_WANTED, columns.EXPOSED] if exposed and manifest.exposed_items else _WANTED
     wanted = [*wanted, columns.USER_FEATURES] if layout.width else wanted
     length = min(history_length, manifest.history_length)

@@ -36,7 +36,7 @@ class SharedWindow:
         length, exposed = config.tower.history_length, config.negatives.exposed
         buckets = config.features.buckets
         own = read_positives(log, manifest, length, exposed, buckets=buckets, workers=workers)
-        return cls(own, workers, Layout.of(manifest.user_features) if buckets else NO_FEATURES)
+        return cls(own, workers, Layout.of(manifest.user_features, buckets))
 
     def __len__(self) -> int:
         return int(self.cuts[-1])

@@ -43,7 +43,8 @@ def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives) ->
 def _features(state: TrainerState, manifest: WindowManifest, found: Positives) -> FeatureInputs | None:
     if state.featured_users is None or not found.features.shape[1]:
         return None
-    return state.featured_users.inputs(UserLines(Layout.of(manifest.user_features), found.features))
+    layout = Layout.of(manifest.user_features, state.config.features.buckets)
+    return state.featured_users.inputs(UserLines(layout, found.features))
 
 
 def _metric_sums(state: TrainerState, examples: Examples, features: FeatureInputs | None) -> MetricSums:

@@ -5,13 +5,15 @@ Scale Multitask Learning", ICML 2009), so a value or a feature that is new needs
 that has only just come is placed by vectors that others have trained.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
 
 from contracts.features import MAX_DENSE
 
-__all__ = ["FeatureInputs", "FeatureVectors"]
+__all__ = ["FeatureInputs", "FeatureVectors", "feature_inputs"]
 
 
 class FeatureInputs(NamedTuple):
@@ -20,6 +22,28 @@ class FeatureInputs(NamedTuple):
     buckets: Tensor
     weights: Tensor
     dense: Tensor
+
+
+def feature_inputs(parts: Sequence[Tensor], dense: Tensor, dtype: torch.dtype) -> FeatureInputs:
+    """Return the inputs of n items or users: the mean over the values of each feature, and their numbers.
+
+    Parameters
+    ----------
+    parts
+        Of each categorical feature the buckets of its values, (n, V), -1 for none.
+    dense
+        Numbers (n, D) in standard deviations, 0 where they are unknown; D is at most `MAX_DENSE`.
+    dtype
+        Of the vectors.
+    """
+    there = [part >= 0 for part in parts]
+    weights = [part.double() / part.sum(1, keepdim=True).clamp(min=1) for part in there]
+    padded = dense.new_zeros(len(dense), MAX_DENSE)
+    padded[:, : dense.shape[1]] = dense
+    # A bag may not be without any place.
+    none = dense.new_zeros(len(dense), 1)
+    buckets = torch.cat([none.int(), *(part.clamp(min=0) for part in parts)], 1)
+    return FeatureInputs(buckets, torch.cat([none.double(), *weights], 1).to(dtype), padded.to(dtype))
 
 
 class FeatureVectors(nn.Module):

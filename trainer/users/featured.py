@@ -14,7 +14,7 @@ from contracts import FeatureNames
 from contracts.feature_weights import FeatureWeights, Moments
 from contracts.features import MAX_DENSE
 from contracts.user_features import UserFeatures
-from trainer.towers.features import FeatureInputs, FeatureVectors
+from trainer.towers.features import FeatureInputs, FeatureVectors, feature_inputs
 from trainer.users.lines import UserLines
 
 __all__ = ["FeaturedUsers"]
@@ -79,20 +79,12 @@ class FeaturedUsers:
 
     def inputs(self, of: UserLines) -> FeatureInputs:
         """Return what the tower reads of n users, on the CPU; a feature that is new here says nothing."""
-        dtype, numbers = self.tower.dense.weight.dtype, of.numbers()
-        dense = np.zeros((len(of.lines), MAX_DENSE))
+        numbers, dense = of.numbers(), np.zeros((len(of.lines), len(self._moments)))
         for place, (name, moments) in enumerate(self._moments.items()):
             if name in numbers:
                 dense[:, place] = moments.standardised(numbers[name])
-        # A bag may not be without any place.
-        known = (part for name, part in of.buckets().items() if name in self._categorical)
-        buckets = [np.full((len(of.lines), 1), -1, np.int32), *known]
-        shares = [(part >= 0) / np.maximum((part >= 0).sum(1, keepdims=True), 1) for part in buckets]
-        return FeatureInputs(
-            torch.from_numpy(np.concatenate(buckets, 1).clip(min=0)),
-            torch.from_numpy(np.concatenate(shares, 1)).to(dtype),
-            torch.from_numpy(dense).to(dtype),
-        )
+        parts = [torch.from_numpy(part) for name, part in of.buckets().items() if name in self._categorical]
+        return feature_inputs(parts, torch.from_numpy(dense), self.tower.dense.weight.dtype)
 
     def compose(self, users: Tensor, features: FeatureInputs) -> Tensor:
         """Return the vectors of users (n, d) with what their features add; differentiable."""

@@ -28,9 +28,9 @@ class Layout(NamedTuple):
     dense: tuple[str, ...]
 
     @classmethod
-    def of(cls, found: UserFeatures) -> Self:
-        """Return the layout for a window."""
-        return cls(dict(found.categorical), tuple(found.dense))
+    def of(cls, found: UserFeatures, buckets: int) -> Self:
+        """Return the layout for a window; without `buckets` nothing of it is read."""
+        return cls(dict(found.categorical), tuple(found.dense)) if buckets else cls({}, ())
 
     @classmethod
     def joined(cls, parts: Sequence["Layout"]) -> Self:

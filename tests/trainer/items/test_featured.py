@@ -8,7 +8,7 @@ import torch
 
 from contracts import BundleFile, BundleLog, ItemKeys, Store, WindowLog, hash_id
 from contracts.feature_weights import FeatureWeights
-from tests.trainer.support import absorb, absorbed, batches_of, drawn, same_tensors
+from tests.trainer.support import absorb, absorbed, batches_of, drawn, give_noise, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
 from trainer.export import export_bundle
@@ -42,10 +42,8 @@ def part(state: TrainerState) -> FeaturedItems:
 
 def taught(store: Store, config: TrainerConfig, dtype: torch.dtype = torch.float64) -> TrainerState:
     """Return a state whose features have trained vectors, if only noise."""
-    state, draw = absorbed(store, config, dtype=dtype), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in part(state).parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=draw) / 3)
+    state = absorbed(store, config, dtype=dtype)
+    give_noise(part(state).parameters())
     return state
 
 

@@ -9,7 +9,7 @@ from contracts import BundleFile, BundleLog, FeatureNames, Store, WindowLog
 from contracts.checkpoint import checkpoint_names, read_checkpoint_mark
 from contracts.feature_weights import FeatureWeights
 from contracts.user_features import UserFeatures
-from tests.trainer.support import absorb, absorbed, batches_of, drawn, same_tensors
+from tests.trainer.support import absorb, absorbed, batches_of, drawn, give_noise, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
 from trainer.export import export_bundle
@@ -41,10 +41,8 @@ def part(state: TrainerState) -> FeaturedUsers:
 
 def taught(store: Store, config: TrainerConfig, dtype: torch.dtype = torch.float64) -> TrainerState:
     """Return a state whose user features have trained vectors, if only noise."""
-    state, draw = absorbed(store, config, dtype=dtype), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in part(state).parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=draw) / 3)
+    state = absorbed(store, config, dtype=dtype)
+    give_noise(part(state).parameters())
     return state
 
 
@@ -118,7 +116,7 @@ def test_testing_and_serving_add_the_features_to_the_history(
     _, manifest = synthetic(writer, windows=2, said=True)
     state = taught(store, config, torch.float32)
     positives = drawn(store, manifest, config, config.evaluation_examples)
-    lines = UserLines(Layout.of(manifest.user_features), positives.features)
+    lines = UserLines(Layout.of(manifest.user_features, config.features.buckets), positives.features)
     bundle = export_bundle(store, state)
     log = BundleLog(store)
     weights = FeatureWeights.decode(log.read(bundle, BundleFile.USER_FEATURES))

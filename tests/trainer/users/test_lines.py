@@ -21,7 +21,7 @@ rows = st.lists(st.fixed_dictionaries({"lives": _texts, "langs": _texts, "age": 
 def lines_of(found: list[dict[str, object]], names: FeatureNames = NAMES) -> UserLines:
     struct = pa.array([{name: row[name] for name in names.all} for row in found], pa.struct(names.fields))
     table = pa.table({columns.USER_FEATURES: struct, columns.LABEL: np.ones(len(found), np.int8)})
-    layout = Layout.of(UserFeatures.of(table, names))
+    layout = Layout.of(UserFeatures.of(table, names), BUCKETS)
     return UserLines(layout, layout.encoded(struct, BUCKETS))
 
 
