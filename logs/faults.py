@@ -48,8 +48,8 @@ class Reason(StrEnum):
 
 HINTS: Final[Mapping[str, str]] = {
     Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
-    Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns, and a feature that is no number is "
-    "categorical (pipeline.item_features, pipeline.user_features)",
+    Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns, and a feature that "
+    "is no number is categorical (pipeline.item_features, pipeline.user_features)",
     Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
     Reason.UNPARSABLE_TIMESTAMP: "times are numbers (s, ms or us since 1970) or texts such as 2026-03-01 08:00:41, "
     "whose zone is pipeline.time_zone=UTC where they name none; others, such as 01.03.2026, must be converted first",
