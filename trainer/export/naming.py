@@ -36,8 +36,11 @@ def place_of(state: TrainerState) -> str:
 @torch.no_grad()
 def _digest(state: TrainerState, fingerprint: int) -> str:
     digest = xxhash.xxh3_128()
-    # What is as it was before there was a choice is left out: older versions have named bundles without it.
-    named = [item for item in state.config.defining().items() if item not in EARLIER.items()]
+    # What is as it was before there was a choice is left out: older versions have named bundles without it. A recipe
+    # does not have what a second phase would be, either, where there is none.
+    unused = () if state.config.rescoring.on else ("rescoring.",)
+    defining = state.config.defining().items()
+    named = [item for item in defining if item not in EARLIER.items() and not item[0].startswith(unused)]
     settings = dict(named) | {"index": state.config.index, "nprobe": state.config.nprobe}
     # Their sum tells counts apart that were read at other times.
     counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}

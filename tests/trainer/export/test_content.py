@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -42,6 +43,15 @@ def test_a_setting_that_is_what_it_was_before_there_was_a_choice_changes_no_name
         assert Content.of(state).version == version
     other_settings(optimizer={"embedding_decay": 0.5})(state)
     assert Content.of(state).version != version
+
+
+def test_what_a_second_phase_would_be_changes_a_name_where_there_is_one(state: TrainerState) -> None:
+    names = []
+    for kind, dimension in product(("none", "mixture_of_logits"), (8, 16)):
+        other_settings(rescoring={"kind": kind, "dimension": dimension})(state)
+        names.append(Content.of(state).version)
+    assert names[0] == names[1]
+    assert len({*names}) == 3
 
 
 def other_settings(**changes: object) -> Callable[[TrainerState], None]:

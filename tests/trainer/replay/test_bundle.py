@@ -37,7 +37,7 @@ def listed(store: Store) -> set[Path]:
 @pytest.mark.parametrize("exposed", [0, 1])
 def test_every_bundle_of_a_run_is_made_again_bit_for_bit(store: Store, config: TrainerConfig, exposed: int) -> None:
     negatives = config.negatives.model_copy(update={"exposed": exposed})
-    rescoring = RescoringConfig(kind="mixture_of_logits" if exposed else "none")
+    rescoring = RescoringConfig(kind="mixture_of_logits" if exposed else "none", dimension=8)
     versions = trained(store, config.model_copy(update={"negatives": negatives, "rescoring": rescoring}), exposed)
     manifests = [BundleLog(store).manifest(one) for one in versions]
     assert {one.parent is None for one in manifests} == {True, False}, "complete ones and deltas"
