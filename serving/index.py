@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts import IndexRows
+from contracts.graph_index import is_graph, widen_walks
 from contracts.index_delta import takes_deltas
 from contracts.layers import Layers
 from serving.gpu import is_halved, room
@@ -148,6 +149,8 @@ class AnnIndex:
         if not self.reaches(k, nprobe):
             raise ValueError(f"k = {k} or nprobe = {nprobe} is above {self.limit}, the limit of this index's device")
         self._visit(self._lists_visited(nprobe))
+        if self.graph:
+            widen_walks(self.index, k, int(self.parameters.get("efSearch", 0)))
         return Found(*self.index.search(queries, min(k, self.index.ntotal)))
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:
@@ -239,8 +242,8 @@ def on_device(index: Any, parameters: Mapping[str, int | float], device: Device)
             if device == "gpu":
                 raise
             log.warning("this index cannot be searched on a GPU, the CPU does it: %s", error)
-    graph = isinstance(faiss.downcast_index(index), faiss.IndexHNSW)
-    return AnnIndex(index, parameters, faiss.ParameterSpace(), lists=lists, graph=graph, assigned=_assigned(index))
+    space, graph = faiss.ParameterSpace(), is_graph(index)
+    return AnnIndex(index, parameters, space, lists=lists, graph=graph, assigned=_assigned(index))
 
 
 def _assigned(index: Any) -> Layers[np.int32] | None:

@@ -26,6 +26,7 @@ from serving.cold import WithCold
 from serving.filtered import FilteredSearch
 from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
+from serving.nearest import nearest, own_lists
 from serving.plan import Plan
 from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
 from serving.rescoring import rescored
@@ -282,7 +283,7 @@ class _Batch:
         elif task.exact or not index.reaches(wanted, lists) or (lists != task.nprobe and lists == index.lists):
             found = self.bundle.exact.search(queries, wanted)
         else:
-            found = index.search(queries, wanted, lists)
+            found = nearest(self.bundle, queries, wanted, np.array([plan.wanted for plan in plans]), lists)
         # The second phase sees as many of them as of every other query, whatever was left out.
         kept = [plan.first(plan.kept(Found(*row))) for plan, *row in zip(plans, *found, strict=True)]
         return [
@@ -338,7 +339,7 @@ def lists_beyond(bundle: LoadedBundle, excluded: int) -> int:
     Excluded items may fill the nearest lists: the own number is doubled until the lists hold `_DEPTH` times as many
     items as are excluded, or are all lists.
     """
-    lists, own = bundle.index.lists, int(bundle.manifest.index.parameters.get("nprobe", 1))
+    lists, own = bundle.index.lists, own_lists(bundle)
     needed = _DEPTH * excluded * lists / max(1, bundle.items)
     return min(own << math.ceil(math.log2(needed / own)), lists) if needed > own else 0
 

@@ -17,6 +17,7 @@ from contracts.item_rows import FIRST_ITEM_ROW
 from serving.bundle import LoadedBundle
 from serving.native.columns import F32, I64, Bools, Found, Kind, Wanted
 from serving.native.compiled import Compiled
+from serving.nearest import nearest
 from serving.queries import Answer, ByEmbedding, ByHistory, Hits, Source, Task
 from serving.retriever import Retriever, lists_beyond
 
@@ -64,7 +65,7 @@ class PlainRetriever:
         there, vectors = _vectors(bundle, wanted, read)
         planned = time.monotonic()
         similar = bool(wanted.of(Kind.ITEM).any())
-        scores, rows = _searched(bundle, there, vectors, int(wanted.k.max()) + similar)
+        scores, rows = _searched(bundle, there, vectors, wanted.k + (read.own >= 0))
         scores, rows, counts = _kept(scores, rows, wanted.k, read.own if similar else None)
         ids: list[str] = bundle.ids[rows].tolist()
         complete, none = wanted.k <= bundle.items - (read.own >= 0), np.zeros(len(there), np.bool_)
@@ -120,14 +121,14 @@ def _vectors(bundle: LoadedBundle, wanted: Wanted, read: _Read) -> tuple[Bools, 
     return there, vectors[there]
 
 
-def _searched(bundle: LoadedBundle, there: Bools, vectors: F32, most: int) -> tuple[F32, I64]:
+def _searched(bundle: LoadedBundle, there: Bools, vectors: F32, needed: I64) -> tuple[F32, I64]:
     """Return scores and rows, (n, width), best first: of popular items where there is no vector."""
-    width = min(most, bundle.items)
+    width = min(int(needed.max()), bundle.items)
     if there.all():
-        return bundle.index.search(vectors, width)
+        return nearest(bundle, vectors, width, needed)
     scores, rows = np.zeros((len(there), width), np.float32), np.full((len(there), width), -1, np.int64)
     if len(vectors):
-        scores[there], rows[there] = bundle.index.search(vectors, width)
+        scores[there], rows[there] = nearest(bundle, vectors, width, needed[there])
     popular = bundle.popular.first(width)
     scores[~there, : len(popular)], rows[~there, : len(popular)] = bundle.popularity[popular], popular
     return scores, rows

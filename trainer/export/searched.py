@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from contracts import IndexRows
 from contracts.bundle_delta import BundleDelta
+from contracts.graph_index import is_graph, widen_walks
 from contracts.index_delta import apply_delta, takes_deltas, with_row_ids, without_rows
 from contracts.layers import Layers
 from trainer.export.filling import filled
@@ -62,6 +63,8 @@ class _Copied:
     index: Any
 
     def search(self, queries: Floats, k: int) -> Found:
+        if is_graph(self.index):
+            widen_walks(self.index, k)
         scores, rows = self.index.search(queries, k)
         return scores, IndexRows(rows)
 

@@ -13,6 +13,7 @@ from contracts import ItemKeys
 from contracts.bundle_delta import BundleDelta
 from contracts.index_delta import apply_delta, with_row_ids
 from contracts.layers import Layers
+from serving.index import on_device
 from trainer.export.index import empty_index
 from trainer.export.searched import ListSearch, Searched, searched, searched_in
 
@@ -99,3 +100,16 @@ def lists_in(index: Any, rows: int) -> list[int]:
         for row in ids:
             found[row] = number
     return found
+
+
+@pytest.mark.parametrize("opened", [searched, stored])
+def test_a_graph_is_walked_as_widely_as_a_server_does(opened: Callable[[Any], Searched]) -> None:
+    draw = np.random.default_rng(0)
+    index, _ = trained("HNSW8", draw, 2000)
+    queries = draw.normal(size=(20, WIDTH)).astype(np.float32)
+    plain = index.search(queries, 500)[1]
+    found = opened(index).search(queries, 500)[1]
+    served = on_device(index, {}, "cpu").search(queries, 500).rows
+    np.testing.assert_array_equal(found, served)
+    assert (found >= 0).all()
+    assert (plain < 0).any()

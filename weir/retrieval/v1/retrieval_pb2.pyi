@@ -339,8 +339,9 @@ class SearchParams(_message.Message):
     """Compare with every item instead of asking the approximate index."""
     nprobe: _builtins.int
     """Lists of an inverted-file index to visit; 0 means the bundle's default, and with a filter as many as it takes; more
-    than Index.lists mean all. With a filter, lists without an item that it lets pass do not count. Other indexes ignore
-    it. The cost of a query grows with it: see Limits.max_cost.
+    than Index.lists mean all. Where they hold fewer than k items, further ones are visited. With a filter, lists without
+    an item that it lets pass do not count. Other indexes ignore it. The cost of a query grows with it: see
+    Limits.max_cost.
     """
     score_threshold: _builtins.float
     """Leave out items that score below this. Popular items given instead of an answer are not held to it."""

@@ -1,0 +1,36 @@
+"""The search of a bundle's index, which finds as many rows as are wanted wherever there are so many."""
+
+import numpy as np
+import numpy.typing as npt
+
+from serving.bundle import LoadedBundle
+from serving.index import Found
+
+__all__ = ["nearest", "own_lists"]
+
+Floats = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+
+def nearest(bundle: LoadedBundle, queries: Floats, k: int, needed: Int64, nprobe: int = 0) -> Found:
+    """Return the best `k` rows for each query (n, dimension), or all items where those are fewer.
+
+    Lists may hold fewer rows than a query needs, `needed` (n,): it visits twice as many, again and again. Where this
+    means all lists, or too many for the device, and where a graph has parts that no walk comes to, it is compared with
+    every vector. So what it finds in lists does not depend on what others need.
+    """
+    index, lists = bundle.index, nprobe or own_lists(bundle)
+    found = index.search(queries, k, nprobe)
+    width = found.rows.shape[1]
+    while len(short := np.flatnonzero((found.rows >= 0).sum(axis=1) < np.minimum(needed, width))):
+        lists *= 2
+        if lists >= index.lists or not index.reaches(width, lists):
+            found.scores[short], found.rows[short] = bundle.exact.search(queries[short], width)
+            break
+        found.scores[short], found.rows[short] = index.search(queries[short], width, lists)
+    return found
+
+
+def own_lists(bundle: LoadedBundle) -> int:
+    """Return how many inverted lists a search visits that does not say how many."""
+    return int(bundle.manifest.index.parameters.get("nprobe", 1))
