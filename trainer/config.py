@@ -143,7 +143,8 @@ class TrainerConfig(FrozenModel):
     index: str = Field(
         default="auto",
         min_length=1,
-        description="FAISS factory string; auto: Flat, from 50,000 items on IVF with SQfp16",
+        description="FAISS factory string, flat while there are too few items to train it; auto: Flat, from 50,000 "
+        "items on IVF with SQfp16",
     )
     nprobe: int = Field(default=32, ge=1, description="lists that an IVF index visits per query")
     index_training_every_seconds: float | None = Field(

@@ -15,7 +15,7 @@ from trainer.export.clusters import Assigned, Clusters
 from trainer.export.content import Content
 from trainer.export.draft import Chain, Complete, Delta, Difference, Placed
 from trainer.export.fit import is_unfit, may_repair
-from trainer.export.index import empty_index, factory, info_of
+from trainer.export.index import empty_index, factory, info_of, least_items
 from trainer.export.kept import ByRow, Lists
 
 __all__ = [
@@ -35,6 +35,8 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+_FLAT: Final = "Flat"
+
 _MOST_OF_DELTA: Final = 0.25
 """Rows that one delta may describe, as a share of the complete bundle's: more are no cheaper to take in."""
 
@@ -46,10 +48,13 @@ _COMPACTED: Final = 0.75
 
 
 def empty_for(content: Content) -> tuple[Any, str]:
-    """Return an untrained index for all items of a state, and its factory string."""
+    """Return an untrained index for all items of a state, and its factory string: flat while they are too few."""
     config = content.state.config
     kind = factory(content.total, config.index)
-    return empty_index(config.tower.dimension, kind), kind
+    empty = empty_index(config.tower.dimension, kind)
+    if content.total >= least_items(empty):
+        return empty, kind
+    return empty_index(config.tower.dimension, _FLAT), _FLAT
 
 
 def without_lists(
@@ -63,6 +68,8 @@ def without_lists(
 
 def complete(empty: Any, kind: str, content: Content, difference: Difference | None) -> Complete:
     """Return a complete bundle of a whole content whose index has no lists that are kept."""
+    if kind != (wanted := factory(content.total, content.state.config.index)):
+        logger.warning("%s takes more items than the %d there are: until then it is %s", wanted, content.total, kind)
     empty.train(content.vectors)
     empty.add(content.vectors)
     info = info_of(empty, kind, content.state.config.nprobe)

@@ -12,11 +12,14 @@ import faiss
 
 from contracts import IndexFit, IndexInfo
 
-__all__ = ["empty_index", "factory", "info_of", "write_index"]
+__all__ = ["empty_index", "factory", "info_of", "least_items", "write_index"]
 
 _faiss: Any = faiss  # its stubs lack the writer
 
 _FLAT_BELOW: Final = 50_000
+
+_OPQ_CODES: Final = 256
+"""Codes of the product quantiser by which FAISS finds a rotation (OPQ), whatever comes behind it."""
 
 
 def factory(items: int, wanted: str) -> str:
@@ -35,6 +38,19 @@ def empty_index(dimension: int, kind: str) -> Any:
         From FAISS, for a factory string that it does not know.
     """
     return faiss.index_factory(dimension, kind, faiss.METRIC_INNER_PRODUCT)
+
+
+def least_items(index: Any) -> int:
+    """Return how many items it takes to train an index: as many as it has lists, and codes of a product quantiser."""
+    inverted, inner = faiss.try_extract_index_ivf(index), faiss.downcast_index(index)
+    counts = [1 if inverted is None else int(inverted.nlist)]
+    while isinstance(inner, faiss.IndexPreTransform):
+        chain: Any = inner.chain
+        before = [_faiss.downcast_VectorTransform(chain.at(number)) for number in range(chain.size())]
+        counts += [_OPQ_CODES for transform in before if isinstance(transform, _faiss.OPQMatrix)]
+        inner = faiss.downcast_index(inner.index)
+    stored = faiss.downcast_index(inner.storage) if isinstance(inner, faiss.IndexHNSW) else inner
+    return max([*counts, stored.pq.ksub] if hasattr(stored, "pq") else counts)
 
 
 def info_of(index: Any, kind: str, nprobe: int, fit: IndexFit | None = None) -> IndexInfo:

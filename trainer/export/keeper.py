@@ -171,7 +171,7 @@ class Keeper:
         Raises
         ------
         RuntimeError
-            From FAISS, for a factory string that it does not know or that asks for more items than there are.
+            From FAISS, for a factory string that it does not know.
         """
         difference, empty, kind = self._difference(content), *empty_for(content)
         if not isinstance(empty, faiss.IndexIVF) or not takes_deltas(empty):

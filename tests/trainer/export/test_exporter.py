@@ -171,7 +171,7 @@ def test_a_run_that_is_asked_to_stop_leaves_what_takes_too_long_to_the_next(
 def test_a_bundle_that_cannot_be_made_beside_the_stream_fails_the_export(
     store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made, keeper, registry = follower(store, config, state, index="IVF4000,SQfp16")
+    made, keeper, registry = follower(store, config, state, index="IVF8,RQ2x12")
     keeper.let_go()
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 0
     made.export_if_due(state)

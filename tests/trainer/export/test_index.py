@@ -4,7 +4,7 @@ import faiss
 import numpy as np
 import pytest
 
-from trainer.export.index import empty_index, factory, info_of, write_index
+from trainer.export.index import empty_index, factory, info_of, least_items, write_index
 
 
 def vectors(n: int, d: int = 16) -> np.ndarray:
@@ -37,3 +37,32 @@ def test_it_compares_by_inner_product_and_knows_its_probes() -> None:
 def test_a_type_that_cannot_be_is_refused() -> None:
     with pytest.raises(RuntimeError, match="Banana"):
         empty_index(16, "Banana7")
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [
+        ("Flat", 1),
+        ("SQfp16", 1),
+        ("HNSW8", 1),
+        ("IVF40,Flat", 40),
+        ("IVF40,SQfp16", 40),
+        ("IVF40_HNSW8,SQ8", 40),
+        ("IVF40,PQ4x4", 40),
+        ("IVF4,PQ4x4", 16),
+        ("IVF4,PQ4x4fs", 16),
+        ("PQ4x6", 64),
+        ("HNSW8_PQ4x6", 64),
+        ("OPQ4_8,IVF4,PQ4x4", 256),
+        ("PCA8,IVF40,Flat", 40),
+    ],
+)
+def test_so_many_items_train_it_and_one_less_does_not(kind: str, least: int) -> None:
+    assert least_items(empty_index(16, kind)) == least
+    index, items = empty_index(16, kind), vectors(least)
+    index.train(items)
+    index.add(items)
+    assert index.ntotal == least
+    if least > 1:
+        with pytest.raises(RuntimeError, match=f"Number of training points \\({least - 1}\\)"):
+            empty_index(16, kind).train(items[:-1])

@@ -97,6 +97,24 @@ def test_other_settings_train_other_lists(store: Store, state: TrainerState) -> 
     assert (flat.index.type, flat.index.fit) == ("Flat", None)
 
 
+def test_an_index_that_takes_more_items_is_flat_until_there_are_so_many(
+    store: Store, state: TrainerState, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper, items = Keeper(), len(state.table)
+    changed = {**state.config.model_dump(), "index": f"IVF{items + 1},Flat", "bundle_chain": 4}
+    state.config = TrainerConfig.model_validate(changed)
+    first = export_bundle(store, state, keeper=keeper)
+    assert (first.index.type, first.index.fit, first.parent) == ("Flat", None, None)
+    assert f"IVF{items + 1},Flat takes more items than the {items} there are: until then it is Flat" in caplog.text
+    move(state, 3)
+    second = export_bundle(store, state, keeper=keeper)
+    assert (second.index.type, second.changed) == ("Flat", 1)
+    state.table.admit(ItemKeys(np.array([1])), np.array(["one more"], object), 0)
+    state.position.step += 1
+    third = export_bundle(store, state, keeper=keeper)
+    assert (third.index.type, third.items, third.parent) == (f"IVF{items + 1},Flat", items + 1, None)
+
+
 def test_a_training_beside_is_taken_by_a_later_export(store: Store, state: TrainerState) -> None:
     now = [time.time()]
     keeper = Keeper(clock=lambda: now[0])
