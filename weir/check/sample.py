@@ -95,6 +95,8 @@ def _pieces(partition: Partition, config: LogConfig, most: int) -> tuple[list[Pi
         return [Piece(None, (), Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),)))], 1.0
     if partition.format in _GZIP:
         return [Piece(chunk, tuple(range(most))) for chunk in chunks], None
+    if not chunks:
+        return [], 1.0
     chosen = spread(chunks, most)
     if partition.format is not Format.PARQUET:
         share = sum(chunk.stop - chunk.start for chunk in chosen) / partition.size

@@ -1,7 +1,11 @@
+import gzip
 import io
 import json
+import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from rich.console import Console
@@ -104,6 +108,20 @@ def test_a_log_that_is_too_small_to_judge_is_told_so(tmp_path: Path) -> None:
 
 def test_an_empty_log_is_no_error(tmp_path: Path) -> None:
     assert "there is nothing to read" in printed(check_log(LogConfig(log=str(tmp_path))))
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.csv", "log.csv.gz", "log.parquet", "pairs.txt"])
+def test_a_file_without_rows_is_no_error(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if name == "log.parquet":
+        pq.write_table(
+            pa.table({column: pa.array([], pa.int64()) for column in ("user_id", "item_id", "timestamp")}), path
+        )
+    else:
+        header = b"user_id,item_id,timestamp\n" if "csv" in name else b""
+        path.write_bytes(gzip.compress(header) if name.endswith(".gz") else header)
+    shown = printed(check_log(LogConfig(log=str(path))))
+    assert re.search("there is nothing to read|no row is valid|has no rows", shown), shown
 
 
 def test_the_settings_file_reads_the_log(shop: LogReport, tmp_path: Path) -> None:
