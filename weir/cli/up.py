@@ -32,4 +32,4 @@ def up(*, wanted: UpOptions, options: StoreOptions, json: JsonOutput = False) ->
     if json:
         launch.session.print_json(summary)
     if summary.failures:
-        raise CommandError("the demo failed: " + "; ".join(summary.failures))
+        raise CommandError("the replay failed: " + "; ".join(summary.failures))

@@ -88,7 +88,7 @@ class DemoSummary(FrozenModel):
         model, popularity = self.recalls.model, self.recalls.popularity
         if model is None or popularity is None:
             found.append("no recall was measured through the server")
-        elif model <= popularity:
+        elif model < popularity or model == popularity < 1:
             found.append(f"the model's recall {model:.3f} is not above popularity's {popularity:.3f}")
         return found
 

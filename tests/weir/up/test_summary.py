@@ -53,6 +53,15 @@ def test_what_went_wrong_is_told(change: dict[str, object], failure: str) -> Non
     assert failures[0].startswith(failure)
 
 
+def test_a_catalogue_that_fits_into_every_answer_is_no_failure() -> None:
+    both = GOOD.recalls.model_copy(update={"model": 1.0, "popularity": 1.0})
+    assert GOOD.model_copy(update={"recalls": both}).failures == []
+    equal = both.model_copy(update={"model": 0.9, "popularity": 0.9})
+    assert GOOD.model_copy(update={"recalls": equal}).failures == [
+        "the model's recall 0.900 is not above popularity's 0.900"
+    ]
+
+
 def test_a_small_log_is_too_small_to_judge_and_no_failure() -> None:
     recalls = GOOD.recalls.model_copy(update={"model": None, "popularity": None, "cases": 0})
     small = GOOD.model_copy(update={"events": 3, "click_seconds": None, "recalls": recalls})
