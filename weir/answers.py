@@ -27,7 +27,7 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
         names = ", ".join(answer.missing_features)
         console.print(plain(f"the bundle knows no feature {names}: pipeline.user_features names those of the log"))
     if not answer.complete:
-        console.print("no more items pass the filter", highlight=False)
+        console.print("there are no more items to show", highlight=False)
     if answer.seen_bounded:
         console.print(
             plain(f"{answer.user_id} has seen more items than are stored: some of these may have been seen before")

@@ -68,7 +68,10 @@ def export_bundle(
         making, keeper.making = keeper.making, None
         return making.finish()
     if not len(state.table):
-        raise ExportError("the item table is empty: there is nothing to serve before the first window")
+        raise ExportError(
+            "the item table is empty: there is nothing to serve before the first window, or before an item has "
+            "occurred trainer.admit_after times"
+        )
     export = _Export(
         store,
         state,

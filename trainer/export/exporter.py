@@ -54,6 +54,7 @@ class Exporter:
     _tracing: Tracing | None = None
     _what: str = ""
     _put_off: bool = False
+    _warned: bool = False
     _seconds: float = 0.0
     _last: float = field(init=False)
 
@@ -99,13 +100,26 @@ class Exporter:
         if (making := self._keeper.making) is not None:
             self._put_off |= _place(state) != self._tried and self._is_scheduled(state)
             return not making.running
-        if _place(state) == self._tried or not len(state.table):
+        if _place(state) == self._tried or not self._has_items(state):
             return False
         if not (self._put_off or self._is_scheduled(state)):
             return False
         may_wait = self.follows and self.clock() - self._last < _PATIENCE * self._seconds
         self._put_off = may_wait and self._is_behind(state)
         return not self._put_off
+
+    def _has_items(self, state: TrainerState) -> bool:
+        """Say whether there is an item to be served; warn once where there is none after a window."""
+        if len(state.table):
+            return True
+        if state.embeddings.workers.is_first and not self._warned:
+            self._warned = True
+            logger.warning(
+                "no bundle after window %s: an item gets a row once it has occurred trainer.admit_after = %g times, "
+                "and none has",
+                *(state.position.trained_window, self.config.admit_after),
+            )
+        return False
 
     def _is_scheduled(self, state: TrainerState) -> bool:
         if self.config.export_every_seconds is not None:
@@ -169,7 +183,7 @@ class Exporter:
         return True
 
     def _export(self, state: TrainerState) -> None:
-        if _place(state) == self._tried or not len(state.table):
+        if _place(state) == self._tried or not self._has_items(state):
             return
         self._last, self._tried = self.clock(), _place(state)
         self._what = f"of window {state.position.trained_window}, step {state.position.step},"

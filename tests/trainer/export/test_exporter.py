@@ -15,6 +15,7 @@ from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.shared_window import SharedWindow
 from trainer.stream.metrics import TrainerMetrics
+from trainer.train import train
 
 
 @pytest.fixture
@@ -196,6 +197,21 @@ def test_what_was_put_off_comes_with_the_last_window(
         made.export_if_due(state)
     # Windows 1 and 3 were due; 4 is the first that nothing waits behind.
     assert [place[:8] for place in places(store)] == ["00000004"]
+
+
+def test_where_no_item_is_frequent_enough_it_says_so_once(
+    store: Store, writer: WindowWriter, config: TrainerConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    synthetic(writer, windows=2)
+    rare = TrainerConfig.model_validate({**config.model_dump(), "admit_after": 1e6})
+    summary = train(store, rare)
+    assert (summary.windows, summary.bundle) == (2, None)
+    [said] = [record.getMessage() for record in caplog.records if "no bundle" in record.getMessage()]
+    name = WindowLog(store).committed()[0].name
+    assert said == (
+        f"no bundle after window {name}: an item gets a row once it has occurred trainer.admit_after = 1e+06 times, "
+        "and none has"
+    )
 
 
 def test_a_failure_is_counted_and_logged_and_stops_nothing(
