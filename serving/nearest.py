@@ -19,9 +19,11 @@ def nearest(bundle: LoadedBundle, queries: Floats, k: int, needed: Int64, nprobe
     means all lists, or too many for the device, and where a graph has parts that no walk comes to, it is compared with
     every vector. So what it finds in lists does not depend on what others need.
     """
-    index, lists = bundle.index, nprobe or own_lists(bundle)
+    index = bundle.index
     found = index.search(queries, k, nprobe)
-    width = found.rows.shape[1]
+    if (found.rows[:, -1:] >= 0).all():
+        return found
+    lists, width = nprobe or own_lists(bundle), found.rows.shape[1]
     while len(short := np.flatnonzero((found.rows >= 0).sum(axis=1) < np.minimum(needed, width))):
         lists *= 2
         if lists >= index.lists or not index.reaches(width, lists):
