@@ -1,5 +1,6 @@
 """The results of a demo, in numbers."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 from urllib.request import urlopen
@@ -13,6 +14,7 @@ from rich.table import Table
 from contracts import Store
 from contracts.models import FrozenModel
 from contracts.variants import log_of_version
+from serving.errors import BundleVersionNotLoadedError
 from serving.monitor.newest import mean_recall, recent_cases
 from serving.monitor.results import Freshness, recorded
 from weir.config import Settings
@@ -25,6 +27,7 @@ from weir.verdict import SMALL_LOG, too_small, wilson
 __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
 
+_PRECONDITION: Final = "FailedPrecondition"
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
@@ -137,12 +140,18 @@ def summarise(
 
 
 def requests_by_code(metrics: list[tuple[str, dict[str, str], float]]) -> dict[str, int]:
-    """Return the number of Retrieve calls by gRPC code, of those that were given; other calls do not count."""
-    return {
-        labels["grpc_code"]: round(value)
-        for name, labels, value in metrics
-        if name == "grpc_server_handled_total" and labels["grpc_method"] == "Retrieve" and value
-    }
+    """Return the number of Retrieve calls by gRPC code, of those that were given; other calls do not count.
+
+    Nor do those for a bundle that another one has just replaced: comparing variants asks for two bundles by name, and
+    leaves out the events for which a swap comes between.
+    """
+    found: Counter[str] = Counter()
+    for name, labels, value in metrics:
+        if name == "grpc_server_handled_total" and labels["grpc_method"] == "Retrieve":
+            found[labels["grpc_code"]] += round(value)
+        if name == "weir_requests_refused_total" and labels["reason"] == BundleVersionNotLoadedError.reason:
+            found[_PRECONDITION] -= round(value)
+    return dict(+found)
 
 
 def _scrape(url: str) -> list[tuple[str, dict[str, str], float]]:

@@ -78,8 +78,12 @@ def test_the_interval_is_wilsons() -> None:
     assert recalls.model_copy(update={"model": None}).interval is None
 
 
-def test_only_retrieve_calls_are_requests() -> None:
-    """A server without a bundle refuses GetInfo; nobody has asked for items then. A series may be there at 0."""
+@pytest.mark.parametrize("swapped", [0, 3, 5])
+def test_only_retrieve_calls_are_requests(swapped: int) -> None:
+    """A server without a bundle refuses GetInfo; nobody has asked for items then. A series may be there at 0.
+
+    Calls for a bundle that has been replaced are those of the monitor, which compares variants.
+    """
     registry = CollectorRegistry()
     handled = Counter("grpc_server_handled", "Ended.", ["grpc_method", "grpc_code"], registry=registry)
     counts = [
@@ -87,12 +91,17 @@ def test_only_retrieve_calls_are_requests() -> None:
         ("Retrieve", "INTERNAL", 2),
         ("Retrieve", "ABORTED", 0),
         ("GetInfo", "UNAVAILABLE", 9),
+        ("Retrieve", "FailedPrecondition", 5),
     ]
     for method, code, count in counts:
         handled.labels(method, code).inc(count)
+    refused = Counter("weir_requests_refused", "Refused.", ["reason"], registry=registry)
+    refused.labels("NO_CATALOGUE").inc(2)
+    refused.labels("BUNDLE_VERSION_NOT_LOADED").inc(swapped)
     families = text_string_to_metric_families(generate_latest(registry).decode())
     samples = [(s.name, dict(s.labels), s.value) for family in families for s in family.samples]
-    assert requests_by_code(samples) == {"OK": 7, "INTERNAL": 2}
+    failed = {"FailedPrecondition": 5 - swapped} if swapped < 5 else {}
+    assert requests_by_code(samples) == {"OK": 7, "INTERNAL": 2} | failed
 
 
 def test_the_table_shows_every_figure() -> None:
