@@ -70,10 +70,13 @@ class HistoryMerger:
         self._thread.join()
         made, error, self._thread, self._made, self._error = self._made, self._error, None, [], None
         try:
+            # Without its mark the files may be gone, one that was being written among them: another process has taken
+            # the merge for killed.
+            if not is_marked(self.store, self._run):
+                return False
             if error is not None:
                 raise error
-            # Without its mark the files may be gone: another process has taken the merge for killed.
-            if not made or not is_marked(self.store, self._run):
+            if not made:
                 return False
             return commit_histories(self.store, state, made, self._run, self.config.cache)
         finally:

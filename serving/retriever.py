@@ -5,7 +5,6 @@ few of them that costs less than a selector inside the index, and it works with 
 not let pass, or what is not available, is never fetched (`serving.filtered`).
 """
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -26,7 +25,7 @@ from serving.cold import WithCold
 from serving.filtered import FilteredSearch
 from serving.index import AnnIndex, Found
 from serving.known_users import Histories, KnownUsers, nothing_known
-from serving.nearest import nearest, own_lists
+from serving.nearest import lists_beyond, nearest
 from serving.plan import Plan
 from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
 from serving.rescoring import rescored
@@ -38,15 +37,12 @@ from serving.spread import Ranked, Spread
 from serving.tagged import TaggedRows
 from serving.vectors import QueryVectors
 
-__all__ = ["FEW", "Retriever", "lists_beyond"]
+__all__ = ["FEW", "Retriever"]
 
 Floats = npt.NDArray[np.float32]
 
 FEW: Final = 256
 """Rows wanted of a search, up to which it makes no difference how many they are."""
-
-_DEPTH: Final = 16
-"""Items to be compared for each excluded one; docs/serving.md has measurements."""
 
 _BLOCKED: Final = 1000
 """Rows that must not be returned, up to which they are fetched as excluded ones are if the index takes no selector."""
@@ -331,17 +327,6 @@ class _Batch:
 
     def by_popularity(self, rows: IndexRows) -> Found:
         return Found(self.bundle.popularity[rows].astype(np.float32), rows)
-
-
-def lists_beyond(bundle: LoadedBundle, excluded: int) -> int:
-    """Return how many inverted lists to visit where so many items are left out, 0 for the bundle's own number.
-
-    Excluded items may fill the nearest lists: the own number is doubled until the lists hold `_DEPTH` times as many
-    items as are excluded, or are all lists.
-    """
-    lists, own = bundle.index.lists, own_lists(bundle)
-    needed = _DEPTH * excluded * lists / max(1, bundle.items)
-    return min(own << math.ceil(math.log2(needed / own)), lists) if needed > own else 0
 
 
 def _grouped(numbers: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:

@@ -17,9 +17,9 @@ from contracts.item_rows import FIRST_ITEM_ROW
 from serving.bundle import LoadedBundle
 from serving.native.columns import F32, I64, Bools, Found, Kind, Wanted
 from serving.native.compiled import Compiled
-from serving.nearest import nearest
+from serving.nearest import lists_beyond, nearest
 from serving.queries import Answer, ByEmbedding, ByHistory, Hits, Source, Task
-from serving.retriever import Retriever, lists_beyond
+from serving.retriever import Retriever
 
 __all__ = ["PlainRetriever"]
 

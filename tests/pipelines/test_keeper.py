@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, CorruptArtefactError, LogState, Store, WindowLog
+from contracts import CommitLog, CorruptArtefactError, FileEntry, LogState, Store, WindowLog
 from contracts.verification import verify
 from pipelines import merger
 from pipelines.attempts import mark, new_run, sweep
@@ -166,8 +166,18 @@ def test_what_a_killed_merge_leaves_is_swept(folder: Path) -> None:
     assert broken_shards(store, support.config(folder), LogState.open(store)) == {}
 
 
-def test_a_merge_that_was_taken_for_killed_is_not_committed(folder: Path) -> None:
-    store = store_of(folder)
+@pytest.mark.parametrize("writes", [True, False], ids=["while it writes a file", "when it is complete"])
+def test_a_merge_that_was_taken_for_killed_is_not_committed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, writes: bool
+) -> None:
+    store, take = store_of(folder), Store.take
+
+    def take_late(store: Store, draft: Path, name: str, *, rows: int = 0) -> FileEntry:
+        if writes:
+            sweep(store)
+        return take(store, draft, name, rows=rows)
+
+    monkeypatch.setattr(Store, "take", take_late)
     made = merger.HistoryMerger(store, support.config(folder))
     state = LogState.open(store)
     shard = next(files for files in state.histories.shards.values() if len(files) > 1)
@@ -176,6 +186,7 @@ def test_a_merge_that_was_taken_for_killed_is_not_committed(folder: Path) -> Non
     made._merge([shard])
     made._thread = threading.Thread()
     made._thread.start()
+    assert isinstance(made._error, FileNotFoundError) == writes
     sweep(store)
     before = CommitLog(store).newest()
     assert not made.commit(state, wait=True)

@@ -115,8 +115,8 @@ class Exporter:
         if state.embeddings.workers.is_first and not self._warned:
             self._warned = True
             logger.warning(
-                "no bundle after window %s: an item gets a row once it has occurred trainer.admit_after = %g times, "
-                "and none has",
+                "no bundle after window %s: there is no item; one counts once it has occurred trainer.admit_after = %g "
+                "times",
                 *(state.position.trained_window, self.config.admit_after),
             )
         return False

@@ -209,8 +209,8 @@ def test_where_no_item_is_frequent_enough_it_says_so_once(
     [said] = [record.getMessage() for record in caplog.records if "no bundle" in record.getMessage()]
     name = WindowLog(store).committed()[0].name
     assert said == (
-        f"no bundle after window {name}: an item gets a row once it has occurred trainer.admit_after = 1e+06 times, "
-        "and none has"
+        f"no bundle after window {name}: there is no item; one counts once it has occurred trainer.admit_after = 1e+06 "
+        "times"
     )
 
 
