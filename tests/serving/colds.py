@@ -1,15 +1,19 @@
 """Cold items for the tests: each number of an embedding is a feature of its own, so that any item can be told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
-from contracts import FeatureNames, Store
+from contracts import BundleLog, FeatureNames, Store
 from contracts.catalogue import CATALOGUE_SCHEMA
 from contracts.catalogue import Catalogue as Described
 from contracts.feature_weights import FeatureWeights, Moments
 from contracts.features import MAX_DENSE
-from serving.bundle import LoadedBundle
+from serving.bundle import LoadedBundle, Shelf
 from serving.cold import ColdItems, absent_entries
+from serving.loading import load_bundle
+from serving.tagged import TaggedRows
 from tests.serving.support import Catalogue, write_bundle
 
 COLD = 40
@@ -70,6 +74,17 @@ def write_warm(store: Store, version: str, catalogue: Catalogue, index: str, **p
         parameters=parameters,
         features=identity(catalogue.vectors.shape[1]),
     )
+
+
+def loaded(store: Store, catalogue: Catalogue, index: str, *, cold: bool, **parameters: float) -> LoadedBundle:
+    """Return a bundle of all items, or of the warm ones with the cold ones beside."""
+    if not cold:
+        write_bundle(store, "v1", catalogue, index=index, parameters=parameters)
+        return load_bundle(BundleLog(store), "v1")
+    write_warm(store, "v1", catalogue, index, **parameters)
+    bundle, about = load_bundle(BundleLog(store), "v1"), described(catalogue)
+    there = cold_of(bundle, about)
+    return replace(bundle, shelf=Shelf(replace(TaggedRows.of(about, there.rows, ""), cold=there)))
 
 
 def cold_of(bundle: LoadedBundle, about: Described, limit: int = 1000) -> ColdItems:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,9 +10,11 @@ import pytest
 
 from contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
 from serving import filtered, visits
+from serving.bundle import LoadedBundle, Shelf
 from serving.filtered import FilteredSearch
 from serving.sieve import TagFilter
 from serving.spread import TagCap
+from serving.tagged import TaggedRows
 
 
 @dataclass
@@ -34,6 +36,12 @@ class Described:
             for item in sorted({*self.tags, *self.limits})
         ]
         return Catalogue.of(pa.Table.from_pylist(rows, schema=CATALOGUE_SCHEMA))
+
+    def beside(self, bundle: LoadedBundle) -> LoadedBundle:
+        """Return a bundle with it as its catalogue, and the cold items that the bundle has."""
+        cold = bundle.shelf.tagged.cold if bundle.shelf.tagged else None
+        rows = bundle.rows if cold is None else cold.rows
+        return replace(bundle, shelf=Shelf(replace(TaggedRows.of(self.catalogue(), rows, ""), cold=cold)))
 
     def passes(self, item: str, tags: TagFilter, now_ms: int) -> bool:
         """Say whether an item is available and passes a filter."""

@@ -1,22 +1,18 @@
 """How much an answer has where an index finds the nearest items only nearly, and little in one search."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, ItemKeys, Store, hash_id
-from serving.bundle import LoadedBundle, Shelf
-from serving.loading import load_bundle
+from contracts import ItemKeys, Store, hash_id
+from serving.bundle import LoadedBundle
 from serving.queries import ByHistory, ByItem, ByUser, Query, Source, Task
 from serving.retriever import Retriever
 from serving.sieve import NO_TAGS, TagFilter
 from serving.spread import TagCap
-from serving.tagged import TaggedRows
-from tests.serving.colds import cold_of, described, with_cold, write_warm
-from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
+from tests.serving.colds import loaded, with_cold
+from tests.serving.support import Catalogue, histories_of, write_window
 from tests.serving.tagging import Described
 from tests.serving.users import Event
 
@@ -56,13 +52,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     kind, _, cold = request.param.partition("; ")
     catalogue, store = with_cold(Catalogue.random(ITEMS)), Store(str(tmp_path_factory.mktemp("store")))
     catalogue.vectors[: ITEMS // 2] = catalogue.vectors[0]
-    if not cold:
-        write_bundle(store, "v1", catalogue, index=kind, parameters=KINDS[kind])
-        return load_bundle(BundleLog(store), "v1")
-    write_warm(store, "v1", catalogue, kind, **KINDS[kind])
-    bundle, about = load_bundle(BundleLog(store), "v1"), described(catalogue)
-    there = cold_of(bundle, about)
-    return replace(bundle, shelf=Shelf(replace(TaggedRows.of(about, there.rows, ""), cold=there)))
+    return loaded(store, catalogue, kind, cold=bool(cold), **KINDS[kind])
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +87,8 @@ def test_an_answer_has_k_items_or_all_there_are(
     cap: TagCap | None,
 ) -> None:
     says, gone = Described(tags), keys(*down)
-    cold = bundle.shelf.tagged.cold if bundle.shelf.tagged else None
-    shelf = Shelf(replace(TaggedRows.of(says.catalogue(), cold.rows if cold else bundle.rows, ""), cold=cold))
     task = Task(
-        replace(bundle, shelf=shelf),
+        says.beside(bundle),
         tuple(Query(SOURCES[name], k) for name, k in asked),
         nprobe=nprobe,
         exclude_seen=exclude_seen,

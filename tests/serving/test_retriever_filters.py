@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contracts import BundleLog, ItemKeys, Store, hash_id
 from serving import retriever
-from serving.bundle import LoadedBundle, Shelf
+from serving.bundle import LoadedBundle
 from serving.in_place import Change, Start
 from serving.loading import Route, load_bundle
 from serving.queries import ByEmbedding, ByHistory, ByUser, Hits, Query, Task
@@ -18,8 +18,7 @@ from serving.sieve import NO_TAGS, TagFilter
 from serving.spread import TagCap
 from serving.tagged import TaggedRows
 from tests.serving import deltas
-from tests.serving.colds import cold_of, with_cold, write_warm
-from tests.serving.colds import described as about_all
+from tests.serving.colds import loaded, with_cold
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
 from tests.serving.tagging import WAYS, Described, search_by
 from tests.serving.users import Event
@@ -51,13 +50,7 @@ def bundle(
     store = Store(str(tmp_path_factory.mktemp("store")))
     kind, _, cold = request.param.partition(", ")
     parameters = {"IVF4,Flat": {"nprobe": 4}, "HNSW16": {"efSearch": 400}}.get(kind, {})
-    if not cold:
-        write_bundle(store, "v1", catalogue, index=kind, parameters=parameters)
-        return load_bundle(BundleLog(store), "v1")
-    write_warm(store, "v1", catalogue, kind, **parameters)
-    bundle, about = load_bundle(BundleLog(store), "v1"), about_all(catalogue)
-    there = cold_of(bundle, about)
-    return replace(bundle, shelf=Shelf(replace(TaggedRows.of(about, there.rows, ""), cold=there)))
+    return loaded(store, catalogue, kind, cold=bool(cold), **parameters)
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +63,6 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture(autouse=True)
 def now(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retriever.time, "time", lambda: NOW)
-
-
-def described(bundle: LoadedBundle, says: Described) -> LoadedBundle:
-    """Return the bundle with a catalogue of its own, and the cold items that it has."""
-    cold = bundle.shelf.tagged.cold if bundle.shelf.tagged else None
-    rows = bundle.rows if cold is None else cold.rows
-    return replace(bundle, shelf=Shelf(replace(TaggedRows.of(says.catalogue(), rows, ""), cold=cold)))
 
 
 def one(retriever: Retriever, task: Task) -> Hits:
@@ -124,7 +110,7 @@ def test_all_that_restricts_an_answer_agrees_with_brute_force(
         gone = keys(*down)
         asked = Retriever(histories_of(users), taken_down=lambda _: gone)
         task = Task(
-            described(bundle, says),
+            says.beside(bundle),
             (Query(QUERY if source == "history" else ByUser(hash_id("ann" if source == "user" else "stranger")), k),),
             exact=exact,
             exclude_seen=exclude_seen,
@@ -178,7 +164,7 @@ def test_tags_of_all_the_best_do_not_leave_too_few(
         before, after = _scores(catalogue, user, ranked[last : last + 2])
         threshold = (before + after) / 2
     source = ByUser(hash_id("ann" if known else "stranger"))
-    task = Task(described(bundle, says), (Query(source, k),), cap=cap, threshold=threshold, tags=tags)
+    task = Task(says.beside(bundle), (Query(source, k),), cap=cap, threshold=threshold, tags=tags)
     hits = one(Retriever(histories_of(users)), task)
     left = [item for item in ranked if says.passes(item, tags, 0)]
     if threshold is not None and last is not None:
@@ -234,7 +220,7 @@ def _scores(catalogue: Catalogue, vector: np.ndarray, items: list[str]) -> list[
 
 def test_queries_with_the_same_filter_share_a_search(bundle: LoadedBundle, users: Store) -> None:
     says = Described({f"item-{n}": ["jazz"] if n % 2 else ["blues"] for n in range(ITEMS)})
-    held, asked = described(bundle, says), Retriever(histories_of(users))
+    held, asked = says.beside(bundle), Retriever(histories_of(users))
     task = Task(held, (Query(QUERY, 5),), tags=TagFilter(any=("jazz",)))
     tasks = [
         task,
@@ -252,7 +238,7 @@ def test_an_item_taken_down_or_expired_is_gone_with_the_next_batch(
     user = catalogue.user(["item-1", "item-4"])
     first, second, third = catalogue.top(user, 3)
     down: list[ItemKeys] = [keys()]
-    held = described(bundle, Described({}, {second: (None, round(NOW * 1000) + 1500)}))
+    held = Described({}, {second: (None, round(NOW * 1000) + 1500)}).beside(bundle)
     asked, task = Retriever(histories_of(users), taken_down=lambda _: down[0]), Task(held, (Query(QUERY, 3),))
     assert one(asked, task).ids == [first, second, third]
     down[0] = keys(first)

@@ -15,6 +15,7 @@ from trainer.export.cases import MOST, RecentCases
 from trainer.export.challenge import Challenge
 from trainer.export.errors import AwaitedError
 from trainer.export.gate import Gate, PairedGate
+from trainer.export.index import check_index
 from trainer.export.keeper import Keeper
 from trainer.export.noting import recognise
 from trainer.export.tower import is_traced
@@ -59,6 +60,7 @@ class Exporter:
     _last: float = field(init=False)
 
     def __post_init__(self) -> None:
+        check_index(self.config.index, self.config.tower.dimension)
         self._last = self.clock()
         self._recent = RecentCases(self.store, self.config)
         self._gate: Gate = PairedGate.of(self.config)

@@ -12,7 +12,7 @@ import faiss
 
 from contracts import IndexFit, IndexInfo
 
-__all__ = ["empty_index", "factory", "info_of", "least_items", "write_index"]
+__all__ = ["check_index", "empty_index", "factory", "info_of", "least_items", "write_index"]
 
 _faiss: Any = faiss  # its stubs lack the writer
 
@@ -38,6 +38,17 @@ def empty_index(dimension: int, kind: str) -> Any:
         From FAISS, for a factory string that it does not know.
     """
     return faiss.index_factory(dimension, kind, faiss.METRIC_INNER_PRODUCT)
+
+
+def check_index(wanted: str, dimension: int) -> None:
+    """Raise `ValueError` for a factory string of which FAISS makes no index for vectors of so many numbers."""
+    try:
+        empty_index(dimension, factory(1, wanted))
+    except RuntimeError as error:
+        raise ValueError(
+            f"index = {wanted}: FAISS makes no such index of vectors of tower.dimension = {dimension} numbers; "
+            "expected auto or a factory string, such as Flat, IVF1024,SQfp16 or HNSW32"
+        ) from error
 
 
 def least_items(index: Any) -> int:

@@ -4,7 +4,7 @@ import faiss
 import numpy as np
 import pytest
 
-from trainer.export.index import empty_index, factory, info_of, least_items, write_index
+from trainer.export.index import check_index, empty_index, factory, info_of, least_items, write_index
 
 
 def vectors(n: int, d: int = 16) -> np.ndarray:
@@ -32,6 +32,14 @@ def test_it_compares_by_inner_product_and_knows_its_probes() -> None:
     read = faiss.deserialize_index(np.frombuffer(file.getvalue(), np.uint8))
     assert (read.ntotal, read.d, read.metric_type) == (300, 16, faiss.METRIC_INNER_PRODUCT)
     assert info_of(empty_index(16, "Flat"), "Flat", 32).parameters == {}
+
+
+@pytest.mark.parametrize("kind", ["Banana7", "IVFx,Flat", "PQ5x8", "IVF4,Flat,"])
+def test_a_setting_that_makes_no_index_is_named_with_what_is_allowed(kind: str) -> None:
+    for known in ("auto", "Flat", "IVF40000,SQfp16", "HNSW32", "OPQ4_8,IVF4,PQ4x4"):
+        check_index(known, 16)
+    with pytest.raises(ValueError, match=f"^index = {kind}: .*tower.dimension = 16 numbers; expected auto"):
+        check_index(kind, 16)
 
 
 def test_a_type_that_cannot_be_is_refused() -> None:
