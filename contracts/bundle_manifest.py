@@ -137,7 +137,10 @@ class BundleManifest(Document):
     items: int = Field(ge=0)
     dimension: int = Field(ge=1)
     metric: Literal["inner_product", "cosine"]
-    history_length: int = Field(ge=1)
+    history_length: int = Field(ge=1, description="items of a history that the tower takes")
+    history_read: int | None = Field(
+        default=None, ge=1, description="newest of them that windows had when it was trained; none: all"
+    )
     index: IndexInfo
     evaluation: dict[str, float] = Field(default_factory=dict, description="prequential metrics, name -> value")
     promoted: bool = Field(description="whether the gate let it through")
@@ -164,10 +167,11 @@ class BundleManifest(Document):
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Name no second phase where there is none: the manifest is that of earlier versions then."""
+        """Leave out what is not there of later fields: the manifest is that of earlier versions then."""
         fields: dict[str, Any] = serialise(self)
-        if self.rescored is None:
-            fields.pop("rescored", None)
+        for name in ("rescored", "history_read"):
+            if getattr(self, name) is None:
+                fields.pop(name, None)
         return fields
 
     @property
@@ -175,6 +179,11 @@ class BundleManifest(Document):
         """The directory, relative to the store."""
         folder = f"bundles/{self.version}"
         return folder if self.compacts is None else f"{folder}/{COMPACTED}"
+
+    @property
+    def newest(self) -> int:
+        """How many known items of a history count at most: the model knows nothing of what more would mean."""
+        return min(self.history_length, self.history_read or self.history_length)
 
     @property
     def rows(self) -> int:

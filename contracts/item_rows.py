@@ -60,19 +60,21 @@ class ItemRows:
             found = np.where(late, self.later.values[place], found)
         return IndexRows(found)
 
-    def tower_inputs(self, histories: ItemKeys, length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def tower_inputs(
+        self, histories: ItemKeys, newest: int, length: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Return what the user tower reads of histories (n, any length), left-padded, oldest first.
 
-        The newest `length` items count of those that the bundle has: a vector that nothing was learned for says less
-        than the item before it. Returned are their rows in ``embeddings.npy``, (n, length), and the mask (n, length),
-        True for items.
+        The `newest` items count, at most `length`, of those that the bundle has: a vector that nothing was learned for
+        says less than the item before it. Returned are their rows in ``embeddings.npy``, (n, length), and the mask
+        (n, length), True for items.
         """
         rows = np.full((len(histories), length), _PADDING_ROW, np.int64)
         found = self.look_up(histories)
         # Known items move to the right, in their order.
         order = np.argsort(found >= 0, axis=1, kind="stable")
-        newest = np.take_along_axis(found, order, axis=1)[:, -length:]
-        rows[:, length - newest.shape[1] :] = np.where(newest >= 0, newest + FIRST_ITEM_ROW, _PADDING_ROW)
+        known = np.take_along_axis(found, order, axis=1)[:, -newest:]
+        rows[:, length - known.shape[1] :] = np.where(known >= 0, known + FIRST_ITEM_ROW, _PADDING_ROW)
         return rows, rows != _PADDING_ROW
 
 

@@ -150,7 +150,7 @@ class LoadedBundle:
 
         The newest known items that the model was trained to read count.
         """
-        rows, mask = self.item_rows.tower_inputs(histories, self.manifest.history_length)
+        rows, mask = self.item_rows.tower_inputs(histories, self.manifest.newest, self.manifest.history_length)
         return self.normalised(self.tower(self.embeddings[rows], mask))
 
     def users_at(self, histories: Sequence[IndexRows], said: Floats | None = None) -> Floats:

@@ -31,7 +31,7 @@ class QueryVectors:
         if not len(known) and said is None:
             return -1
         self._said.append(said)
-        self._histories.append(IndexRows(known[-self._bundle.manifest.history_length :]))
+        self._histories.append(IndexRows(known[-self._bundle.manifest.newest :]))
         self._count += 1
         return self._count - 1
 

@@ -79,20 +79,20 @@ class PlainRetriever:
 
     def _read(self, bundle: LoadedBundle, wanted: Wanted) -> _Read:
         """Look up the items and the histories of users."""
-        newest, own = bundle.manifest.history_length, np.full(len(wanted.k), -1)
+        own = np.full(len(wanted.k), -1)
         if wanted.of(Kind.HISTORY).all():
             rows = self._rows(bundle, wanted.keys)
-            return _Read(rows, own, *self._inputs(rows, wanted.lengths, newest))
+            return _Read(rows, own, *self._inputs(bundle, rows, wanted.lengths))
         kinds, users = np.repeat(wanted.kinds, wanted.lengths), wanted.of(Kind.USER)
         rows = np.zeros(len(kinds), np.int64)
         rows[kinds != Kind.USER] = self._rows(bundle, wanted.keys[kinds != Kind.USER])
         own[wanted.of(Kind.ITEM)] = rows[kinds == Kind.ITEM]
-        inputs, mask = self._inputs(np.where(kinds == Kind.HISTORY, rows, -1), wanted.lengths, newest)
+        inputs, mask = self._inputs(bundle, np.where(kinds == Kind.HISTORY, rows, -1), wanted.lengths)
         if users.any():
             keys = UserKeys(wanted.keys[kinds == Kind.USER])
             stored = self.retriever.histories.look_up(keys, np.empty(0, np.int64)).items
             lengths = np.full(len(stored), stored.shape[1])
-            inputs[users], mask[users] = self._inputs(self._rows(bundle, stored.ravel()), lengths, newest)
+            inputs[users], mask[users] = self._inputs(bundle, self._rows(bundle, stored.ravel()), lengths)
         return _Read(rows, own, inputs, mask)
 
     def _rows(self, bundle: LoadedBundle, keys: I64) -> I64:
@@ -100,8 +100,13 @@ class PlainRetriever:
         own = bundle.item_rows
         return self.compiled.look_up(keys, own.keys, own.rows, own.later.keys, own.later.values)
 
-    def _inputs(self, rows: I64, lengths: I64, newest: int) -> tuple[I64, Bools]:
-        return self.compiled.tower_inputs(rows, lengths, newest, FIRST_ITEM_ROW)
+    def _inputs(self, bundle: LoadedBundle, rows: I64, lengths: I64) -> tuple[I64, Bools]:
+        newest, length = bundle.manifest.newest, bundle.manifest.history_length
+        inputs, mask = self.compiled.tower_inputs(rows, lengths, newest, FIRST_ITEM_ROW)
+        if newest == length:
+            return inputs, mask
+        left = ((0, 0), (length - newest, 0))
+        return np.pad(inputs, left), np.pad(mask, left)
 
 
 def _vectors(bundle: LoadedBundle, wanted: Wanted, read: _Read) -> tuple[Bools, F32]:

@@ -126,6 +126,7 @@ def write_bundle(
     features: FeatureWeights | None = None,
     user_features: FeatureWeights | None = None,
     variant: str = "main",
+    history_read: int | None = None,
 ) -> BundleManifest:
     """Write, commit and promote a bundle through the contracts; that of a variant in the store of its line."""
     count, dimension = catalogue.vectors.shape
@@ -164,6 +165,7 @@ def write_bundle(
         dimension=dimension,
         metric=metric,
         history_length=HISTORY_LENGTH,
+        history_read=history_read,
         index=IndexInfo(type=index, parameters=parameters or {}),
         evaluation={"recall@10": 0.25},
         promoted=True,

@@ -10,6 +10,7 @@ from contracts.documents import write_document
 from serving.errors import IncompatibleBundleError
 from serving.index import AnnIndex, ExactIndex
 from serving.loading import load_bundle
+from serving.vectors import QueryVectors
 from tests.serving.support import Catalogue, mean_tower, write_bundle
 
 FILES = [BundleFile.INDEX, BundleFile.ITEMS, BundleFile.EMBEDDINGS, BundleFile.VECTORS, BundleFile.TOWER]
@@ -29,11 +30,20 @@ def test_rows_are_found_by_key(store: Store, catalogue: Catalogue) -> None:
     assert bundle.ids[bundle.popular.first(5)].tolist() == catalogue.most_popular(5)
 
 
+@pytest.mark.parametrize("read", [None, 2, 9])
 @pytest.mark.parametrize("history", [["item-1"], ["item-1", "nobody"], [f"item-{i}" for i in range(9)]])
-def test_users_are_the_towers_vectors(store: Store, catalogue: Catalogue, history: list[str]) -> None:
-    write_bundle(store, "v1", catalogue)
-    user = load_bundle(BundleLog(store), "v1").users(keys(*history)[None])
-    np.testing.assert_allclose(user[0], catalogue.user(history), rtol=1e-5, atol=1e-6)
+def test_users_are_the_towers_vectors(
+    store: Store, catalogue: Catalogue, history: list[str], read: int | None
+) -> None:
+    write_bundle(store, "v1", catalogue, history_read=read)
+    bundle = load_bundle(BundleLog(store), "v1")
+    asked = keys(*history)
+    vectors = QueryVectors(bundle)
+    vectors.history(bundle.rows_of(asked))
+    known = [item for item in history if item in catalogue.ids]
+    for users in (bundle.users(asked[None]), vectors.made()):
+        # The model knows nothing of histories that are longer than those it was trained on.
+        np.testing.assert_allclose(users[0], catalogue.user(known[-(read or 9) :]), rtol=1e-5, atol=1e-6)
 
 
 def test_only_the_cosine_metric_normalises(store: Store, catalogue: Catalogue) -> None:

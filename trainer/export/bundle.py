@@ -142,7 +142,7 @@ class _Export:
 
         Raises `CorruptArtefactError` where the bundle cannot be read back.
         """
-        manifest = self._manifest(draft, model)
+        manifest = self._manifest(draft, model, cases)
         if fault := model.fault or fault_of_items(draft.content):
             return _Written(manifest, draft, cases, None, fault)
         servable = self.keeper.read(self.log, manifest)
@@ -192,10 +192,10 @@ class _Export:
         except CorruptArtefactError as error:
             logger.error("no bundle is retired: %s", error)
 
-    def _manifest(self, draft: Complete | Delta, model: ModelPart) -> BundleManifest:
+    def _manifest(self, draft: Complete | Delta, model: ModelPart, cases: Cases) -> BundleManifest:
         """Write the files of a draft and return what they are."""
         at, config = model.position, self.state.config
-        tower = config.tower
+        tower, read = config.tower, cases.histories.shape[1]
         manifest = BundleManifest(
             version=self.version,
             variant=self.keeper.variant,
@@ -207,6 +207,7 @@ class _Export:
             dimension=tower.dimension,
             metric="cosine" if tower.normalised else "inner_product",
             history_length=tower.history_length,
+            history_read=read if read < tower.history_length else None,
             index=draft.info,
             evaluation=model.evaluation,
             promoted=False,

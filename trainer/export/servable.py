@@ -128,7 +128,8 @@ class Servable:
 
     def _users(self, cases: Cases) -> Floats:
         """Return the vectors (n, d) of users as they are searched with."""
-        rows, mask = self.rows.item_rows.tower_inputs(cases.histories, self.manifest.history_length)
+        manifest = self.manifest
+        rows, mask = self.rows.item_rows.tower_inputs(cases.histories, manifest.newest, manifest.history_length)
         (users,) = self.tower.run(["user"], {"history": self.rows.embeddings[rows], "mask": mask})
         if self.features is not None:
             users = users + cases.features.said(self.features)

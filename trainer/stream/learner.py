@@ -54,7 +54,7 @@ class Learner:
     def __post_init__(self) -> None:
         keep_freed_memory()
         self._ahead = ReadAhead(self.log, self.state.config, self.workers)
-        self._pace, self._nodes = Pace(self.workers), self.workers.nodes()
+        self._pace, self._nodes, self._warned = Pace(self.workers), self.workers.nodes(), False
         if self.workers.is_first:
             logger.info("training with %d ranks, on %s", len(self._nodes), ", ".join(dict.fromkeys(self._nodes)))
         self.state.stretches = continued(self.state.stretches, self.state.position, self.workers)
@@ -71,6 +71,7 @@ class Learner:
             self._leave(manifest)
             return True
         position.attempt = manifest.attempt
+        self._compare_lengths(manifest)
         config = self.state.config
         found = self._ahead.read(manifest)
         steps = -(-self._taken_in(manifest, found) // config.batch_size)
@@ -91,6 +92,18 @@ class Learner:
             return False
         self._leave(manifest)
         return True
+
+    def _compare_lengths(self, manifest: WindowManifest) -> None:
+        """Warn once where windows have shorter histories than the tower takes."""
+        there, taken = manifest.history_length, self.state.config.tower.history_length
+        if there < taken and self.workers.is_first and not self._warned:
+            self._warned = True
+            logger.warning(
+                "trainer.tower.history_length is %d, but windows have histories of %d items: the tower learns nothing "
+                "of longer ones, and servers give it no more; `weir rebuild` makes windows with another "
+                "pipeline.history_length",
+                *(taken, there),
+            )
 
     def _leave(self, manifest: WindowManifest) -> None:
         at = self.state.position

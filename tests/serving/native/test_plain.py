@@ -1,6 +1,7 @@
 """On columns as by queries: the oracle is what `serving.retriever` answers to the same queries one by one."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
@@ -23,6 +24,8 @@ T = 1_700_000_000_000
 ITEMS = 60
 DIMENSION = 8
 PARAMETERS: dict[str, dict[str, int | float]] = {"Flat": {}, "IVF4,Flat": {"nprobe": 2}}
+READ = [None, 2]
+"""Newest items of a history that the model was trained on, of those that its tower takes; None: all."""
 
 Asked = tuple[Source, int]
 """What a query is made from, and how many items are wanted."""
@@ -57,12 +60,14 @@ sources = st.one_of(
 queries = st.tuples(sources, st.integers(1, ITEMS + 10))
 
 
-@pytest.fixture(scope="module", params=[*PARAMETERS])
+@pytest.fixture(scope="module", params=product(PARAMETERS, READ), ids="{0[0]}, {0[1]}".format)
 def plain(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[LoadedBundle, PlainRetriever]:
     store = Store(str(tmp_path_factory.mktemp("store")))
-    write_bundle(store, "v1", Catalogue.random(ITEMS), index=request.param, parameters=PARAMETERS[request.param])
+    index, read = request.param
+    catalogue = Catalogue.random(ITEMS)
+    write_bundle(store, "v1", catalogue, index=index, parameters=PARAMETERS[index], history_read=read)
     events = [Event("ann", f"item-{number}", T + number) for number in range(6)]
     write_window(store, 0, [*events, Event("eve", "gone", T)])
     return load_bundle(BundleLog(store), "v1"), PlainRetriever(Retriever(histories_of(store)), PACKAGE)

@@ -9,7 +9,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store, hash_id
+from contracts import (
+    BUNDLE_ITEMS_SCHEMA,
+    BundleFile,
+    BundleLog,
+    BundleManifest,
+    CorruptArtefactError,
+    ItemKeys,
+    Store,
+    hash_id,
+)
+from serving.loading import load_bundle
 from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
@@ -23,6 +33,7 @@ from trainer.export.servable import Servable
 from trainer.ranks.workers import Workers
 from trainer.state.trainer_state import TrainerState
 from trainer.step.step import train_step
+from trainer.train import train
 
 
 @pytest.fixture
@@ -64,11 +75,26 @@ def test_a_bundle_is_what_its_contract_says(store: Store, state: TrainerState) -
     np.testing.assert_allclose(items["popularity"].to_numpy(), state.frequencies.counts(items["item_key"].to_numpy()))
 
 
-def test_a_bundle_without_a_second_phase_says_nothing_of_one(store: Store, state: TrainerState) -> None:
+def test_a_bundle_says_nothing_of_what_it_does_not_have(store: Store, state: TrainerState) -> None:
     manifest = export_bundle(store, state)
     said = store.read(f"{manifest.folder}/MANIFEST.json")
-    assert b"rescor" not in said
-    assert b"scorer" not in said
+    for name in (b"rescor", b"scorer", b"history_read"):
+        assert name not in said
+
+
+def test_a_bundle_reads_no_longer_histories_than_the_newest_windows_have(
+    store: Store, config: TrainerConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    synthetic(WindowWriter(store, history_length=4), windows=2)
+    train(store, config)
+    log = BundleLog(store)
+    manifest = log.manifest(str(log.current()))
+    assert (manifest.history_length, manifest.history_read, manifest.newest) == (6, 4, 4)
+    assert caplog.text.count("trainer.tower.history_length is 6, but windows have histories of 4 items") == 1
+    bundle = load_bundle(log, manifest.version)
+    items = bundle.item_rows.keys[:6]
+    longer, whole = (bundle.users(ItemKeys(history[None])) for history in (items, items[-4:]))
+    np.testing.assert_array_equal(longer, whole)
 
 
 def test_a_second_phase_is_part_of_complete_bundles_deltas_and_compacted_ones(
