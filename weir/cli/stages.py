@@ -129,7 +129,9 @@ def train(
     together = Nodes.of(nodes, meet, address)
     # Checked here, wrong settings are reported once and not by every rank.
     session = options.open()
-    session.settings.trainer.of_variant(_line(variant))
+    config = session.settings.trainer.of_variant(_line(variant))
+    if together is None:
+        config.check_stream(ranks)
     from contracts.locks import only_one
     from contracts.variants import MAIN
 

@@ -142,6 +142,14 @@ def test_settings_that_contradict_the_checkpoint_are_told_in_a_line(config: Path
     assert "Traceback" not in refused.stderr
 
 
+def test_settings_for_one_rank_are_refused_before_more_start(config: Path) -> None:
+    settings = ("--set", "trainer.loss.kind=pointwise", "--set", "trainer.negatives.uniform=0")
+    refused = weir(config, "train", "--ranks", "2", *settings)
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("weir: loss.kind = pointwise is a loss of the whole batch: train it with one rank")
+    assert "restarts" not in refused.stderr
+
+
 def test_a_rank_that_fails_is_told_with_its_own_reason(config: Path) -> None:
     refused = weir(config, "train", "--ranks", "2", "--restarts", "0", "--set", "trainer.batch_size=33")
     assert refused.returncode == 1
