@@ -32,9 +32,7 @@ def test_rows_are_found_by_key(store: Store, catalogue: Catalogue) -> None:
 
 @pytest.mark.parametrize("read", [None, 2, 9])
 @pytest.mark.parametrize("history", [["item-1"], ["item-1", "nobody"], [f"item-{i}" for i in range(9)]])
-def test_users_are_the_towers_vectors(
-    store: Store, catalogue: Catalogue, history: list[str], read: int | None
-) -> None:
+def test_users_are_the_towers_vectors(store: Store, catalogue: Catalogue, history: list[str], read: int | None) -> None:
     write_bundle(store, "v1", catalogue, history_read=read)
     bundle = load_bundle(BundleLog(store), "v1")
     asked = keys(*history)
