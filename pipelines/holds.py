@@ -1,6 +1,7 @@
 """What holds windows back: who still needs them, and from which pane on."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
@@ -45,15 +46,20 @@ def histories_from(state: LogState) -> int:
 
 def _trainer(store: Store) -> Iterator[Hold]:
     # Where the newest checkpoint is damaged, training continues from the one before.
-    marks = [
-        (read_checkpoint_mark(line, name).sequence, line.path(f"checkpoints/{name}"))
-        for line in (line_of(store, variant) for variant in lines(store))
-        for name in checkpoint_names(line)
-    ]
+    marks = [mark for variant in lines(store) for mark in _marks(line_of(store, variant))]
     if marks:
         sequence, path = min(marks)
         yield Hold("trainer", sequence, f"{path.removeprefix(store.path('') + '/')} continues there")
         yield Hold("gate", _gate_from(store, sequence), "bundles are compared on these windows")
+
+
+def _marks(line: Store) -> list[tuple[int, str]]:
+    """Return the pane at which each checkpoint of a line continues, and its path."""
+    while True:
+        names = checkpoint_names(line)
+        # A trainer beside removes old ones: then there are newer ones.
+        with suppress(FileNotFoundError):
+            return [(read_checkpoint_mark(line, name).sequence, line.path(f"checkpoints/{name}")) for name in names]
 
 
 def _gate_from(store: Store, sequence: int) -> int:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+import pipelines.holds
 from contracts import LogState, Store, WindowCounts, WindowLog
 from contracts.checkpoint import CHECKPOINT_MARK, CheckpointMark
 from contracts.documents import write_document
@@ -47,6 +48,22 @@ def test_the_trainer_needs_what_follows_its_oldest_checkpoint_and_the_gate_the_c
     checkpoint(store, 20, 6)
     # 200 cases are those of three windows of 80.
     assert needed(store) == {"trainer": 5, "gate": 2}
+
+
+def test_a_checkpoint_that_the_trainer_removes_meanwhile_holds_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(store, 10, 2)
+    real = pipelines.holds.checkpoint_names
+
+    def then_the_trainer_goes_on(line: Store) -> list[str]:
+        names = real(line)
+        checkpoint(store, 20, 6)
+        store.remove("checkpoints/0000000010")
+        return names
+
+    monkeypatch.setattr(pipelines.holds, "checkpoint_names", then_the_trainer_goes_on)
+    assert needed(store) == {"trainer": 6, "gate": 3}
 
 
 def test_the_gate_looks_back_so_far_and_not_behind_the_horizon(store: Store) -> None:
