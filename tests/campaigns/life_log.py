@@ -1,0 +1,75 @@
+"""The log of a store that lives, and what is said of its items beside: all of it follows from the number of a part."""
+
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from tests.logs.files import Event
+
+USERS: Final = 20
+GUESTS: Final = "guest-"
+"""Who is new in a part, is there for two parts; users who are forgotten are among them."""
+ITEMS: Final = 60
+EVENTS: Final = 150
+SECONDS: Final = 300
+"""Events of a part, and the seconds over which they are."""
+LATE: Final = 30
+"""Seconds that an event may be before the first of its part."""
+
+_GENRES: Final = ("rock", "jazz", "folk")
+
+
+def item_of(rng: random.Random, part: int) -> str:
+    """Return an item of a part: few have most of the events, and new ones come every three parts."""
+    return f"item-{min(int(rng.paretovariate(0.7)), ITEMS)}-{part // 3 * rng.randrange(2)}"
+
+
+def told_of(item: str) -> tuple[tuple[str, ...], float]:
+    """Return the genre and the price of an item."""
+    number = sum(item.encode())
+    return (_GENRES[number % 3],), number / 7
+
+
+def events_of(part: int) -> list[Event]:
+    """Return the events of a part; each (user, item, second) is there once."""
+    rng, found = random.Random(part), {}
+    for number in range(EVENTS):
+        is_guest = rng.random() < 0.1
+        user = f"{GUESTS}{part - rng.randrange(2)}" if is_guest else f"user-{rng.randrange(USERS)}"
+        item, second = item_of(rng, part), SECONDS * part + rng.randrange(-LATE if part else 0, SECONDS)
+        kind = rng.choice(["click", "click", "click", "skip", "view"])
+        found[user, item, second] = Event(user, item, second, kind, f"event-{part}-{number}", *told_of(item))
+    return list(found.values())
+
+
+def write_part(folder: Path, part: int) -> None:
+    """Add a part to the log: its events, some of them twice, and a line that is none."""
+    lines = [event.line() for event in events_of(part)]
+    _replace(folder / f"log/{part:03d}.jsonl", [*lines, *lines[::9], "no json\n"])
+
+
+def describe(folder: Path, rng: random.Random, part: int) -> None:
+    """Now and then, say something else of items in the catalogue, and take others down."""
+    if rng.random() < 0.3 or not (folder / "catalogue.jsonl").exists():
+        items = {item_of(rng, part + 3) for _ in range(rng.randrange(1, 60))}
+        _replace(folder / "catalogue.jsonl", [_described(rng, item) for item in sorted(items)])
+    if rng.random() < 0.3 or not (folder / "takedown.txt").exists():
+        items = {item_of(rng, part) for _ in range(rng.randrange(4))}
+        _replace(folder / "takedown.txt", [f"{item}\n" for item in sorted(items)])
+
+
+def _described(rng: random.Random, item: str) -> str:
+    genre, price = told_of(item)
+    says: dict[str, Any] = {"item_id": item, "tags": [rng.choice("abc")], "genre": genre, "price": price}
+    if rng.random() < 0.2:
+        says["available_until"] = int(time.time()) + rng.randrange(-5, 20)
+    return json.dumps(says) + "\n"
+
+
+def _replace(path: Path, lines: list[str]) -> None:
+    """Write a file that others read, as a whole."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text("".join(lines))
+    temporary.rename(path)
