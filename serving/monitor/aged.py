@@ -13,7 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import PADDING_KEY, BundleLog, BundleManifest, ItemKeys, Keys, Label, Store, UserKeys, WindowLog, columns
+from contracts import (
+    PADDING_KEY,
+    BundleLog,
+    BundleManifest,
+    CorruptArtefactError,
+    ItemKeys,
+    Keys,
+    Label,
+    Store,
+    UserKeys,
+    WindowLog,
+    columns,
+)
 from contracts import WindowManifest as Window
 from serving.bundle import LoadedBundle
 from serving.known_users import KnownUsers, nothing_known
@@ -71,6 +83,8 @@ class _Events:
 def judged(store: Store, sampling: Sampling) -> list[Judged]:
     """Ask kept bundles about the newest windows; a window with no bundle of age 1 is left out.
 
+    So is a bundle that is retired meanwhile.
+
     Raises
     ------
     CorruptArtefactError
@@ -87,7 +101,7 @@ def judged(store: Store, sampling: Sampling) -> list[Judged]:
         for window, age in asked:
             for (aged, old), history in _questions(age, plan[window]):
                 found[window].hits[aged, old] = _hits(bundle, events[window], history, sampling.k)
-    return list(found.values())
+    return [one for one in found.values() if ("both", 1) in one.hits]
 
 
 def _served(log: BundleLog) -> list[BundleManifest]:
@@ -124,8 +138,19 @@ def _by_bundle(
             asked[bundle.version].append((window, age))
     loaded: LoadedBundle | None = None
     for version in sorted(asked, key=order.__getitem__):
-        loaded = load_bundle(log, version, served=loaded)
-        yield loaded, asked[version]
+        if (found := _loaded(log, version, loaded)) is not None:
+            loaded = found
+            yield loaded, asked[version]
+
+
+def _loaded(log: BundleLog, version: str, before: LoadedBundle | None) -> LoadedBundle | None:
+    """Load a bundle; None where it is gone."""
+    try:
+        return load_bundle(log, version, served=before)
+    except (CorruptArtefactError, FileNotFoundError):
+        if version in log.versions():
+            raise
+        return None
 
 
 def _questions(age: int, ages: dict[int, BundleManifest]) -> list[tuple[tuple[Aged, int], int]]:

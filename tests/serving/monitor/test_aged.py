@@ -5,7 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from contracts import BundleLog, Store, Withdrawal, hash_id
+from contracts import BundleLog, CorruptArtefactError, Store, Withdrawal, hash_id
+from serving.bundle import LoadedBundle
+from serving.loading import load_bundle
+from serving.monitor import aged
 from serving.monitor.aged import Judged, Sampling, judged
 from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
 from tests.serving.users import HISTORY_LENGTH, Event
@@ -105,6 +108,25 @@ def test_bundles_that_were_not_served_are_not_asked(filled: Store) -> None:
         (1, [1]),
         (3, [1, 3]),
     ]
+
+
+def test_bundles_that_retire_meanwhile_are_not_asked(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def when_one_has_gone(log: BundleLog, version: str, served: LoadedBundle | None) -> LoadedBundle:
+        filled.remove("bundles/v1")
+        return load_bundle(log, version, served=served)
+
+    monkeypatch.setattr(aged, "load_bundle", when_one_has_gone)
+    found = judged(filled, EVERYTHING)
+    assert [(one.window.sequence, sorted({age for _, age in one.hits})) for one in found] == [
+        (1, [0, 1]),
+        (3, [0, 1, 2, 3]),
+    ]
+
+
+def test_a_damaged_bundle_is_named(filled: Store) -> None:
+    filled.write("bundles/v1/vectors.npy", b"damaged")
+    with pytest.raises(CorruptArtefactError, match=r"bundles/v1/vectors\.npy"):
+        judged(filled, EVERYTHING)
 
 
 def test_nothing_came_after_the_only_bundle(store: Store) -> None:
