@@ -69,7 +69,7 @@ class Life:
 
     def command(self) -> list[str]:
         """Return a command that is not to be refused: while bundles come and go, none that names one."""
-        if not self.done.parts:
+        if not Store(self.settings["store"]).exists("STORE.json"):
             return self.ingest()
         is_still = "train" not in self.followers
         has_bundle = is_still and bool(self._versions())
