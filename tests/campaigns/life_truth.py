@@ -89,6 +89,7 @@ def check_users(port: int, written: Written, kept: int) -> int:
             expected = stranger if user in written.forgotten else same
             assert np.allclose(known.scores, expected.scores, atol=1e-4), f"{user}: {known}, {expected}"
             compared += 1
+    assert compared, "there is no user to ask about"
     return compared
 
 

@@ -3,7 +3,7 @@
 Now and then a pipeline or a trainer follows beside them, until it is killed, or asked to stop.
 
 ``python -m tests.campaigns.store_lives FOLDER SEED COMMANDS`` notes in the folder's ``journal.jsonl`` how each command
-ended. A process forks for each: it has imported all that commands need, and must not have run any of it.
+ended. They are forks of one process, as those of `tests.campaigns.hunter`.
 """
 
 import json
@@ -12,9 +12,9 @@ import random
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ import yaml
 import pipelines.ingest  # noqa: F401 - commands import it
 import trainer.train  # noqa: F401 - commands import it
 from contracts import BundleLog, Store
+from tests.campaigns.hunter import fork
 from tests.campaigns.life_log import GUESTS, describe, write_part
 from tests.campaigns.life_settings import exports_of, settings_of
 from weir.cli.main import main as weir
@@ -111,10 +112,7 @@ class Life:
         """Start a command beside."""
         self.done.started += 1
         out = self.folder / f"said-{self.done.started}.txt"
-        if not (child := os.fork()):
-            run([*arguments, "--config", str(self.folder / "weir.yaml")], out)
-        # Both sides ask for it, so that it is there whoever comes first.
-        os.setpgid(child, child)
+        child = fork(partial(run, [*arguments, "--config", str(self.folder / "weir.yaml")], out))
         return Command(arguments, child, out)
 
     def note(self, command: Command, longest: float = 0.0, stop: signal.Signals = signal.SIGKILL) -> None:
@@ -179,23 +177,17 @@ def _set(section: str, changes: dict[str, Any]) -> Iterable[str]:
 
 
 def run(arguments: list[str], out: Path) -> None:
-    """Be a command; what it says goes to a file."""
-    os.setpgid(0, 0)
+    """Be a command, to its end; what it says goes to a file."""
     with out.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.argv = ["weir", *arguments]
-    status: Any = 0
     try:
         weir()
     except SystemExit as end:
-        status = end.code
-    except BaseException:  # noqa: BLE001 - a fork must never return
-        traceback.print_exc()
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status or 0)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(end.code or 0))
 
 
 def ended(child: int, longest: float, stop: signal.Signals) -> int | None:

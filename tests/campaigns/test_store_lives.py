@@ -99,6 +99,7 @@ def test_a_store_lives_and_nobody_beside_it_notices(tmp_path: Path, seed: int) -
         newest = BundleLog(store).current()
         with RetrievalClient(f"127.0.0.1:{port}") as client:
             settled(lambda: client.info().bundle_version == newest)
+        settled(lambda: recorded(store))
         pipeline = settings["pipeline"]
         users = check_users(port, written, pipeline["history_length"] + pipeline["late_items"])
         events = check_events(store, written, pipeline["window_seconds"])

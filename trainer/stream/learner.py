@@ -54,7 +54,8 @@ class Learner:
     def __post_init__(self) -> None:
         keep_freed_memory()
         self._ahead = ReadAhead(self.log, self.state.config, self.workers)
-        self._pace, self._nodes, self._warned = Pace(self.workers), self.workers.nodes(), False
+        self._pace, self._nodes = Pace(self.workers), self.workers.nodes()
+        self._warned = False
         if self.workers.is_first:
             logger.info("training with %d ranks, on %s", len(self._nodes), ", ".join(dict.fromkeys(self._nodes)))
         self.state.stretches = continued(self.state.stretches, self.state.position, self.workers)
