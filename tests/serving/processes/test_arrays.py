@@ -1,4 +1,6 @@
+import contextlib
 import gc
+import os
 import pickle
 from pathlib import Path
 
@@ -7,14 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.processes.arrays import MappedArrays, SharedArrays, StoredFile
+from serving.processes.arrays import MappedArrays, Package, SharedArrays, StoredFile
 
 LARGE = 20_000
 """Numbers of 8 bytes that get a file of their own."""
 
 
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
+def inodes(package: Package) -> set[int]:
+    return {os.fstat(file.descriptor).st_ino for file in (package.pickle, *package.files)}
+
+
+def open_inodes() -> set[int]:
+    """The files in memory that this process has open or mapped; other threads may open and close files meanwhile."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if str(link.readlink()).startswith("/memfd:"):
+                found.add(link.stat().st_ino)
+    return found
 
 
 @settings(max_examples=30, deadline=None)
@@ -66,12 +78,15 @@ def test_what_versions_share_is_written_once_and_stays_the_same_object() -> None
 
 def test_files_that_no_version_needs_are_closed() -> None:
     shared, reader = SharedArrays(), MappedArrays()
-    counts = []
+    before: set[int] = set()
     for number in range(4):
-        reader.open(shared.package([np.full(LARGE, number), shared.store(lambda path: Path(path).write_text("x"))]))
+        stored = shared.store(lambda path: Path(path).write_text("x"))
+        package = shared.package([np.full(LARGE, number), stored])
+        reader.open(package)
         gc.collect()
-        counts.append(open_files())
-    assert len(set(counts[1:])) == 1
+        assert inodes(package) <= open_inodes()
+        assert not before & open_inodes()
+        before |= inodes(package)
 
 
 def test_a_stored_file_is_found_by_its_reader() -> None:
