@@ -46,7 +46,7 @@ def cut_over(
     # All but what is committed meanwhile: then the log waits for a moment only.
     source = WindowSource(origin, config)
     before = _take_in(source, store, config, report)
-    _leave(origin, store)
+    _leave(origin, store, source)
     rest = _take_in(source, store, config, report)
     _go_on(origin, store)
     return before + rest
@@ -86,15 +86,18 @@ def _newest(state: LogState) -> dict[str, SourceSpan]:
     return {key.removesuffix(f"@{generation(key)}"): state.sources[key] for key in by_age}
 
 
-def _leave(origin: Store, store: Store) -> None:
+def _leave(origin: Store, store: Store, source: WindowSource | None = None) -> None:
     """Commit that a store has moved. Its pipeline, if there is one, ends before its next commit.
 
-    Raises `RebuildError` where it has moved elsewhere, or where it has a bundle to serve and the other one none.
+    Raises `RebuildError` where it has moved elsewhere, where it has a bundle to serve and the other one none, or where
+    users were forgotten since the `source` of the other one was opened.
     """
     if BundleLog(origin).current() is not None and BundleLog(store).current() is None:
         raise RebuildError(f"{store.url}: has no promoted bundle to answer from; train one with `weir train`")
     log, state, target = CommitLog(origin), LogState.open(origin), address(store)
     while not state.moved_to:
+        if source is not None:
+            source.check_rows(state)
         with contextlib.suppress(CommitTakenError):
             append(log, state, MOVED, moved_to=target)
         state.catch_up(log)

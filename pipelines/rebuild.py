@@ -75,9 +75,10 @@ class WindowSource(Source[Partition]):
     def __post_init__(self) -> None:
         self._commits = CommitLog(self.origin)
         self.state = LogState.open(self.origin)
+        self._redaction = self.state.redaction
         # Written once, with its time: no other store has the same. A redaction changes the positions of rows.
         identity = checksum(self.origin.read("STORE.json"))
-        self._identity = identity if self.state.redaction < 0 else f"{identity}-{self.state.redaction}"
+        self._identity = identity if self._redaction < 0 else f"{identity}-{self._redaction}"
 
     def check(self, store: Store, state: LogState) -> None:
         """Refuse a store that is no rebuild of this origin; raises `RebuildError`."""
@@ -92,9 +93,18 @@ class WindowSource(Source[Partition]):
             )
             raise RebuildError(f"{store.url}: {problem}; rebuild it into a new folder")
 
+    def check_rows(self, state: LogState) -> None:
+        """Refuse a state of the origin in which rows have other positions; raises `RebuildError`."""
+        if state.redaction != self._redaction:
+            raise RebuildError(
+                f"{self.origin.url}: users were forgotten since this rebuild started, so its rows have moved; "
+                "rebuild it into a new folder"
+            )
+
     def discover(self) -> list[Partition]:
         """Return the windows as they are now; while there is nothing new, that costs one request."""
         self.state.catch_up(self._commits)
+        self.check_rows(self.state)
         size = position_of(self.state.cursor.sequence)
         return [Partition(WINDOWS, self.origin.url, Format.PARQUET, size, fingerprint=self._identity)]
 

@@ -36,6 +36,7 @@ from pipelines.forgotten import Forgotten
 from pipelines.lock import only_redaction
 from pipelines.redacted_files import letters_without, pane_without, users_file_without
 from pipelines.served_lists import forget_served
+from pipelines.sources import MovedStoreError, check_arrived
 
 __all__ = ["RedactionReport", "forget_users"]
 
@@ -63,7 +64,8 @@ def forget_users(
     After it their served lists go, which no commit names.
 
     `progress` is called with the commits looked at and their number. Raises `BusyStoreError` where another redaction is
-    at work, and `CorruptArtefactError` for a damaged file: then nothing is forgotten.
+    at work, `MovedStoreError` where the store is between two steps of a cut-over, and `CorruptArtefactError` for a
+    damaged file: then nothing is forgotten.
     """
     with only_redaction(store):
         sweep_redactions(store)
@@ -77,7 +79,7 @@ def forget_users(
                 logger.warning("this redaction has taken so long that a pipeline took it for killed: it starts again")
                 forget(store, redaction.run)
                 continue
-            except CorruptArtefactError:
+            except (CorruptArtefactError, MovedStoreError):
                 forget(store, redaction.run)
                 raise
             if report.commit is None:
@@ -144,6 +146,7 @@ class _Redaction:
 
     def _look(self, at: Cursor) -> None:
         """Look at what commits from a cursor on have added, and forget what they have made useless."""
+        check_arrived(self.store, self._state)  # its rebuild counts rows by their positions
         rewritten = self._rewritten()
         while at.number < self._state.cursor.number and (step := self._log.next(at)) is not None:
             commit, at = step

@@ -25,6 +25,7 @@ __all__ = [
     "MovedStoreError",
     "Source",
     "UselessLogError",
+    "check_arrived",
     "check_home",
     "log_source",
 ]
@@ -174,3 +175,15 @@ def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> L
     from pipelines.kafka.source import TopicSource  # noqa: PLC0415
 
     return TopicSource.open(config, metrics or TopicMetrics(CollectorRegistry()))
+
+
+def check_arrived(store: Store, state: LogState) -> None:
+    """Refuse a store on its way to another one, which does not hold all of it yet; raises `MovedStoreError`."""
+    if not state.moved_to:
+        return
+    there = LogState.open(Store(state.moved_to))
+    if WINDOWS in there.sources and not there.moved_from:
+        raise MovedStoreError(
+            f"{store.url}: is moving to {state.moved_to}, which does not hold all of it yet: "
+            f"run `weir rebuild --from {store.url} --to {state.moved_to} --cut-over` first"
+        )

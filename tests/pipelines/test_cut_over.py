@@ -15,10 +15,13 @@ from contracts.commit import KNOWN, MOVED
 from contracts.verification import verify
 from logs import discover
 from pipelines import cut_over as cutting
+from pipelines.config import PipelineConfig
 from pipelines.cut_over import cut_over
+from pipelines.forgotten import Forgotten
 from pipelines.ingest import _Driver, ingest
 from pipelines.metrics import PipelineMetrics
 from pipelines.rebuild import RebuildError, prepare
+from pipelines.redaction import RedactionReport, forget_users
 from pipelines.sources import MovedStoreError
 from tests.pipelines import support
 from tests.pipelines.support import Event
@@ -102,6 +105,49 @@ def test_a_cut_over_that_was_killed_is_run_again(
     ingest(store, config, registry=CollectorRegistry())
     events = [Event("ann", f"item-{number % 7}", number) for number in range(30)]
     assert support.stored_events(store) == support.expected_events(events, 15)
+
+
+def test_a_store_whose_users_are_forgotten_meanwhile_does_not_move(
+    tmp_path: Path, origin: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, leave = Store(str(tmp_path / "store")), cutting._leave
+    config = prepare(origin, store, support.config(tmp_path, window_seconds=15))
+
+    def late(*given: Any) -> None:
+        forget(origin, config)
+        leave(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cutting, "_leave", late)
+        with pytest.raises(RebuildError, match=r"users were forgotten since .*; rebuild it into a new folder"):
+            cut_over(origin, store, config)
+    assert not LogState.open(origin).moved_to
+
+
+def test_nobody_is_forgotten_between_the_steps_of_a_cut_over(
+    tmp_path: Path, origin: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    config = prepare(origin, store, support.config(tmp_path, window_seconds=15))
+    leave = cutting._leave
+
+    def killed(*given: Any) -> None:
+        leave(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cutting, "_leave", killed)
+        with pytest.raises(KeyboardInterrupt):
+            cut_over(origin, store, config)
+    with pytest.raises(MovedStoreError, match=f"run `weir rebuild --from {origin.url} --to .*/store --cut-over` first"):
+        forget(origin, config)
+    cut_over(origin, store, config)
+    assert [forget(one, config).rows for one in (origin, store)] == [20, 20]  # of closed windows
+
+
+def forget(store: Store, config: PipelineConfig) -> RedactionReport:
+    """Forget the user who has all events."""
+    return forget_users(store, config, Forgotten.of(["ann"]))
 
 
 def test_a_store_moves_once_and_to_where_there_is_a_bundle(tmp_path: Path, origin: Store) -> None:
