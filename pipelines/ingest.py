@@ -12,12 +12,12 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, SourceSpan, Store
 from contracts.exposition import exposed
+from contracts.stopping import ended_by_signals
 from logs import generation
 from pipelines.attempts import discard, registered, sweep
 from pipelines.bare_commits import append
 from pipelines.committed_panes import remember_panes
 from pipelines.config import PipelineConfig
-from pipelines.ending import ended_by_signals
 from pipelines.erasure import Erasure
 from pipelines.kafka.errors import BrokerAwayError
 from pipelines.keeper import HistoryKeeper

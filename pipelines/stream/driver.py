@@ -17,10 +17,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from contracts import CommitLog, EventClock, LogState, Store, UserError
 from contracts.exposition import exposed
+from contracts.stopping import ended_by_signals
 from logs import is_topic
 from pipelines.attempts import started_at
 from pipelines.config import PipelineConfig
-from pipelines.ending import ended_by_signals
 from pipelines.kafka.client import KafkaPartition
 from pipelines.kafka.errors import BrokerAwayError
 from pipelines.kafka.source import TopicSource

@@ -5,7 +5,6 @@ count and are reported as skipped.
 """
 
 import logging
-import signal
 import threading
 import time
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from contracts import RetiredError, Store, WindowLog, WindowManifest
 from contracts.exposition import exposed
 from contracts.places import MonitorPlace
+from contracts.stopping import ended_by_signals
 from serving.access.config import ClientConfig
 from serving.client import Info, RetrievalClient, RetrievalError
 from serving.cost import exact_query_cost
@@ -57,11 +57,9 @@ def monitor(
     `contest` names the variants that there are: a challenger is compared with the champion.
     """
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
-    with exposed(registry, config.metrics_host, config.metrics_port) as where:
+    with ended_by_signals(stop), exposed(registry, config.metrics_host, config.metrics_port) as where:
         log.info("ready: asking %s, metrics on %s", config.target, where)
         with RetrievalClient(config.target, config.timeout_seconds, client_config) as client:
             comparing = Comparing(store, config, contest or Contest(), VariantMetrics(registry))

@@ -1,7 +1,6 @@
 """The process behind `weir histories`: one follower, metrics, and an orderly end."""
 
 import logging
-import signal
 import threading
 
 import redis
@@ -9,6 +8,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from contracts import Store, UserError
 from contracts.exposition import exposed
+from contracts.stopping import ended_by_signals
 from serving.problems import Problems
 from serving.shared.config import FollowerConfig
 from serving.shared.database import place_of
@@ -47,18 +47,17 @@ def _once(follower: Follower) -> None:
 
 def _until_stopped(follower: Follower, poll_seconds: float) -> None:
     stopped, problems = threading.Event(), Problems(log)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopped.set())
-    while not stopped.is_set():
-        try:
-            follower.step()
-            problems.over()
-        except FollowerLostError as error:
-            log.warning("%s: trying again", error)
-        except Exception as error:  # noqa: BLE001 - Redis and object stores have errors of their own
-            follower.metrics.errors.inc()
-            problems.report(error, "Redis is not brought up to date, it is tried again")
-        stopped.wait(poll_seconds)
+    with ended_by_signals(stopped):
+        while not stopped.is_set():
+            try:
+                follower.step()
+                problems.over()
+            except FollowerLostError as error:
+                log.warning("%s: trying again", error)
+            except Exception as error:  # noqa: BLE001 - Redis and object stores have errors of their own
+                follower.metrics.errors.inc()
+                problems.report(error, "Redis is not brought up to date, it is tried again")
+            stopped.wait(poll_seconds)
     try:
         follower.release()
     except redis.RedisError:

@@ -81,8 +81,8 @@ def produce(
     import sys
     import threading
 
+    from contracts.stopping import ended_by_signals
     from logs import is_topic
-    from pipelines.ending import ended_by_signals
     from pipelines.kafka.address import Topic
     from weir.demo.generator import GeneratorConfig
     from weir.demo.live import live_events
