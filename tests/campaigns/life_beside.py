@@ -7,16 +7,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import yaml
 
 from serving.client import Hits, RetrievalClient, RetrievalError, by_history, by_user
 from tests.campaigns.life_log import GUESTS, USERS
 from tests.campaigns.lives import ROOT
+from tests.ports import free_port
 
 K: Final = 10
 _TAKEN_DOWN: Final = 4.0
@@ -28,10 +31,16 @@ def weir(folder: Path, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "weir", *arguments, "--config", str(folder / "weir.yaml")]
 
 
+def settings_in(folder: Path) -> dict[str, Any]:
+    """Return the settings of a life as they are."""
+    found: dict[str, Any] = yaml.safe_load((folder / "weir.yaml").read_text())
+    return found
+
+
 @contextmanager
 def stage(folder: Path, name: str, *arguments: str) -> Iterator[None]:
     """Run a stage beside; it must be there until the end, and log no error."""
-    log = folder / f"{name}.log"
+    log = folder / f"{name}-{len(list(folder.glob(f'{name}-*.log')))}.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
             weir(folder, name, *arguments), stderr=out, env=os.environ | {"OMP_NUM_THREADS": "1"}, cwd=ROOT
@@ -57,17 +66,31 @@ def settled(what: Callable[[], object], within: float = 120) -> None:
 class Load:
     """Asks a server without pause; from its first answer on no call may fail, and no answer be wrong in itself."""
 
-    port: int
     takedown: Path | None
     has_tags: bool
+    port: int = 0
+    asked: int = 0
+    """The port that is asked now; it follows the other one."""
     done: threading.Event = field(default_factory=threading.Event)
     versions: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
+    @classmethod
+    def drawn(cls, settings: dict[str, Any]) -> "Load":
+        """Return what can be asked of a life with these settings."""
+        down = settings.get("takedown")
+        return cls(down and Path(down), has_tags="catalogue" in settings)
+
     def __call__(self) -> None:
         rng = np.random.default_rng(0)
-        with RetrievalClient(f"127.0.0.1:{self.port}", timeout=20) as client:
-            while not self.done.is_set():
+        settled(lambda: self.port)
+        while not self.done.is_set():
+            self.asked = self.port
+            self._ask_on(rng)
+
+    def _ask_on(self, rng: np.random.Generator) -> None:
+        with RetrievalClient(f"127.0.0.1:{self.asked}", timeout=20) as client:
+            while self.asked == self.port and not self.done.is_set():
                 try:
                     self._ask(client, rng)
                 except RetrievalError as error:
@@ -100,3 +123,55 @@ def is_sound(hits: Hits, least: int, gone: set[str]) -> bool:
     scores, ids = hits.scores.tolist(), set(hits.item_ids)
     is_whole = len(ids) == len(hits.item_ids) and (least <= len(ids) <= K or not hits.complete)
     return is_whole and scores == sorted(scores, reverse=True) and not ids & gone
+
+
+@dataclass
+class Beside:
+    """A server and a monitor of a store, and who asks it; where the store moves, others take their place."""
+
+    folder: Path
+    load: Load
+    store: str = ""
+    moves: int = -1
+    _stages: ExitStack = field(default_factory=ExitStack)
+
+    def follow(self) -> None:
+        """Replace server and monitor where the store has moved: callers change over before the old ones end."""
+        if (store := settings_in(self.folder)["store"]) == self.store:
+            return
+        with ExitStack() as starting:
+            port = free_port()
+            starting.enter_context(stage(self.folder, "serve", "--port", str(port)))
+            starting.enter_context(stage(self.folder, "monitor", "--set", f"monitor.target=127.0.0.1:{port}"))
+            if self.store:
+                settled(partial(answers, port))
+            self.load.port = port
+            settled(lambda: self.load.asked == port)
+            old, self._stages = self._stages, starting.pop_all()
+        self.store, self.moves = store, self.moves + 1
+        old.close()
+
+    def close(self) -> None:
+        """End both."""
+        self._stages.close()
+
+
+def answers(port: int) -> bool:
+    """Say whether a server serves a bundle."""
+    with RetrievalClient(f"127.0.0.1:{port}") as client, suppress(RetrievalError):
+        return bool(client.info().bundle_version)
+    return False
+
+
+@contextmanager
+def asking(load: Load) -> Iterator[None]:
+    """Ask a server meanwhile; at least once."""
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        yield
+        settled(lambda: load.versions)
+    finally:
+        load.done.set()
+        thread.join()
+    assert load.wrong == []

@@ -2,10 +2,14 @@
 
 import json
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
+from logs import is_topic
+from tests.campaigns.lives import ROOT
 from tests.logs.files import Event
 
 USERS: Final = 20
@@ -44,20 +48,29 @@ def events_of(part: int) -> list[Event]:
     return list(found.values())
 
 
-def write_part(folder: Path, part: int) -> None:
-    """Add a part to the log: its events, some of them twice, and a line that is none."""
+def write_part(log: str, part: int) -> None:
+    """Add a part to a log, a folder or a topic: its events, some of them twice, and a line that is none."""
+    if is_topic(log):
+        # A process of its own: a client's threads would be in the way of forks.
+        subprocess.run([sys.executable, "-m", "tests.campaigns.life_topic", log, str(part)], check=True, cwd=ROOT)
+    else:
+        replace(Path(log) / f"{part:03d}.jsonl", lines_of(part))
+
+
+def lines_of(part: int) -> list[str]:
+    """Return the lines of a part."""
     lines = [event.line() for event in events_of(part)]
-    _replace(folder / f"log/{part:03d}.jsonl", [*lines, *lines[::9], "no json\n"])
+    return [*lines, *lines[::9], "no json\n"]
 
 
 def describe(folder: Path, rng: random.Random, part: int) -> None:
     """Now and then, say something else of items in the catalogue, and take others down."""
     if rng.random() < 0.3 or not (folder / "catalogue.jsonl").exists():
         items = {item_of(rng, part + 3) for _ in range(rng.randrange(1, 60))}
-        _replace(folder / "catalogue.jsonl", [_described(rng, item) for item in sorted(items)])
+        replace(folder / "catalogue.jsonl", [_described(rng, item) for item in sorted(items)])
     if rng.random() < 0.3 or not (folder / "takedown.txt").exists():
         items = {item_of(rng, part) for _ in range(rng.randrange(4))}
-        _replace(folder / "takedown.txt", [f"{item}\n" for item in sorted(items)])
+        replace(folder / "takedown.txt", [f"{item}\n" for item in sorted(items)])
 
 
 def _described(rng: random.Random, item: str) -> str:
@@ -68,7 +81,7 @@ def _described(rng: random.Random, item: str) -> str:
     return json.dumps(says) + "\n"
 
 
-def _replace(path: Path, lines: list[str]) -> None:
+def replace(path: Path, lines: list[str]) -> None:
     """Write a file that others read, as a whole."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text("".join(lines))

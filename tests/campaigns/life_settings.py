@@ -3,21 +3,47 @@
 import random
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.pipelines.support import TYPES
 
 
-def settings_of(folder: Path, seed: int) -> dict[str, Any]:
+class Plan(NamedTuple):
+    """What a life is given: a folder, its first store and its log, the seed of all chance, and how many commands."""
+
+    folder: Path
+    store: str
+    log: str
+    seed: int
+    commands: int
+
+    @classmethod
+    def of(cls, arguments: list[str]) -> "Plan":
+        """Return the plan that a command line gives, as `arguments` made it."""
+        folder, store, log, seed, commands = arguments
+        return cls(Path(folder), store, log, int(seed), int(commands))
+
+    def arguments(self) -> list[str]:
+        """Return it as a command line."""
+        return [str(one) for one in self]
+
+    @property
+    def is_remote(self) -> bool:
+        """Say whether the store is on an object store."""
+        return "://" in self.store
+
+
+def settings_of(plan: Plan) -> dict[str, Any]:
     """Return the settings of a life, as a file for ``--config`` holds them."""
-    rng = random.Random(seed)
+    rng, folder = random.Random(plan.seed), plan.folder
+    pace = {"poll_seconds": 0.5 if plan.is_remote else 0.05, "metrics_port": 0}
     trainer = _trainer(rng)
     found = {
-        "store": str(folder / "store"),
-        "pipeline": _pipeline(rng, str(folder / "log")),
-        "trainer": trainer,
-        "serving": _serving(rng, variants=bool(trainer["variants"])),
-        "monitor": {"k": [2, 5], "metrics_port": 0, "poll_seconds": 0.05, "timeout_seconds": 20.0},
+        "store": plan.store,
+        "pipeline": _pipeline(rng, plan.log) | pace,
+        "trainer": trainer | pace,
+        "serving": _serving(rng, variants=bool(trainer["variants"])) | {"cache_dir": str(folder / "cache")} | pace,
+        "monitor": {"k": [2, 5], "timeout_seconds": 20.0} | pace,
     }
     for name, file in (("catalogue", "catalogue.jsonl"), ("takedown", "takedown.txt")):
         if rng.random() < 0.6:
@@ -40,9 +66,7 @@ def _pipeline(rng: random.Random, log: str) -> dict[str, Any]:
         "secret_keys": rng.random() < 0.3,
         "chunk_bytes": 4000,
         "idle_seconds": 0.3,
-        "poll_seconds": 0.05,
         "run_bytes": rng.choice([20_000, 1_000_000]),
-        "metrics_port": 0,
     }
 
 
@@ -62,8 +86,6 @@ def _trainer(rng: random.Random) -> dict[str, Any]:
         "checkpoint_every_steps": rng.choice([3, 2000]),
         "evaluation_k": [2, 5],
         "gate_tolerance": 5.0,
-        "poll_seconds": 0.05,
-        "metrics_port": 0,
     }
 
 
@@ -74,8 +96,6 @@ def _serving(rng: random.Random, *, variants: bool) -> dict[str, Any]:
         "deltas": rng.choice(["auto", "clone", "in_place"]),
         "cold_items": rng.choice([0, 5, 1000]),
         "served": {"share": rng.choice([0, 0.5, 1]), "flush_seconds": 0.3},
-        "poll_seconds": 0.05,
-        "metrics_port": 0,
     }
 
 

@@ -1,12 +1,10 @@
 """Two writers at once on one store, and commits whose answers are lost: every event is committed once all the same."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import fsspec.config
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -16,15 +14,15 @@ from tests.campaigns import committed_once, size
 from tests.campaigns.ingest_lives import settings, write_part
 from tests.campaigns.lives import ROOT
 from tests.campaigns.tally import counting
-from tests.integration.object_store import minio
+from tests.integration.object_store import bucket
 
 
-def race(folder: Path, url: str, parts: int, environment: dict[str, str]) -> int:
+def race(folder: Path, url: str, parts: int) -> int:
     """Run two writers; return how many commits one of them found taken."""
     (folder / "log").mkdir()
     command = [sys.executable, "-m", "tests.campaigns.two_writers", str(folder), url, str(parts)]
     with (folder / "writers.log").open("w") as log:
-        done = subprocess.run(command, check=False, cwd=ROOT, env=os.environ | environment, stderr=log)
+        done = subprocess.run(command, check=False, cwd=ROOT, stderr=log)
     said = (folder / "writers.log").read_text()
     assert done.returncode == 0, said
     return said.count("is another writer's")
@@ -40,7 +38,7 @@ def test_two_writers_on_one_disk_commit_every_event_once(tmp_path: Path) -> None
         for number in range(MOST_RACES):
             folder = tmp_path / str(number)
             folder.mkdir()
-            row.faults = row.refused = race(folder, str(folder / "store"), parts, {})
+            row.faults = row.refused = race(folder, str(folder / "store"), parts)
             committed_once.check(Store(str(folder / "store")), range(parts), settings(folder).history_length)
             if row.faults:
                 break
@@ -49,17 +47,11 @@ def test_two_writers_on_one_disk_commit_every_event_once(tmp_path: Path) -> None
 
 @pytest.mark.skipif(not size.IS_LONG, reason="in the long form; a short race of commits alone is in test_object_store")
 def test_two_writers_on_an_object_store_commit_every_event_once(tmp_path: Path) -> None:
-    pytest.importorskip("s3fs", reason="needs s3fs: pip install 'weir[s3]'")
-    with pytest.MonkeyPatch.context() as patch, minio(tmp_path / "minio/data") as environment:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        fsspec.config.set_conf_env(fsspec.config.conf)
-        with counting("two writers: object store") as row:
-            store, parts = Store("s3://bucket/store"), 12
-            row.faults = row.refused = race(tmp_path, store.url, parts, environment)
-            assert row.faults, "the writers never met: the test has not tested that"
-            committed_once.check(store, range(parts), settings(tmp_path).history_length)
-        fsspec.config.conf.pop("s3", None)
+    with bucket(tmp_path / "minio/data") as url, counting("two writers: object store") as row:
+        store, parts = Store(f"{url}/store"), 12
+        row.faults = row.refused = race(tmp_path, store.url, parts)
+        assert row.faults, "the writers never met: the test has not tested that"
+        committed_once.check(store, range(parts), settings(tmp_path).history_length)
 
 
 def test_commits_whose_answer_is_lost_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

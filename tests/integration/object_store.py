@@ -9,12 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import fsspec.config
 import pytest
 
 from tests.ports import free_port
 
 BINARY = Path(__file__).parents[2] / ".venv/tools/minio"
 USER, PASSWORD = "someone", "something-long"
+
+
+@contextmanager
+def bucket(folder: Path) -> Iterator[str]:
+    """Run a server that this process and those that it starts find; yields the URL of a bucket."""
+    pytest.importorskip("s3fs", reason="needs s3fs: pip install 'weir[s3]'")
+    with pytest.MonkeyPatch.context() as patch, minio(folder) as environment:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        fsspec.config.set_conf_env(fsspec.config.conf)
+        yield "s3://bucket"
+        fsspec.config.conf.pop("s3", None)
 
 
 @contextmanager

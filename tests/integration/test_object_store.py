@@ -8,33 +8,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import fsspec.config
 import pytest
 
 from contracts import BundleLog, CommitLog, Store, WindowLog, check_fitness
 from contracts.verification import verify
 from serving.client import RetrievalClient, by_user
 from tests.contracts.panes import race
-from tests.integration.object_store import minio
+from tests.integration.object_store import bucket
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.serving.process import MonitorProcess, ServerProcess
 
 
 @pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    pytest.importorskip("s3fs", reason="needs s3fs: pip install 'weir[s3]'")
-    with pytest.MonkeyPatch.context() as patch, minio(tmp_path_factory.mktemp("minio") / "data") as environment:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        fsspec.config.set_conf_env(fsspec.config.conf)
-        yield
-        fsspec.config.conf.pop("s3", None)
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with bucket(tmp_path_factory.mktemp("minio") / "data") as url:
+        yield url
 
 
 @pytest.fixture
-def store(s3: None, request: pytest.FixtureRequest) -> Store:
-    return Store(f"s3://bucket/{request.node.name.partition('[')[0]}")
+def store(s3: str, request: pytest.FixtureRequest) -> Store:
+    return Store(f"{s3}/{request.node.name.partition('[')[0]}")
 
 
 def test_the_server_qualifies_by_races_of_two_writers(store: Store) -> None:
