@@ -58,7 +58,7 @@ def ingest(
     """
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
-    with only_driver(store), only_writer(store), metrics_server, ended_by_signals(stop):
+    with ended_by_signals(stop), only_driver(store), only_writer(store), metrics_server:
         metrics = PipelineMetrics(registry)
         source = source or log_source(config, metrics.topic)
         if not follow:

@@ -79,7 +79,7 @@ def stream(
         store = Store(str(store.local_path.absolute()))
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
-    with only_driver(store), metrics_server, ended_by_signals(stop):
+    with ended_by_signals(stop), only_driver(store), metrics_server:
         driver = _Driver(store, config, settings, registry, report, stop)
         try:
             driver.run()
