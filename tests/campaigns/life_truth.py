@@ -31,6 +31,13 @@ class Written(NamedTuple):
         """Yield the events of the log."""
         return chain.from_iterable(map(events_of, range(self.parts)))
 
+    def rebuilt(self, store: Store) -> "Written":
+        """Return what a rebuild of a store has: of its first window, some panes may have retired."""
+        if not self.retired:
+            return self
+        first_end = min(manifest.end_ms for manifest in WindowLog(store).committed()) / 1000 - ORIGIN
+        return self._replace(since=max(self.since, first_end))
+
 
 Rows = dict[int, Counter[tuple[int, int, int, int]]]
 """By the start of a window, in milliseconds: how often each (user key, item key, milliseconds, label) is there."""

@@ -106,7 +106,7 @@ class Life:
         if move.log:
             self.done.since = 0.0
         elif self.done.retired:
-            self.done.since = self._seen().first_end
+            self.done.since = max(self.done.since, self._seen().first_end)
         self.stop()
         self.settings["store"], self.move, self.done.repeatable = move.to, None, False
         self.settings["pipeline"].update(move.changes)

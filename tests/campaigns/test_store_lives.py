@@ -76,7 +76,7 @@ def check_life(plan: Plan, row: Row) -> None:
         pipeline = settings_in(folder)["pipeline"]
         users = check_users(load.port, written, pipeline["history_length"] + pipeline["late_items"])
         events = check_events(store, written, pipeline["window_seconds"])
-        assert check_events(rebuilt(folder, store), written, WINDOW_SECONDS) <= events
+        assert check_events(rebuilt(folder, store), written.rebuilt(store), WINDOW_SECONDS) <= events
         bundles = check_bundles(store)
         assert verify(store).findings == []
         row.faults += killed
