@@ -50,7 +50,7 @@ def test_a_store_lives_on_an_object_store(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.skipif(not size.IS_LONG, reason="in the long form; a life with files is there in both")
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(size.of(1, 5)))
+@pytest.mark.parametrize("seed", range(size.of(1, 10)))
 def test_a_store_lives_with_a_topic(tmp_path: Path, broker: Broker, seed: int) -> None:
     with counting("kills: commands of a life with a topic") as row:
         check_life(Plan(tmp_path, str(tmp_path / "store"), broker.url(new_topic(broker, 3)), 200 + seed, 40), row)
