@@ -113,11 +113,25 @@ def check_home(store: Store, state: LogState) -> None:
         raise MovedStoreError(
             f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {state.moved_to}"
         )
-    if WINDOWS in state.sources and not state.moved_from:
+    if _is_half_rebuilt(state):
         raise MovedStoreError(
             f"{store.url}: is being rebuilt from the windows of another store, which still takes in the log: "
             f"run `weir rebuild --to {store.url} --cut-over` first, else rows would count twice"
         )
+
+
+def check_arrived(store: Store, state: LogState) -> None:
+    """Refuse a store on its way to another one, which does not hold all of it yet; raises `MovedStoreError`."""
+    if state.moved_to and _is_half_rebuilt(LogState.open(Store(state.moved_to))):
+        raise MovedStoreError(
+            f"{store.url}: is moving to {state.moved_to}, which does not hold all of it yet: "
+            f"run `weir rebuild --from {store.url} --to {state.moved_to} --cut-over` first"
+        )
+
+
+def _is_half_rebuilt(state: LogState) -> bool:
+    """Say whether a store takes in the windows of another one, which has the log."""
+    return WINDOWS in state.sources and not state.moved_from
 
 
 @dataclass(frozen=True)
@@ -175,15 +189,3 @@ def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> L
     from pipelines.kafka.source import TopicSource  # noqa: PLC0415
 
     return TopicSource.open(config, metrics or TopicMetrics(CollectorRegistry()))
-
-
-def check_arrived(store: Store, state: LogState) -> None:
-    """Refuse a store on its way to another one, which does not hold all of it yet; raises `MovedStoreError`."""
-    if not state.moved_to:
-        return
-    there = LogState.open(Store(state.moved_to))
-    if WINDOWS in there.sources and not there.moved_from:
-        raise MovedStoreError(
-            f"{store.url}: is moving to {state.moved_to}, which does not hold all of it yet: "
-            f"run `weir rebuild --from {store.url} --to {state.moved_to} --cut-over` first"
-        )

@@ -132,7 +132,7 @@ class Beside:
     folder: Path
     load: Load
     store: str = ""
-    moves: int = -1
+    moves: int = 0
     _stages: ExitStack = field(default_factory=ExitStack)
 
     def follow(self) -> None:
@@ -148,7 +148,8 @@ class Beside:
             self.load.port = port
             settled(lambda: self.load.asked == port)
             old, self._stages = self._stages, starting.pop_all()
-        self.store, self.moves = store, self.moves + 1
+        self.moves += bool(self.store)
+        self.store = store
         old.close()
 
     def close(self) -> None:

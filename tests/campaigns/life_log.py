@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from contracts import Store, WindowLog
 from logs import is_topic
 from tests.campaigns.lives import ROOT
-from tests.logs.files import Event
+from tests.logs.files import ORIGIN, Event
 
 USERS: Final = 20
 GUESTS: Final = "guest-"
@@ -79,6 +80,11 @@ def _described(rng: random.Random, item: str) -> str:
     if rng.random() < 0.2:
         says["available_until"] = int(time.time()) + rng.randrange(-5, 20)
     return json.dumps(says) + "\n"
+
+
+def first_end(store: Store) -> float:
+    """Return the second of the log at which the first window of a store ends, 0 before there is one."""
+    return min((manifest.end_ms / 1000 - ORIGIN for manifest in WindowLog(store).committed()), default=0.0)
 
 
 def replace(path: Path, lines: list[str]) -> None:

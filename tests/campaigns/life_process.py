@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 
 import pipelines.ingest  # noqa: F401 - commands import it
 import trainer.train  # noqa: F401 - commands import it
-from contracts import BundleLog, Store, WindowLog
+from contracts import BundleLog, Store
 from tests.campaigns.hunter import finish, fork
-from tests.logs.files import ORIGIN
+from tests.campaigns.life_log import first_end
 from weir.cli.main import main as weir
 
 WHOLE: Final = 120.0
@@ -62,8 +62,7 @@ def seen(folder: Path, url: str) -> Seen:
 def _look(url: str, out: Path) -> None:
     store = Store(url)
     versions = [manifest.version for manifest in BundleLog(store).manifests() if manifest.variant == "main"]
-    ends = [manifest.end_ms / 1000 - ORIGIN for manifest in WindowLog(store).committed()]
-    out.write_text(json.dumps([store.exists("STORE.json"), versions, min(ends, default=0.0)]))
+    out.write_text(json.dumps([store.exists("STORE.json"), versions, first_end(store)]))
 
 
 def _run(arguments: list[str], out: Path) -> None:

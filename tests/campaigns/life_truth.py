@@ -12,7 +12,7 @@ from contracts import BundleLog, Store, WindowLog, hash_id, read_format
 from serving.client import RetrievalClient, by_history, by_user
 from serving.loading import load_bundle
 from tests.campaigns.life_beside import K
-from tests.campaigns.life_log import LATE, events_of
+from tests.campaigns.life_log import LATE, events_of, first_end
 from tests.logs.files import ORIGIN, Event
 
 
@@ -33,10 +33,7 @@ class Written(NamedTuple):
 
     def rebuilt(self, store: Store) -> "Written":
         """Return what a rebuild of a store has: of its first window, some panes may have retired."""
-        if not self.retired:
-            return self
-        first_end = min(manifest.end_ms for manifest in WindowLog(store).committed()) / 1000 - ORIGIN
-        return self._replace(since=max(self.since, first_end))
+        return self._replace(since=max(self.since, first_end(store))) if self.retired else self
 
 
 Rows = dict[int, Counter[tuple[int, int, int, int]]]

@@ -26,8 +26,10 @@ def bucket(folder: Path) -> Iterator[str]:
         for name, value in environment.items():
             patch.setenv(name, value)
         fsspec.config.set_conf_env(fsspec.config.conf)
-        yield "s3://bucket"
-        fsspec.config.conf.pop("s3", None)
+        try:
+            yield "s3://bucket"
+        finally:
+            fsspec.config.conf.pop("s3", None)
 
 
 @contextmanager
