@@ -139,7 +139,8 @@ def test_nobody_is_forgotten_between_the_steps_of_a_cut_over(
         patch.setattr(cutting, "_leave", killed)
         with pytest.raises(KeyboardInterrupt):
             cut_over(origin, store, config)
-    with pytest.raises(MovedStoreError, match=f"run `weir rebuild --from {origin.url} --to .*/store --cut-over` first"):
+    ends = f"run `weir rebuild --from {origin.url} --to .*/store --cut-over` first, with the settings of the rebuild"
+    with pytest.raises(MovedStoreError, match=ends):
         forget(origin, config)
     cut_over(origin, store, config)
     assert [forget(one, config).rows for one in (origin, store)] == [20, 20]  # of closed windows
