@@ -125,7 +125,8 @@ def check_arrived(store: Store, state: LogState) -> None:
     if state.moved_to and _is_half_rebuilt(LogState.open(Store(state.moved_to))):
         raise MovedStoreError(
             f"{store.url}: is moving to {state.moved_to}, which does not hold all of it yet: "
-            f"run `weir rebuild --from {store.url} --to {state.moved_to} --cut-over` first, with the settings of the rebuild"
+            f"run `weir rebuild --from {store.url} --to {state.moved_to} --cut-over` first, "
+            "with the settings of the rebuild"
         )
 
 
