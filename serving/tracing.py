@@ -91,36 +91,44 @@ class _Call:
         self._waits_since = time.monotonic()
 
     def answered_with(self, calls: Sequence["_Call"], times: BatchTimes) -> None:
-        links = [Link(call.span.get_span_context()) for call in calls]
+        links, clock = [Link(call.span.get_span_context()) for call in calls], _Clock()
         about: dict[str, str | int] = {
             "weir.bundle_version": times.bundle_version,
             "weir.batch.queries": times.queries,
             "weir.batch.traced_calls": len(calls),
         }
-        batch = self._batches.start_span(
-            "batch", Context(), links=links, attributes=about, start_time=_ns(times.started)
-        )
+        started, embedded, found = (clock.ns(at) for at in (times.started, times.embedded, times.found))
+        batch = self._batches.start_span("batch", Context(), links=links, attributes=about, start_time=started)
         inside = set_span_in_context(batch, Context())
-        self._span("tower", inside, times.started, times.embedded)
-        self._span("search", inside, times.embedded, times.found)
-        batch.end(_ns(times.found))
+        self._span("tower", inside, started, embedded)
+        self._span("search", inside, embedded, found)
+        batch.end(found)
         for call in calls:
-            call._answered(batch.get_span_context(), times)
+            call._answered(batch.get_span_context(), times, clock)
 
-    def _answered(self, batch: SpanContext, times: BatchTimes) -> None:
-        inside = set_span_in_context(self.span, Context())
+    def _answered(self, batch: SpanContext, times: BatchTimes, clock: "_Clock") -> None:
+        inside, started = set_span_in_context(self.span, Context()), clock.ns(times.started)
         if self._waits_since is not None:
-            self._span("queue", inside, self._waits_since, times.started)
+            self._span("queue", inside, clock.ns(self._waits_since), started)
             self._waits_since = None  # a large request has several batches, and waited for the first of them
-        self._span("batch", inside, times.started, times.found, [Link(batch)])
+        self._span("batch", inside, started, clock.ns(times.found), [Link(batch)])
 
-    def _span(self, name: str, inside: Context, start: float, end: float, links: Sequence[Link] = ()) -> None:
-        self._batches.start_span(name, inside, links=links, start_time=_ns(start)).end(_ns(max(start, end)))
+    def _span(self, name: str, inside: Context, start: int, end: int, links: Sequence[Link] = ()) -> None:
+        self._batches.start_span(name, inside, links=links, start_time=start).end(max(start, end))
 
 
-def _ns(monotonic: float) -> int:
-    """Return a time of the monotonic clock as nanoseconds since 1970."""
-    return time.time_ns() - round(1e9 * (time.monotonic() - monotonic))
+class _Clock:
+    """Times of the monotonic clock as nanoseconds since 1970.
+
+    The clocks are read once for all spans of a batch: each reading has an error of its own, by which the end of one
+    span would come after the start of the next.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.time_ns() - time.monotonic_ns()
+
+    def ns(self, monotonic: float) -> int:
+        return self._since + round(1e9 * monotonic)
 
 
 def _end(span: Span, code: grpc.StatusCode) -> None:

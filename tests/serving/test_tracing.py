@@ -99,7 +99,9 @@ def test_a_call_is_part_of_its_callers_trace_down_to_tower_and_search(
     for name in ("tower", "search"):
         assert inside[name].parent_span_id == batch.span_id
         assert is_within(inside[name], batch)
-    assert inside["tower"].end_time_unix_nano <= inside["search"].start_time_unix_nano + 1000
+    assert inside["tower"].start_time_unix_nano == batch.start_time_unix_nano
+    assert inside["tower"].end_time_unix_nano == inside["search"].start_time_unix_nano
+    assert inside["search"].end_time_unix_nano == batch.end_time_unix_nano
     assert {"service.name": "weir-serving"}.items() <= collector.resources[0].items()
 
 
