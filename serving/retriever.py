@@ -8,7 +8,7 @@ not let pass, or what is not available, is never fetched (`serving.filtered`).
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Final
@@ -18,24 +18,22 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from contracts import IndexRows, ItemKeys, SeenItems, UserKeys
+from contracts import IndexRows, ItemKeys
 from contracts.ascending import ascending
 from serving.bundle import LoadedBundle
-from serving.cold import WithCold
 from serving.filtered import FilteredSearch
-from serving.index import AnnIndex, Found
-from serving.known_users import Histories, KnownUsers, nothing_known
+from serving.index import Found
+from serving.known_users import Histories
 from serving.nearest import lists_beyond, nearest
 from serving.plan import Plan
-from serving.queries import Answer, ByHistory, ByItem, ByUser, Hits, Query, Task
+from serving.planning import Planner
+from serving.queries import Answer, Hits, Task
 from serving.rescoring import rescored
-from serving.rowsets import rows_in, rowset
-from serving.said import Said
+from serving.rowsets import rowset
 from serving.sieve import NO_TAGS, Passing, Sieve
 from serving.spans import BatchTimes
 from serving.spread import Ranked, Spread
 from serving.tagged import TaggedRows
-from serving.vectors import QueryVectors
 
 __all__ = ["FEW", "Retriever"]
 
@@ -44,12 +42,8 @@ Floats = npt.NDArray[np.float32]
 FEW: Final = 256
 """Rows wanted of a search, up to which it makes no difference how many they are."""
 
-_BLOCKED: Final = 1000
-"""Rows that must not be returned, up to which they are fetched as excluded ones are if the index takes no selector."""
-
-_NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 _NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
-_NOTHING: Final[Ranked] = (np.empty(0, np.float32), _NO_ROWS)
+_NOTHING: Final[Ranked] = (np.empty(0, np.float32), IndexRows(np.empty(0, np.int64)))
 
 
 @dataclass(frozen=True)
@@ -79,8 +73,8 @@ class Retriever:
             bundle, tagged = bundles[numbers[0]], bundles[numbers[0]].shelf.tagged
             if tagged is not None and tagged.cold is not None and len(tagged.cold):
                 bundle = tagged.cold.beside(bundle)
-            batch = _Batch(bundle, self.histories, self.sieve(bundle, tagged), self.candidates(bundle))
-            answers.update(zip(numbers, batch.answer(group), strict=True))
+            planner = Planner(bundle, self.histories, self.sieve(bundle, tagged), self.candidates(bundle))
+            answers.update(zip(numbers, _Batch(planner).answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]
 
     def sieve(self, bundle: LoadedBundle, tagged: TaggedRows | None) -> Sieve:
@@ -95,19 +89,11 @@ class Retriever:
 class _Batch:
     """Tasks of one bundle."""
 
-    bundle: LoadedBundle
-    histories: Histories
-    sieve: Sieve
-    candidates: int = 0
-    filters: dict[int, Passing] = field(default_factory=dict)
+    planner: Planner
 
-    @cached_property
-    def listed(self) -> AnnIndex | None:
-        """The bundle's index, if it can be told which lists to visit."""
-        index = self.bundle.index
-        if isinstance(index, WithCold):
-            index = index.inner
-        return index if isinstance(index, AnnIndex) and index.chooses_lists else None
+    @property
+    def bundle(self) -> LoadedBundle:
+        return self.planner.bundle
 
     @cached_property
     def cold_from(self) -> int | None:
@@ -124,7 +110,7 @@ class _Batch:
     def answer(self, tasks: list[Task]) -> list[Answer]:
         start = time.monotonic()
         pairs = [(task, query) for task in tasks for query in task.queries]
-        plans, vectors = self.plan(pairs)
+        plans, vectors = self.planner.plan(pairs)
         planned = time.monotonic()
         hits = self.find(plans, vectors)
         found = time.monotonic()
@@ -132,88 +118,6 @@ class _Batch:
             traces[0].answered_with(traces, BatchTimes(self.bundle.version, len(pairs), start, planned, found))
         rest, version, tower, search = iter(hits), self.bundle.version, planned - start, found - planned
         return [Answer(version, [next(rest) for _ in task.queries], tower, search) for task in tasks]
-
-    def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[Plan], Floats]:
-        """Return the plans and the query vectors, (places, dimension)."""
-        known = self.known(pairs)
-        histories, seen = self.histories_of(pairs, known), self.seen(known.seen)
-        vectors = QueryVectors(self.bundle)
-        said = Said.of(self.bundle.user_features, [query.features for _, query in pairs])
-        plans = []
-        for number, (task, query) in enumerate(pairs):
-            source = query.source
-            if isinstance(source, ByUser):
-                place = vectors.history(next(histories), said.of_query(number))
-                rows, bounded = next(seen) if task.exclude_seen else (_NO_ROWS, False)
-                plan = self.planned(task, query, place, [], rows)
-                plans.append(plan._replace(seen_bounded=bounded, missing_features=said.missing[number]))
-            elif isinstance(source, ByHistory):
-                rows = next(histories)
-                place = vectors.history(rows, said.of_query(number))
-                missing = [source.ids[i] for i in np.flatnonzero(rows < 0)]
-                plan = self.planned(task, query, place, missing, rows)
-                plans.append(plan._replace(missing_features=said.missing[number]))
-            elif isinstance(source, ByItem):
-                row = int(self.bundle.rows_of(ItemKeys(np.array([source.key])))[0])
-                plans.append(self.similar(task, query, source, row, vectors))
-            else:
-                plans.append(self.planned(task, query, vectors.given(source), [], _NO_ROWS))
-        return plans, vectors.made()
-
-    def known(self, pairs: list[tuple[Task, Query]]) -> KnownUsers:
-        """Look up the users among the queries, and what those have seen whose tasks leave it out."""
-        users = [(query.source.key, task.exclude_seen) for task, query in pairs if isinstance(query.source, ByUser)]
-        if not users:
-            return nothing_known(0, 0)
-        keys, asked = zip(*users, strict=True)
-        return self.histories.look_up(UserKeys(np.array(keys, np.int64)), np.flatnonzero(asked))
-
-    def histories_of(self, pairs: list[tuple[Task, Query]], known: KnownUsers) -> Iterator[IndexRows]:
-        """Yield the rows of each stored or given history, in the order of the queries; they are looked up together."""
-        stored = iter(known.items)
-        keys = [
-            next(stored) if isinstance(query.source, ByUser) else query.source.keys
-            for _, query in pairs
-            if isinstance(query.source, ByUser | ByHistory)
-        ]
-        if not keys:
-            return
-        rows = self.bundle.rows_of(ItemKeys(np.concatenate(keys)))
-        for found in np.split(rows, np.cumsum([len(each) for each in keys[:-1]])):
-            yield IndexRows(found)
-
-    def seen(self, seen: SeenItems) -> Iterator[tuple[IndexRows, bool]]:
-        """Yield for each user the rows of what it has seen, and whether items may be missing from them."""
-        rows = self.bundle.rows_of(seen.items)
-        for start, end, bounded in zip(seen.offsets[:-1], seen.offsets[1:], seen.bounded.tolist(), strict=True):
-            yield IndexRows(rows[start:end]), bounded
-
-    def planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> Plan:
-        rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded) if len(task.excluded) else _NO_ROWS
-        if task.exclude_seen:
-            rows = np.concatenate([rows, seen])
-        if self.sieve.blocked and self.passing(task) is None:
-            rows = np.concatenate([rows, rows_in(self.sieve.blocked)])
-        excluded = IndexRows(np.sort(rows[rows >= 0])) if len(rows) else _NO_ROWS
-        return Plan(task, query, place, missing, excluded, candidates=self.candidates if place >= 0 else 0)
-
-    def passing(self, task: Task) -> Passing | None:
-        """Return the rows that a task lets pass; None: all, but for those that its plans leave out one by one."""
-        if task.allowed is None and not task.tags.tags:
-            few = len(self.sieve.blocked) <= _BLOCKED and (self.listed is None or task.exact)
-            if few or not self.sieve.blocked:
-                return None
-        known = self.filters.get(id(task))
-        if known is None:
-            known = self.filters[id(task)] = self.sieve.passing(task.tags, task.allowed)
-        return known
-
-    def similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: "QueryVectors") -> Plan:
-        if row < 0:
-            return self.planned(task, query, -1, [source.id], _NO_ROWS)
-        plan = self.planned(task, query, vectors.item(row), [], _NO_ROWS)
-        # The second phase knows what users want next, not which items are alike.
-        return plan._replace(excluded=IndexRows(np.sort(np.append(plan.excluded, row))), candidates=0)
 
     def find(self, plans: list[Plan], vectors: Floats) -> list[Hits]:
         """Return the hits of each plan, in order."""
@@ -249,7 +153,7 @@ class _Batch:
 
     def complete(self, plan: Plan) -> bool:
         """Say whether there are k items that a plan may return."""
-        passing, k = self.passing(plan.task), plan.query.k
+        passing, k = self.planner.passing(plan.task), plan.query.k
         there = self.bundle.items if passing is None else len(passing)
         if there - len(plan.excluded) >= k:
             return True
@@ -259,7 +163,7 @@ class _Batch:
     def search_key(self, plan: Plan) -> tuple[object, ...]:
         """Return what plans of one search share: the filter, and few rows do not go with many."""
         task = plan.task
-        passing = self.passing(task) if task.find else None
+        passing = self.planner.passing(task) if task.find else None
         lists = task.nprobe if passing is not None else self.lists(plan)
         within = self.bundle.index.reaches(plan.wanted, lists)
         few, again = (plan.wanted // FEW).bit_length(), plan.candidates > 0
@@ -270,7 +174,7 @@ class _Batch:
         return plan.task.nprobe or lists_beyond(self.bundle, len(plan.excluded))
 
     def search(self, plans: list[Plan], queries: Floats) -> list[Ranked]:
-        task, index, passing = plans[0].task, self.bundle.index, self.passing(plans[0].task)
+        task, index, passing = plans[0].task, self.bundle.index, self.planner.passing(plans[0].task)
         lists = self.lists(plans[0])
         wanted = min(max(plan.wanted for plan in plans), self.bundle.items)
         if passing is not None:
@@ -289,7 +193,7 @@ class _Batch:
         ]
 
     def filtered(self, task: Task, passing: Passing) -> FilteredSearch:
-        return FilteredSearch(None if task.exact else self.listed, self.bundle.exact, passing, self.cold_from)
+        return FilteredSearch(None if task.exact else self.planner.listed, self.bundle.exact, passing, self.cold_from)
 
     def again(self, plan: Plan, query: Floats, left: BitMap, count: int) -> Ranked:
         """Search once more, among the rows that are left."""
@@ -300,19 +204,19 @@ class _Batch:
     def chosen(self, plan: Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
         """Return the k of the best rows that a cap on tags allows, the first ones without; `rank` finds more."""
         scores, rows = found
-        cap, tagged, k = plan.task.cap, self.sieve.tagged, plan.query.k
+        cap, tagged, k = plan.task.cap, self.planner.sieve.tagged, plan.query.k
         if cap is None or tagged is None:
             return scores[:k], IndexRows(rows[:k])
         spread = Spread(tagged, self.bundle.rows, cap, k)
         spread.take(scores, rows)
         if not spread.done:
-            passing = self.passing(plan.task)
-            left = self.sieve.passing(NO_TAGS, None) if passing is None else passing
+            passing = self.planner.passing(plan.task)
+            left = self.planner.sieve.passing(NO_TAGS, None) if passing is None else passing
             spread.go_on(left.rows - rowset(plan.excluded) - rowset(rows), rank)
         return spread.taken
 
     def popular(self, plan: Plan) -> Ranked:
-        passing = self.passing(plan.task)
+        passing = self.planner.passing(plan.task)
         wanted = min(plan.wanted, self.bundle.items)
         if passing is None:
             rows = self.bundle.popular.first(wanted)
