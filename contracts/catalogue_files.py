@@ -9,7 +9,6 @@ import io
 import json
 import zlib
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 
 from contracts import columns
 from contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
+from contracts.catalogue_times import milliseconds
 from contracts.errors import UserError
 from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES, FeatureNames
 from contracts.interaction import MAX_ID_BYTES
@@ -31,9 +31,6 @@ _TIMES: Final = (columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL)
 _TEXTS: Final = {columns.ITEM_ID: pa.string(), **dict.fromkeys(_TIMES, pa.string())}
 _BETWEEN_TAGS: Final = "|"
 NO_FEATURES: Final = FeatureNames()
-_EARLIEST: Final = -(10**15)
-_LATEST: Final = 10**15
-"""Milliseconds since 1970 that an integer may mean: until the year 33658."""
 
 
 class CatalogueError(UserError):
@@ -195,7 +192,7 @@ def _checked(rows: pa.Table, problems: list[str], features: FeatureNames) -> Cat
     times = []
     for name in _TIMES:
         texts = _column(rows, name, None)
-        found, bad = _milliseconds(texts)
+        found, bad = milliseconds(texts)
         problems += [f"{name} is no time: {texts[place]}" for place in np.flatnonzero(bad & good)]
         good &= ~bad
         times.append(found)
@@ -263,47 +260,3 @@ def _tag_lists(rows: pa.Table, name: str) -> pa.Array:
     if pa.types.is_string(tags.type) or pa.types.is_large_string(tags.type):
         tags = pc.split_pattern(tags, _BETWEEN_TAGS)
     return tags.cast(kind)
-
-
-def _milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:
-    """Return times as milliseconds since 1970, null where there is none, and which cannot be read."""
-    none = np.zeros(len(times), np.bool_)
-    kind = times.type
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return times.cast(pa.timestamp("ms", getattr(kind, "tz", None)), safe=False).cast(pa.int64()), none
-    if pa.types.is_integer(kind) or pa.types.is_null(kind):
-        return times.cast(pa.int64()), none
-    if times.null_count == len(times):
-        return pa.nulls(len(times), pa.int64()), none
-    try:
-        return times.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64()), none
-    except pa.ArrowException:
-        return _one_by_one(times.to_pylist())
-
-
-def _one_by_one(times: list[Any]) -> tuple[pa.Array, Any]:
-    found: list[int | None] = []
-    bad = np.zeros(len(times), np.bool_)
-    for place, text in enumerate(times):
-        value = None if text is None else _read_time(text)
-        bad[place] = text is not None and value is None
-        found.append(value)
-    return pa.array(found, pa.int64()), bad
-
-
-def _read_time(text: Any) -> int | None:
-    """Return a time of RFC 3339 (UTC without an offset), a date or milliseconds as milliseconds; None: it is none."""
-    if not isinstance(text, str):
-        return None
-    try:
-        value = int(text)
-    except ValueError:
-        pass
-    else:
-        return value if _EARLIEST <= value <= _LATEST else None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return round(aware.timestamp() * 1000)
