@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from contracts import columns
 from contracts.ascending import ascending
+from contracts.features import values_of
 from contracts.interaction import MAX_ID_BYTES
 from contracts.item_rows import ItemRows
 from contracts.keys import ItemKeys, hash_ids
@@ -119,8 +120,7 @@ def _last_of_each(ids: pa.Array) -> Int64:
 
 def _tags_of(lists: pa.Array) -> tuple[tuple[str, ...], Int64, Int64]:
     """Return distinct tags, ascending, and the offsets and the numbers of those of each list."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
-    places, values = np.repeat(np.arange(len(lists)), lengths), lists.flatten()
+    places, values = values_of(lists)
     size = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     good = (size > 0) & (size <= MAX_ID_BYTES)
     encoded = values.filter(pa.array(good)).dictionary_encode()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -22,15 +23,21 @@ from contracts import columns
 from contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
 from contracts.catalogue_times import milliseconds
 from contracts.errors import UserError
-from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES, FeatureNames
+from contracts.features import (
+    CATEGORICAL_TYPE,
+    DENSE_TYPE,
+    MAX_VALUES,
+    NO_FEATURES,
+    FeatureNames,
+    lists_of_cells,
+    values_of,
+)
 from contracts.interaction import MAX_ID_BYTES
 
 __all__ = ["CatalogueError", "decode_catalogue"]
 
 _TIMES: Final = (columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL)
 _TEXTS: Final = {columns.ITEM_ID: pa.string(), **dict.fromkeys(_TIMES, pa.string())}
-_BETWEEN_TAGS: Final = "|"
-NO_FEATURES: Final = FeatureNames()
 
 
 class CatalogueError(UserError):
@@ -91,6 +98,9 @@ def _read_csv(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]
             null_values=[""],
         ),
     )
+    for name in features.categorical:
+        lists = lists_of_cells(table[name].combine_chunks())
+        table = table.set_column(table.column_names.index(name), name, lists)
     return table, problems
 
 
@@ -104,11 +114,14 @@ def _read_lines(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str
         schema = schema.append(pa.field(name, DENSE_TYPE))
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
+        data.decode()  # Arrow looks only at the columns that are asked for
         table = pyarrow.json.read_json(io.BytesIO(data), parse_options=options)
-        table.validate(full=True)
-    except pa.ArrowException:
+    except (pa.ArrowException, UnicodeDecodeError):
         return _read_line_by_line(data, features)
-    return table, []
+    # Arrow takes two objects on one line as well, and one on two.
+    lines = [line for line in map(bytes.strip, data.splitlines()) if line]
+    is_sound = len(table) == len(lines) and all(line[:1] + line[-1:] == b"{}" for line in lines)
+    return (table, []) if is_sound else _read_line_by_line(data, features)
 
 
 def _has_list(line: bytes, name: str) -> bool:
@@ -125,7 +138,7 @@ def _read_line_by_line(data: bytes, features: FeatureNames) -> tuple[pa.Table, l
             continue
         try:
             rows.append(_row(json.loads(line), features))
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, OverflowError) as error:
             problems.append(f"line {number}: {error}")
     texts = [pa.array([row[place] for row in rows], pa.string()) for place in (0, 2, 3)]
     tags = pa.array([row[1] for row in rows], CATALOGUE_SCHEMA.field(columns.TAGS).type)
@@ -142,7 +155,7 @@ def _row(found: Any, features: FeatureNames) -> tuple[str | None, list[str] | No
         raise ValueError("tags are no list of strings")
     item, start, end = (_text(found.get(name)) for name in (columns.ITEM_ID, *_TIMES))
     lists: list[Any] = [_values(found.get(name), name) for name in features.categorical]
-    for text in (item, *(tags or ()), *(value for values in lists for value in values or ())):
+    for text in (item, start, end, *(tags or ()), *(value for values in lists for value in values or ())):
         if text is not None:
             text.encode()  # JSON can escape half a character
     return item, tags, start, end, lists + [_number(found.get(name), name) for name in features.dense]
@@ -189,6 +202,10 @@ def _checked(rows: pa.Table, problems: list[str], features: FeatureNames) -> Cat
     size = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
     good = (size > 0) & (size <= MAX_ID_BYTES)
     problems += [f"an item_id is missing, empty or longer than {MAX_ID_BYTES} bytes"] * int((~good).sum())
+    tags = _tag_lists(rows)
+    untagged = _with_null(tags)
+    problems += ["tags are no list of strings"] * int((untagged & good).sum())
+    good &= ~untagged
     times = []
     for name in _TIMES:
         texts = _column(rows, name, None)
@@ -208,7 +225,7 @@ def _checked(rows: pa.Table, problems: list[str], features: FeatureNames) -> Cat
         good &= ~bad
         said.append(found)
     schema = pa.schema([*CATALOGUE_SCHEMA, *features.fields])
-    table = pa.table([ids, _tag_lists(rows, columns.TAGS), *times, *said], schema=schema)
+    table = pa.table([ids, tags, *times, *said], schema=schema)
     return Catalogue.of(table.filter(pa.array(good)), len(problems), problems[0] if problems else "")
 
 
@@ -220,18 +237,23 @@ def _column(rows: pa.Table, name: str, kind: pa.DataType | None) -> pa.Array:
 
 
 def _categorical(rows: pa.Table, name: str) -> tuple[pa.Array, Any]:
-    """Return lists of strings, and which hold nulls or too many of them."""
+    """Return lists of strings, and which hold nulls or too many of them; a string or an integer is a list of one."""
     column = _column(rows, name, None)
-    if pa.types.is_integer(column.type):
-        column = column.cast(pa.string())
-    if name not in rows.column_names or pa.types.is_null(column.type):
+    if pa.types.is_null(column.type) or name not in rows.column_names:
         return pa.nulls(len(rows), CATEGORICAL_TYPE), np.zeros(len(rows), np.bool_)
-    lists = _tag_lists(rows.set_column(rows.column_names.index(name), name, column), name)
+    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+        offsets = pa.array(range(len(rows) + 1), pa.int32())
+        column = pa.ListArray.from_arrays(offsets, column.cast(pa.string()), mask=column.is_null())
+    lists = column.cast(CATEGORICAL_TYPE)
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    places = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)
-    nulls = places[lists.flatten().is_null().to_numpy(zero_copy_only=False)]
-    bad = (counts > MAX_VALUES) | (np.bincount(nulls, minlength=len(rows)) > 0)
-    return lists, bad
+    return lists, (counts > MAX_VALUES) | _with_null(lists)
+
+
+def _with_null(lists: pa.Array) -> npt.NDArray[np.bool_]:
+    """Mark the lists that hold a null."""
+    places, values = values_of(lists)
+    nulls = places[values.is_null().to_numpy(zero_copy_only=False)]
+    return np.bincount(nulls, minlength=len(lists)) > 0
 
 
 def _dense(rows: pa.Table, name: str) -> tuple[pa.Array, Any]:
@@ -254,9 +276,7 @@ def _float(text: str) -> float:
         return float("nan")
 
 
-def _tag_lists(rows: pa.Table, name: str) -> pa.Array:
-    kind = CATALOGUE_SCHEMA.field(columns.TAGS).type
-    tags = _column(rows, name, None)
-    if pa.types.is_string(tags.type) or pa.types.is_large_string(tags.type):
-        tags = pc.split_pattern(tags, _BETWEEN_TAGS)
-    return tags.cast(kind)
+def _tag_lists(rows: pa.Table) -> pa.Array:
+    tags = _column(rows, columns.TAGS, None)
+    is_text = pa.types.is_string(tags.type) or pa.types.is_large_string(tags.type)
+    return lists_of_cells(tags) if is_text else tags.cast(CATALOGUE_SCHEMA.field(columns.TAGS).type)

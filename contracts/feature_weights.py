@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts.features import MAX_DENSE, FeatureNames
+from contracts.features import MAX_DENSE, FeatureNames, values_of
 from contracts.keys import hash_ids
 
 __all__ = ["LARGEST", "FeatureWeights", "Moments", "buckets_of"]
@@ -72,12 +72,12 @@ class Moments:
 
 def buckets_of(name: str, lists: pa.Array, buckets: int) -> npt.NDArray[np.int32]:
     """Return the buckets of lists of values of a feature, (n, longest), -1 where there is none."""
-    place = pc.list_parent_indices(lists).to_numpy()
+    place, values = values_of(lists)
     counts = np.bincount(place, minlength=len(lists))
     within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
     found = np.full((len(lists), max(counts.max(initial=0), 1)), -1, np.int32)
     # The name is part of what is hashed: a value means something else under another name.
-    spelled = pc.binary_join_element_wise(name, lists.flatten(), "\0")
+    spelled = pc.binary_join_element_wise(name, values, "\0")
     found[place, within] = hash_ids(spelled).view(np.uint64) % buckets
     return found
 

@@ -2,7 +2,10 @@
 
 from typing import Annotated, Any, Final, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BeforeValidator, Field, model_validator
 
 from contracts.models import FrozenModel
@@ -15,6 +18,8 @@ __all__ = [
     "NO_FEATURES",
     "FeatureNames",
     "StoredFeatureNames",
+    "lists_of_cells",
+    "values_of",
 ]
 
 MAX_VALUES: Final = 64
@@ -68,6 +73,22 @@ class FeatureNames(FrozenModel):
 
 
 NO_FEATURES: Final = FeatureNames()
+
+_BETWEEN_VALUES: Final = "|"
+
+
+def lists_of_cells(cells: pa.Array) -> pa.Array:
+    """Return the lists that cells of CSV or TSV spell (n,), as ``jazz|new``; null stays null."""
+    return pc.split_pattern(cells, _BETWEEN_VALUES).cast(CATEGORICAL_TYPE)
+
+
+def values_of(lists: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
+    """Return the place of its list for each value of lists (m,), ascending, and the values (m,); null lists have none.
+
+    Arrow's `list_parent_indices` also counts values that lie hidden under a null, which `flatten` leaves out.
+    """
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return np.repeat(np.arange(len(lists)), lengths), lists.flatten()
 
 
 def _known(stored: Any) -> Any:

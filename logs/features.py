@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import MAX_ID_BYTES, FeatureNames, columns
-from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES
+from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES, values_of
 from logs import arrow_columns
 from logs.blocks import Bool
 from logs.faults import Reason
@@ -49,7 +49,7 @@ def _faults_of_numbers(values: pa.Array, name: str) -> Iterator[tuple[Bool, Reas
 
 
 def _faults_of_texts(values: pa.Array, name: str) -> Iterator[tuple[Bool, Reason, Callable[[int], str]]]:
-    found, rows = values.flatten(), pc.list_parent_indices(values).to_numpy(zero_copy_only=False)
+    rows, found = values_of(values)
     counts = np.bincount(rows, minlength=len(values))
 
     def rows_with(wrong: Bool) -> Bool:

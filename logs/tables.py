@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import columns
+from contracts.features import lists_of_cells
 from logs import arrow_columns
 from logs.blocks import Bool, Lines, TableRows
 from logs.config import LogConfig
@@ -77,6 +78,9 @@ def decode_rows(content: Lines, config: LogConfig, required: Sequence[str]) -> D
         faults = {row: Fault(Reason.WRONG_TYPE, f"{name} is {table[name][row]}, which is no number") for row in unread}
         wrong = faults | wrong
         table = table.set_column(table.column_names.index(name), name, numbers)
+    for name in {*config.features.categorical} & {*table.column_names}:
+        lists = lists_of_cells(table[name].combine_chunks())
+        table = table.set_column(table.column_names.index(name), name, lists)
     kept = np.setdiff1d(np.arange(len(lines)), [*wrong])
     refused: Faults = [(int(positions[row]), wrong[row], lines[row]) for row in sorted(wrong)]
     decoded = decode_table(TableRows(table.take(kept), positions[kept]), config, required)

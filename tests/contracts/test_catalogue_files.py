@@ -1,6 +1,7 @@
 import gzip
 import io
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -283,3 +284,54 @@ def test_columns_that_no_feature_is_named_after_are_not_kept() -> None:
     found = decode_catalogue("items.jsonl", b'{"item_id": "a", "genre": 7, "price": "dear"}\n')
     assert found.ids.to_pylist() == ["a"]
     assert found.features.column_names == []
+
+
+RAW = [
+    *(
+        '"a"',
+        '"x|y"',
+        '""',
+        "null",
+        "true",
+        "1",
+        "1.5",
+        "-1e300",
+        "1e400",
+        "1" + 400 * "0",
+        "NaN",
+        '"\\ud800"',
+        "{}",
+        "[]",
+    ),
+    *('["x"]', '["x", null]', '["x", 1]', '[["x"]]', "[null]", json.dumps(["y"] * (MAX_VALUES + 1)), '["\\ud800"]'),
+    *('"2026-11-20"', '"2026-11-20T08:00:00.0006Z"', "1795161600000", '"1795161600000"', '"0000-01-01"', '"soon"'),
+    *('[\n"x"]', '1} {"item_id": "q"', '1}\n{"item_id": "q"', '1, "item_id": "q"', '"\xff"'),
+]
+FIELDS = ("tags", "available_from", "available_until", "genre", "artist", "price", "other")
+lines = st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(RAW))
+
+
+def decoded(*texts: str) -> tuple[dict[str, object], int]:
+    """Return what is told of each item, and how many rows are refused."""
+    try:
+        found = decode_catalogue("items.jsonl", "\n".join(texts).encode("latin-1"), FEATURES)
+    except CatalogueError as error:
+        return {}, int(re.search(r"none of its (\d+) rows", str(error)).group(1))  # type: ignore[union-attr]
+    said = found.features.to_pylist()
+    return {item: (row, said[place]) for place, (item, row) in enumerate(rows_of(found).items())}, found.refused
+
+
+@given(st.lists(lines, min_size=1, max_size=4))
+def test_what_a_line_says_depends_on_no_other(rows: list[dict[str, str]]) -> None:
+    texts = [
+        "{" + ", ".join([f'"item_id": "i{number}"', *(f'"{name}": {value}' for name, value in row.items())]) + "}"
+        for number, row in enumerate(rows)
+    ]
+    alone = [decoded(text) for text in texts]
+    expected = {item: said for found, _ in alone for item, said in found.items()}
+    refused = sum(count for _, count in alone)
+    assert decoded(*texts) == (expected, refused)
+    assert decoded(*texts, "no json", '{"item_id": "last"}') == (
+        expected | {"last": decoded('{"item_id": "last"}')[0]["last"]},
+        refused + 1,
+    )

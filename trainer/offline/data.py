@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import FeatureNames, Label, columns
+from contracts.features import values_of
 from logs import (
     LOG_SUFFIXES,
     PAIR_SUFFIXES,
@@ -165,5 +166,6 @@ def _labels(table: pa.Table) -> npt.NDArray[np.object_] | None:
     if lists.null_count == len(lists):
         return None
     labels = np.full(len(lists), None, np.object_)
-    labels[pc.list_parent_indices(lists).to_numpy()] = lists.flatten().to_numpy(zero_copy_only=False)
+    places, values = values_of(lists)
+    labels[places] = values.to_numpy(zero_copy_only=False)
     return labels
