@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from contracts import columns
+from contracts import arrow_columns, columns
 from contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
 from contracts.catalogue_times import milliseconds
 from contracts.errors import UserError
@@ -36,6 +36,9 @@ from contracts.interaction import MAX_ID_BYTES
 
 __all__ = ["CatalogueError", "decode_catalogue"]
 
+Bool = npt.NDArray[np.bool_]
+
+_IS_TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _TIMES: Final = (columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL)
 _TEXTS: Final = {columns.ITEM_ID: pa.string(), **dict.fromkeys(_TIMES, pa.string())}
 
@@ -60,9 +63,9 @@ def decode_catalogue(url: str, data: bytes, features: FeatureNames = NO_FEATURES
         raise CatalogueError(f"{url}: is empty")
     try:
         rows, problems = read(data, features)
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+        found = _checked(rows, problems, features)
+    except (pa.ArrowException, UnicodeDecodeError, TypeError) as error:
         raise CatalogueError(f"{url}: {' '.join(str(error).split())}") from None
-    found = _checked(rows, problems, features)
     if found.refused and not len(found):
         raise CatalogueError(f"{url}: none of its {found.refused} rows can be used: {found.problem}")
     return found
@@ -196,77 +199,61 @@ _READERS: Final[dict[str, Callable[[bytes, FeatureNames], tuple[pa.Table, list[s
 
 
 def _checked(rows: pa.Table, problems: list[str], features: FeatureNames) -> Catalogue:
-    """Give rows the types of a catalogue, and leave out those that do not fit."""
-    problems = list(problems)
-    ids = _column(rows, columns.ITEM_ID, pa.string())
+    """Give rows the types of a catalogue, and leave out those that do not fit; raises `TypeError` for a column."""
+    ids = arrow_columns.texts(arrow_columns.column(rows, columns.ITEM_ID), columns.ITEM_ID)
+    tags, times = _tag_lists(rows), [milliseconds(arrow_columns.column(rows, name)) for name in _TIMES]
+    lists = [_categorical(rows, name) for name in features.categorical]
+    numbers = [_dense(rows, name) for name in features.dense]
+    good, problems = np.ones(len(rows), np.bool_), list(problems)
+
+    def refuse(bad: Bool, problem: str | Callable[[int], str]) -> None:
+        wrong = np.flatnonzero(bad & good).tolist()
+        problems.extend(problem if isinstance(problem, str) else problem(row) for row in wrong)
+        good[wrong] = False
+
     size = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
-    good = (size > 0) & (size <= MAX_ID_BYTES)
-    problems += [f"an item_id is missing, empty or longer than {MAX_ID_BYTES} bytes"] * int((~good).sum())
-    tags = _tag_lists(rows)
-    untagged = _with_null(tags)
-    problems += ["tags are no list of strings"] * int((untagged & good).sum())
-    good &= ~untagged
-    times = []
-    for name in _TIMES:
-        texts = _column(rows, name, None)
-        found, bad = milliseconds(texts)
-        problems += [f"{name} is no time: {texts[place]}" for place in np.flatnonzero(bad & good)]
-        good &= ~bad
-        times.append(found)
-    said = []
-    for name in features.categorical:
-        found, bad = _categorical(rows, name)
-        problems += [f"{name} has no strings, or more than {MAX_VALUES}"] * int((bad & good).sum())
-        good &= ~bad
-        said.append(found)
-    for name in features.dense:
-        found, bad = _dense(rows, name)
-        problems += [f"{name} is no finite number"] * int((bad & good).sum())
-        good &= ~bad
-        said.append(found)
+    refuse((size == 0) | (size > MAX_ID_BYTES), f"an item_id is missing, empty or longer than {MAX_ID_BYTES} bytes")
+    refuse(arrow_columns.not_utf8(ids), "an item_id is not UTF-8")
+    refuse(_holds_others(tags), "tags are no list of strings")
+    for name, (_, bad) in zip(_TIMES, times, strict=True):
+        texts = arrow_columns.column(rows, name)
+        refuse(bad, lambda row, name=name, texts=texts: f"{name} is no time: {texts[row]}")  # type: ignore[misc]
+    for name, values in zip(features.categorical, lists, strict=True):
+        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        refuse((counts > MAX_VALUES) | _holds_others(values), f"{name} has no strings, or more than {MAX_VALUES}")
+    for name, number in zip(features.dense, numbers, strict=True):
+        with np.errstate(over="ignore"):
+            given = pc.fill_null(number, 0.0).to_numpy(zero_copy_only=False).astype(np.float32)
+        refuse(~np.isfinite(given), f"{name} is no finite number")
     schema = pa.schema([*CATALOGUE_SCHEMA, *features.fields])
-    table = pa.table([ids, tags, *times, *said], schema=schema)
+    table = pa.table([ids, tags, *(found for found, _ in times), *lists, *numbers], schema=schema)
     return Catalogue.of(table.filter(pa.array(good)), len(problems), problems[0] if problems else "")
 
 
-def _column(rows: pa.Table, name: str, kind: pa.DataType | None) -> pa.Array:
-    if name not in rows.column_names:
-        return pa.nulls(len(rows), kind or pa.string())
-    column = rows[name].combine_chunks()
-    return column if kind is None else column.cast(kind)
+def _tag_lists(rows: pa.Table) -> pa.Array:
+    tags = arrow_columns.column(rows, columns.TAGS)
+    is_text = any(is_kind(tags.type) for is_kind in _IS_TEXT)
+    return lists_of_cells(tags.cast(pa.string())) if is_text else arrow_columns.text_lists(tags, columns.TAGS)
 
 
-def _categorical(rows: pa.Table, name: str) -> tuple[pa.Array, Any]:
-    """Return lists of strings, and which hold nulls or too many of them; a string or an integer is a list of one."""
-    column = _column(rows, name, None)
-    if pa.types.is_null(column.type) or name not in rows.column_names:
-        return pa.nulls(len(rows), CATEGORICAL_TYPE), np.zeros(len(rows), np.bool_)
-    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
-        offsets = pa.array(range(len(rows) + 1), pa.int32())
-        column = pa.ListArray.from_arrays(offsets, column.cast(pa.string()), mask=column.is_null())
-    lists = column.cast(CATEGORICAL_TYPE)
-    counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
-    return lists, (counts > MAX_VALUES) | _with_null(lists)
-
-
-def _with_null(lists: pa.Array) -> npt.NDArray[np.bool_]:
-    """Mark the lists that hold a null."""
+def _holds_others(lists: pa.Array) -> Bool:
+    """Mark the lists that hold a null, or what is not UTF-8."""
     places, values = values_of(lists)
-    nulls = places[values.is_null().to_numpy(zero_copy_only=False)]
-    return np.bincount(nulls, minlength=len(lists)) > 0
+    wrong = values.is_null().to_numpy(zero_copy_only=False) | arrow_columns.not_utf8(values)
+    return np.bincount(places[wrong], minlength=len(lists)) > 0
 
 
-def _dense(rows: pa.Table, name: str) -> tuple[pa.Array, Any]:
-    """Return doubles, and which are no finite numbers."""
-    column = _column(rows, name, None)
-    if pa.types.is_string(column.type):
-        texts = column.to_pylist()
-        values = [None if text is None else _float(text) for text in texts]
-        column = pa.array(values, DENSE_TYPE)
-    column = column.cast(DENSE_TYPE)
-    with np.errstate(over="ignore"):
-        bad = ~np.isfinite(pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False).astype(np.float32))
-    return column, bad
+def _categorical(rows: pa.Table, name: str) -> pa.Array:
+    """Return lists of strings; a string or an integer is a list of one."""
+    return arrow_columns.text_lists(arrow_columns.column(rows, name), name)
+
+
+def _dense(rows: pa.Table, name: str) -> pa.Array:
+    """Return doubles; NaN where a text is none."""
+    column = arrow_columns.column(rows, name)
+    if any(is_kind(column.type) for is_kind in _IS_TEXT):
+        return pa.array([None if text is None else _float(text) for text in column.to_pylist()], DENSE_TYPE)
+    return arrow_columns.numbers(column, name)
 
 
 def _float(text: str) -> float:
@@ -274,9 +261,3 @@ def _float(text: str) -> float:
         return float(text)
     except ValueError:
         return float("nan")
-
-
-def _tag_lists(rows: pa.Table) -> pa.Array:
-    tags = _column(rows, columns.TAGS, None)
-    is_text = pa.types.is_string(tags.type) or pa.types.is_large_string(tags.type)
-    return lists_of_cells(tags) if is_text else tags.cast(CATALOGUE_SCHEMA.field(columns.TAGS).type)

@@ -30,6 +30,8 @@ def milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:
         return _whole(times.cast(pa.timestamp("ms")) if pa.types.is_date(kind) else times), none
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return times.cast(pa.int64()), none
+    if pa.types.is_floating(kind):
+        return _numbers(times)
     if times.null_count == len(times):
         return pa.nulls(len(times), pa.int64()), none
     try:
@@ -38,6 +40,14 @@ def milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:
         return _one_by_one(times.to_pylist())
     # Arrow has a year 0, Python has none.
     return (found, none) if pc.min(found).as_py() >= _YEAR_1 else _one_by_one(times.to_pylist())
+
+
+def _numbers(times: pa.Array) -> tuple[pa.Array, Any]:
+    """Read integers that some program has made floats of because others are missing."""
+    missing = times.is_null().to_numpy(zero_copy_only=False)
+    values = pc.fill_null(times.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
+    bad = ~(np.abs(values) <= _LATEST)
+    return pa.array(np.floor(np.where(bad, 0.0, values)).astype(np.int64), mask=missing | bad), bad
 
 
 def _whole(moments: pa.Array) -> pa.Array:

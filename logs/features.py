@@ -7,9 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import MAX_ID_BYTES, FeatureNames, columns
+from contracts import MAX_ID_BYTES, FeatureNames, arrow_columns, columns
 from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES, values_of
-from logs import arrow_columns
 from logs.blocks import Bool
 from logs.faults import Reason
 

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import columns
+from contracts import arrow_columns, columns
 from contracts.features import lists_of_cells
-from logs import arrow_columns
 from logs.blocks import Bool, Lines, TableRows
 from logs.config import LogConfig
 from logs.decoded import TEXTS, Decoded, Faults

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns, interaction_schema
-from logs.arrow_columns import not_utf8
+from contracts.arrow_columns import not_utf8
 from logs.blocks import Block, Bool, Int64, Letters, Lines, TableRows, ValidatedBlock
 from logs.config import LogConfig
 from logs.decode import Decoder

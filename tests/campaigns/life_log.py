@@ -11,7 +11,7 @@ from typing import Any, Final
 from contracts import Store, WindowLog
 from logs import is_topic
 from tests.campaigns.lives import ROOT
-from tests.logs.files import ORIGIN, Event
+from tests.logs.files import ORIGIN, Event, write_delimited, write_lines, write_parquet
 
 USERS: Final = 20
 GUESTS: Final = "guest-"
@@ -31,10 +31,11 @@ def item_of(rng: random.Random, part: int) -> str:
     return f"item-{min(int(rng.paretovariate(0.7)), ITEMS)}-{part // 3 * rng.randrange(2)}"
 
 
-def told_of(item: str) -> tuple[tuple[str, ...], float]:
-    """Return the genre and the price of an item."""
+def told_of(item: str) -> tuple[tuple[str, ...] | None, float | None]:
+    """Return the genres and the price of an item; of many, one of both is not known."""
     number = sum(item.encode())
-    return (_GENRES[number % 3],), number / 7
+    genres = (_GENRES[number % 3], "live")[: 1 + number % 2]
+    return None if number % 5 == 0 else genres, None if number % 4 == 0 else number / 7
 
 
 def events_of(part: int) -> list[Event]:
@@ -50,12 +51,28 @@ def events_of(part: int) -> list[Event]:
 
 
 def write_part(log: str, part: int) -> None:
-    """Add a part to a log, a folder or a topic: its events, some of them twice, and a line that is none."""
+    """Add a part to a log, a folder or a topic: its events, some of them twice, and a row that is none."""
     if is_topic(log):
         # A process of its own: a client's threads would be in the way of forks.
         subprocess.run([sys.executable, "-m", "tests.campaigns.life_topic", log, str(part)], check=True, cwd=ROOT)
     else:
-        replace(Path(log) / f"{part:03d}.jsonl", lines_of(part))
+        _write_file(Path(log) / f"{part:03d}", part)
+
+
+def _write_file(path: Path, part: int) -> None:
+    """Write a part as JSON Lines, CSV or Parquet, in turn."""
+    events = events_of(part)
+    if part % 3 == 0:
+        replace(path.with_suffix(".jsonl"), lines_of(part))
+    elif part % 3 == 1:
+        hidden = path.with_name(f".{path.name}.csv")
+        write_delimited(hidden, [*events, *events[::9]])
+        write_lines(hidden, ["no row of seven\n"])
+        hidden.rename(path.with_suffix(".csv"))
+    else:
+        hidden = path.with_name(f".{path.name}.parquet")
+        write_parquet(hidden, [*events, *events[::9], Event("", "nobody's", 0)], row_group=50)
+        hidden.rename(path.with_suffix(".parquet"))
 
 
 def lines_of(part: int) -> list[str]:

@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -335,3 +336,56 @@ def test_what_a_line_says_depends_on_no_other(rows: list[dict[str, str]]) -> Non
         expected | {"last": decoded('{"item_id": "last"}')[0]["last"]},
         refused + 1,
     )
+
+
+def in_parquet(table: pa.Table) -> Catalogue:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    return decode_catalogue("items.parquet", buffer.getvalue(), FEATURES)
+
+
+@pytest.mark.parametrize(
+    "text", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())], ids=str
+)
+def test_texts_of_parquet_may_be_of_any_type(text: pa.DataType) -> None:
+    found = in_parquet(
+        pa.table(
+            {
+                "item_id": pa.array(["a", "b", None], text),
+                "tags": pa.array(["x|y", None, "z"], text),
+                "available_until": pa.array(["2026-11-20", None, None], text),
+                "genre": pa.array(["jazz|new", None, "blues"], text),
+                "price": pa.array([1.5, None, 2.0], pa.float32()),
+            }
+        )
+    )
+    assert rows_of(found) == {"a": ({"x", "y"}, ALWAYS[0], EIGHT_MS - 8 * 3_600_000), "b": (set(), *ALWAYS)}
+    assert features_in(found) == [{"genre": ["jazz|new"], "price": 1.5}, {}]
+    assert (found.refused, found.problem) == (1, "an item_id is missing, empty or longer than 512 bytes")
+
+
+def test_texts_of_parquet_that_are_no_utf8_cost_their_rows() -> None:
+    broken = pa.array([b"\xff", b"a", b"b", b"c"]).view(pa.string())
+    tags = pa.ListArray.from_arrays([0, 1, 2, 3, 4], broken.take(pa.array([1, 0, 1, 1])))
+    genres = pa.ListArray.from_arrays([0, 1, 2, 3, 4], broken.take(pa.array([1, 1, 0, 1])))
+    found = in_parquet(pa.table({"item_id": broken, "tags": tags, "genre": genres}))
+    assert rows_of(found) == {"c": ({"a"}, *ALWAYS)}
+    assert (found.refused, found.problem) == (3, "an item_id is not UTF-8")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "problem"),
+    [
+        ("item_id", [1.5], "column item_id is of type double; allowed are strings and integers"),
+        ("tags", [1.5], "column tags is of type double; allowed are strings, integers and lists of them"),
+        (
+            "genre",
+            [{"a": 1}],
+            "column genre is of type struct<a: int64>; allowed are strings, integers and lists of them",
+        ),
+        ("price", [[1]], "column price is of type list<element: int64>; allowed are numbers"),
+    ],
+)
+def test_a_column_of_another_type_is_told_by_name(column: str, values: list[Any], problem: str) -> None:
+    with pytest.raises(CatalogueError, match=re.escape(f"items.parquet: {problem}")):
+        in_parquet(pa.table({"item_id": ["a"]} | {column: values}))

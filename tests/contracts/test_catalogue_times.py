@@ -76,3 +76,9 @@ def test_days_and_integers_and_nothing_are_read_too() -> None:
         assert milliseconds(column)[0].to_pylist() == expected
     for nothing in (pa.nulls(2), pa.nulls(2, pa.string())):
         assert milliseconds(nothing)[0].to_pylist() == [None, None]
+
+
+def test_floats_are_integers_among_which_some_were_missing() -> None:
+    found, bad = milliseconds(pa.array([1795161600000.0, None, float("nan"), float("inf"), 1e300, -1.5]))
+    assert found.to_pylist() == [1795161600000, None, None, None, None, -2]
+    assert bad.tolist() == [False, False, True, True, True, False]

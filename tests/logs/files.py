@@ -61,7 +61,7 @@ def write_parquet(path: Path, events: Sequence[Event], row_group: int = 4) -> No
 
 def write_delimited(path: Path, events: Sequence[Event]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [{name: value for name, value in event.row().items() if name != "genre"} for event in events]
+    rows = [event.row() | {"genre": "|".join(event.genre or ())} for event in events]
     text = io.StringIO()
     delimiter = "\t" if ".tsv" in path.name else ","
     writer = csv.DictWriter(text, [*rows[0]], delimiter=delimiter, lineterminator="\n")
