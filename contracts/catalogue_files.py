@@ -8,8 +8,8 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,9 @@ from contracts.interaction import MAX_ID_BYTES
 __all__ = ["CatalogueError", "decode_catalogue"]
 
 Bool = npt.NDArray[np.bool_]
+
+_Wrong: TypeAlias = tuple[Bool, str, pa.Array | None]
+"""Which rows are wrong, what is wrong with them, and the values that came, where the problem is of each its own."""
 
 _IS_TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _TIMES: Final = (columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL)
@@ -200,34 +203,47 @@ _READERS: Final[dict[str, Callable[[bytes, FeatureNames], tuple[pa.Table, list[s
 
 def _checked(rows: pa.Table, problems: list[str], features: FeatureNames) -> Catalogue:
     """Give rows the types of a catalogue, and leave out those that do not fit; raises `TypeError` for a column."""
-    ids = arrow_columns.texts(arrow_columns.column(rows, columns.ITEM_ID), columns.ITEM_ID)
-    tags, times = _tag_lists(rows), [milliseconds(arrow_columns.column(rows, name)) for name in _TIMES]
-    lists = [_categorical(rows, name) for name in features.categorical]
-    numbers = [_dense(rows, name) for name in features.dense]
+    times = {name: milliseconds(arrow_columns.column(rows, name)) for name in _TIMES}
+    found = _typed(rows, [values for values, _ in times.values()], features)
+    wrong = [
+        *_wrong_items(found),
+        *((bad, f"{name} is no time", arrow_columns.column(rows, name)) for name, (_, bad) in times.items()),
+        *_wrong_features(found, features),
+    ]
     good, problems = np.ones(len(rows), np.bool_), list(problems)
+    for bad, problem, came in wrong:
+        refused = np.flatnonzero(bad & good)
+        problems += [problem if came is None else f"{problem}: {came[row]}" for row in refused.tolist()]
+        good[refused] = False
+    return Catalogue.of(found.filter(pa.array(good)), len(problems), problems[0] if problems else "")
 
-    def refuse(bad: Bool, problem: str | Callable[[int], str]) -> None:
-        wrong = np.flatnonzero(bad & good).tolist()
-        problems.extend(problem if isinstance(problem, str) else problem(row) for row in wrong)
-        good[wrong] = False
 
-    size = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
-    refuse((size == 0) | (size > MAX_ID_BYTES), f"an item_id is missing, empty or longer than {MAX_ID_BYTES} bytes")
-    refuse(arrow_columns.not_utf8(ids), "an item_id is not UTF-8")
-    refuse(_holds_others(tags), "tags are no list of strings")
-    for name, (_, bad) in zip(_TIMES, times, strict=True):
-        texts = arrow_columns.column(rows, name)
-        refuse(bad, lambda row, name=name, texts=texts: f"{name} is no time: {texts[row]}")  # type: ignore[misc]
-    for name, values in zip(features.categorical, lists, strict=True):
-        counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
-        refuse((counts > MAX_VALUES) | _holds_others(values), f"{name} has no strings, or more than {MAX_VALUES}")
-    for name, number in zip(features.dense, numbers, strict=True):
-        with np.errstate(over="ignore"):
-            given = pc.fill_null(number, 0.0).to_numpy(zero_copy_only=False).astype(np.float32)
-        refuse(~np.isfinite(given), f"{name} is no finite number")
+def _typed(rows: pa.Table, times: list[pa.Array], features: FeatureNames) -> pa.Table:
+    ids = arrow_columns.texts(arrow_columns.column(rows, columns.ITEM_ID), columns.ITEM_ID)
+    lists = [arrow_columns.text_lists(arrow_columns.column(rows, name), name) for name in features.categorical]
+    numbers = [_dense(rows, name) for name in features.dense]
     schema = pa.schema([*CATALOGUE_SCHEMA, *features.fields])
-    table = pa.table([ids, tags, *(found for found, _ in times), *lists, *numbers], schema=schema)
-    return Catalogue.of(table.filter(pa.array(good)), len(problems), problems[0] if problems else "")
+    return pa.table([ids, _tag_lists(rows), *times, *lists, *numbers], schema=schema)
+
+
+def _wrong_items(rows: pa.Table) -> Iterator[_Wrong]:
+    ids = rows[columns.ITEM_ID].combine_chunks()
+    size = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
+    problem = f"an item_id is missing, empty or longer than {MAX_ID_BYTES} bytes"
+    yield (size == 0) | (size > MAX_ID_BYTES), problem, None
+    yield arrow_columns.not_utf8(ids), "an item_id is not UTF-8", None
+    yield _holds_others(rows[columns.TAGS].combine_chunks()), "tags are no list of strings", None
+
+
+def _wrong_features(rows: pa.Table, features: FeatureNames) -> Iterator[_Wrong]:
+    for name in features.categorical:
+        lists = rows[name].combine_chunks()
+        counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+        yield (counts > MAX_VALUES) | _holds_others(lists), f"{name} has no strings, or more than {MAX_VALUES}", None
+    for name in features.dense:
+        with np.errstate(over="ignore"):
+            numbers = pc.fill_null(rows[name], 0.0).to_numpy().astype(np.float32)
+        yield ~np.isfinite(numbers), f"{name} is no finite number", None
 
 
 def _tag_lists(rows: pa.Table) -> pa.Array:
@@ -241,11 +257,6 @@ def _holds_others(lists: pa.Array) -> Bool:
     places, values = values_of(lists)
     wrong = values.is_null().to_numpy(zero_copy_only=False) | arrow_columns.not_utf8(values)
     return np.bincount(places[wrong], minlength=len(lists)) > 0
-
-
-def _categorical(rows: pa.Table, name: str) -> pa.Array:
-    """Return lists of strings; a string or an integer is a list of one."""
-    return arrow_columns.text_lists(arrow_columns.column(rows, name), name)
 
 
 def _dense(rows: pa.Table, name: str) -> pa.Array:
