@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from contracts.features import CATEGORICAL_TYPE
 
-__all__ = ["column", "not_utf8", "numbers", "text_lists", "texts"]
+__all__ = ["column", "is_string", "not_utf8", "numbers", "text_lists", "texts"]
 
 
 def column(table: pa.Table, name: str) -> pa.Array:
@@ -49,9 +49,13 @@ def numbers(values: pa.Array, name: str) -> pa.Array:
     raise TypeError(f"column {name} is of type {kind}; allowed are numbers")
 
 
+def is_string(kind: pa.DataType) -> bool:
+    """Say whether a type is one of strings."""
+    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
 def _is_text(kind: pa.DataType) -> bool:
-    allowed = (pa.types.is_integer, pa.types.is_null, pa.types.is_string, pa.types.is_large_string)
-    return pa.types.is_string_view(kind) or any(is_kind(kind) for is_kind in allowed)
+    return is_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)
 
 
 def not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:

@@ -41,7 +41,6 @@ Bool = npt.NDArray[np.bool_]
 _Wrong: TypeAlias = tuple[Bool, str, pa.Array | None]
 """Which rows are wrong, what is wrong with them, and the values that came, where the problem is of each its own."""
 
-_IS_TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _TIMES: Final = (columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL)
 _TEXTS: Final = {columns.ITEM_ID: pa.string(), **dict.fromkeys(_TIMES, pa.string())}
 
@@ -248,8 +247,9 @@ def _wrong_features(rows: pa.Table, features: FeatureNames) -> Iterator[_Wrong]:
 
 def _tag_lists(rows: pa.Table) -> pa.Array:
     tags = arrow_columns.column(rows, columns.TAGS)
-    is_text = any(is_kind(tags.type) for is_kind in _IS_TEXT)
-    return lists_of_cells(tags.cast(pa.string())) if is_text else arrow_columns.text_lists(tags, columns.TAGS)
+    if arrow_columns.is_string(tags.type):
+        return lists_of_cells(tags.cast(pa.string()))
+    return arrow_columns.text_lists(tags, columns.TAGS)
 
 
 def _holds_others(lists: pa.Array) -> Bool:
@@ -262,7 +262,7 @@ def _holds_others(lists: pa.Array) -> Bool:
 def _dense(rows: pa.Table, name: str) -> pa.Array:
     """Return doubles; NaN where a text is none."""
     column = arrow_columns.column(rows, name)
-    if any(is_kind(column.type) for is_kind in _IS_TEXT):
+    if arrow_columns.is_string(column.type):
         return pa.array([None if text is None else _float(text) for text in column.to_pylist()], DENSE_TYPE)
     return arrow_columns.numbers(column, name)
 

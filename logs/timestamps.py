@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from contracts.arrow_columns import is_string
 from logs.config import TimestampUnit
 
 __all__ = ["arrow_millis", "mixed_millis"]
@@ -54,8 +55,8 @@ def arrow_millis(values: pa.Array, unit: TimestampUnit, zone: str = "") -> Milli
     kind = values.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _stamps(values)
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return _strings(values, unit, zone)
+    if is_string(kind):
+        return _strings(values.cast(pa.string()), unit, zone)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return _numbers(values, unit)
     if pa.types.is_null(kind):

@@ -41,7 +41,7 @@ class Planner:
     histories: Histories
     sieve: Sieve
     candidates: int = 0
-    _passing: dict[int, Passing] = field(default_factory=dict)
+    _passing: dict[int, Passing] = field(default_factory=dict, init=False)
 
     @cached_property
     def listed(self) -> AnnIndex | None:

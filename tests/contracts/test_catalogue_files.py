@@ -288,22 +288,8 @@ def test_columns_that_no_feature_is_named_after_are_not_kept() -> None:
 
 
 RAW = [
-    *(
-        '"a"',
-        '"x|y"',
-        '""',
-        "null",
-        "true",
-        "1",
-        "1.5",
-        "-1e300",
-        "1e400",
-        "1" + 400 * "0",
-        "NaN",
-        '"\\ud800"',
-        "{}",
-        "[]",
-    ),
+    *('"a"', '"x|y"', '""', "null", "true", "1", "1.5", "-1e300"),
+    *("1e400", "1" + 400 * "0", "NaN", '"\\ud800"', "{}", "[]"),
     *('["x"]', '["x", null]', '["x", 1]', '[["x"]]', "[null]", json.dumps(["y"] * (MAX_VALUES + 1)), '["\\ud800"]'),
     *('"2026-11-20"', '"2026-11-20T08:00:00.0006Z"', "1795161600000", '"1795161600000"', '"0000-01-01"', '"soon"'),
     *('[\n"x"]', '1} {"item_id": "q"', '1}\n{"item_id": "q"', '1, "item_id": "q"', '"\xff"'),
@@ -313,7 +299,7 @@ lines = st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(RAW))
 
 
 def decoded(*texts: str) -> tuple[dict[str, object], int]:
-    """Return what is told of each item, and how many rows are refused."""
+    """Return the data of each item in a file, and how many rows are refused."""
     try:
         found = decode_catalogue("items.jsonl", "\n".join(texts).encode("latin-1"), FEATURES)
     except CatalogueError as error:

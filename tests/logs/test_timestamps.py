@@ -97,3 +97,10 @@ def test_without_a_zone_texts_must_name_theirs() -> None:
     found, readable = arrow_millis(pa.array(SPELLINGS), "auto")
     assert readable.tolist() == [False, False, False, False, True]
     assert found[4] == 1_700_000_000_000
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_texts_may_be_of_any_type_of_strings(kind: pa.DataType) -> None:
+    found, readable = arrow_millis(pa.array(["1700000000", "2023-11-14T22:13:20Z", "soon", None], kind), "auto")
+    assert found[readable].tolist() == [1_700_000_000_000] * 2
+    assert readable.tolist() == [True, True, False, False]
