@@ -13,12 +13,12 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from contracts import Commit, CommitLog, FileEntry, Store, WindowManifest
-from contracts.commits import Head
-from contracts.documents import encode_document
-from contracts.storage import checksum
-from pipelines.config import PipelineConfig, SketchConfig
-from pipelines.ingest import ingest
+from weir.contracts import Commit, CommitLog, FileEntry, Store, WindowManifest
+from weir.contracts.commits import Head
+from weir.contracts.documents import encode_document
+from weir.contracts.storage import checksum
+from weir.pipelines.config import PipelineConfig, SketchConfig
+from weir.pipelines.ingest import ingest
 
 __all__ = ["SETTINGS", "AgedStore"]
 

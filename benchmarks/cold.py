@@ -28,25 +28,25 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import command_line, head, row
-from contracts import PADDING_KEY, BundleLog, ItemKeys, Store, WindowLog, hash_ids
-from contracts.catalogue import Catalogue
-from contracts.catalogue_files import decode_catalogue
-from contracts.features import FeatureNames
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from serving.bundle import LoadedBundle
-from serving.cold import ColdItems, absent_entries
-from serving.index import ExactIndex
-from serving.loading import load_bundle
-from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from trainer.export import export_bundle
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import ProgressObserver
-from trainer.stream.windows import StopSignal
+from weir.contracts import PADDING_KEY, BundleLog, ItemKeys, Store, WindowLog, hash_ids
+from weir.contracts.catalogue import Catalogue
+from weir.contracts.catalogue_files import decode_catalogue
+from weir.contracts.features import FeatureNames
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.serving.bundle import LoadedBundle
+from weir.serving.cold import ColdItems, absent_entries
+from weir.serving.index import ExactIndex
+from weir.serving.loading import load_bundle
+from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver
+from weir.trainer.stream.windows import StopSignal
 
 app = command_line(__doc__)
 HOUR: Final = 3600

@@ -29,9 +29,9 @@ from benchmarks.deltas import Stream
 from benchmarks.exports import train_quickly
 from benchmarks.harness import command_line, head, row, status
 from benchmarks.topics import TOPICS
-from contracts import Store
-from contracts.bundle_manifest import COMPACTED
-from trainer.config import TrainerConfig
+from weir.contracts import Store
+from weir.contracts.bundle_manifest import COMPACTED
+from weir.trainer.config import TrainerConfig
 
 app = command_line(__doc__)
 

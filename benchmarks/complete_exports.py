@@ -28,11 +28,11 @@ from benchmarks.featured_exports import exported, print_all
 from benchmarks.harness import F64, Peak, command_line, figures_of_ranks, head, row
 from benchmarks.ranks_memory import fill
 from benchmarks.temporary_files import PeakFiles
-from contracts import Store
-from trainer.config import TrainerConfig
-from trainer.export.keeper import Keeper
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
 
 app = command_line(__doc__)
 

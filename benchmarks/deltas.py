@@ -40,14 +40,14 @@ from benchmarks.served_index import ServedIndex
 from benchmarks.server_start import started
 from benchmarks.states import admit, filled, item_id
 from benchmarks.topics import TOPICS, Floats, World
-from contracts import BundleLog, BundleManifest, ItemKeys, Layout, Store, StoreFormat, ensure_format, hash_ids
-from serving.client import RetrievalClient, by_embedding
-from trainer.config import TowerConfig, TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.cases import Cases, RecentCases
-from trainer.export.keeper import Keeper
-from trainer.export.servable import Servable
-from trainer.users.lines import UserLines
+from weir.contracts import BundleLog, BundleManifest, ItemKeys, Layout, Store, StoreFormat, ensure_format, hash_ids
+from weir.serving.client import RetrievalClient, by_embedding
+from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.cases import Cases, RecentCases
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.servable import Servable
+from weir.trainer.users.lines import UserLines
 
 app = command_line(__doc__)
 NEW_TOPICS: Final = 20

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.harness import F64, I64
-from contracts import ItemKeys, hash_ids
+from weir.contracts import ItemKeys, hash_ids
 from weir.demo.catalogue import make_catalogue, make_users
 from weir.demo.generator import _SAME_GENRE, _SAME_LABEL
 

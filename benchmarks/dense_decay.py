@@ -16,15 +16,15 @@ import typer
 from torch import Tensor
 
 from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
-from logs import LogConfig
-from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.offline.compare import Plan, run
-from trainer.offline.data import read_interactions
-from trainer.offline.evaluator import Rules
-from trainer.offline.fit import Budget
-from trainer.offline.rows import ROWS
-from trainer.offline.splits import random_per_user
+from weir.readers import LogConfig
+from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.offline.compare import Plan, run
+from weir.trainer.offline.data import read_interactions
+from weir.trainer.offline.evaluator import Rules
+from weir.trainer.offline.fit import Budget
+from weir.trainer.offline.rows import ROWS
+from weir.trainer.offline.splits import random_per_user
 
 app = command_line(__doc__)
 

@@ -21,7 +21,7 @@ import typer
 from torch import Tensor
 
 from benchmarks.harness import F64, command_line, head, row
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.workers import Workers
 
 app = command_line(__doc__)
 

@@ -26,10 +26,10 @@ import typer
 from benchmarks.deltas import Stream
 from benchmarks.harness import command_line, head, row, status
 from benchmarks.topics import TOPICS
-from contracts import Store
-from trainer.export.cases import Cases
-from trainer.export.clusters import Assigned, Clusters
-from trainer.export.servable import Servable
+from weir.contracts import Store
+from weir.trainer.export.cases import Cases
+from weir.trainer.export.clusters import Assigned, Clusters
+from weir.trainer.export.servable import Servable
 
 app = command_line(__doc__)
 Floats = npt.NDArray[np.float32]

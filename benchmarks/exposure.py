@@ -32,21 +32,21 @@ from scipy import stats
 
 from benchmarks.demo_truth import Truth
 from benchmarks.harness import F64, I64, command_line, head, row
-from contracts import PADDING_KEY, ItemKeys, Store, WindowLog, hash_ids
-from contracts.served import SERVED_SCHEMA, new_segment, served_token, write_served
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from trainer.config import TrainerConfig
-from trainer.items.table import TableRows
-from trainer.ranking import user_vectors
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import ProgressObserver
-from trainer.towers import project
+from weir.contracts import PADDING_KEY, ItemKeys, Store, WindowLog, hash_ids
+from weir.contracts.served import SERVED_SCHEMA, new_segment, served_token, write_served
 from weir.demo.generator import _START_MS, GENERATED
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.table import TableRows
+from weir.trainer.ranking import user_vectors
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver
+from weir.trainer.towers import project
 
 app = command_line(__doc__)
 

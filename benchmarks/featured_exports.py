@@ -28,17 +28,17 @@ import typer
 from benchmarks.exports import train_quickly
 from benchmarks.harness import F64, Peak, command_line, figures_of_ranks, head, row
 from benchmarks.ranks_memory import AT_ONCE, fill
-from contracts import BundleManifest, Store
-from contracts.feature_weights import buckets_of
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.errors import AwaitedError
-from trainer.export.keeper import Keeper
-from trainer.items.rows import no_rows
-from trainer.items.table import RowChanges
-from trainer.ranks.workers import Workers
-from trainer.state.starting import start_features
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleManifest, Store
+from weir.contracts.feature_weights import buckets_of
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.errors import AwaitedError
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.items.rows import no_rows
+from weir.trainer.items.table import RowChanges
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.starting import start_features
+from weir.trainer.state.trainer_state import TrainerState
 
 app = command_line(__doc__)
 

@@ -3,7 +3,7 @@
 Vectors lie in clusters; filters let a share of the items pass: drawn at random, as whole clusters, or combined from two
 tags, one of either kind, what a user has seen, and a list of allowed items. For each, the ways are: the index with a
 selector at several numbers of lists, fetching more and filtering afterwards, comparing all passing rows, and what the
-server does (`serving.filtered`). The cheapest way of the others is the one that costs least among those with a recall
+server does (`weir.serving.filtered`). The cheapest way of the others is the one that costs least among those with a recall
 of .95 or more, so their parameters are chosen afterwards, and leaving out what is seen costs them nothing. "once" is
 what the first query with a filter of two tags pays in addition. `--every` prints every way; `--batch` queries share a
 search.
@@ -23,11 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.harness import command_line, head, row
-from contracts import IndexRows
-from serving.filtered import FilteredSearch
-from serving.index import AnnIndex, ExactIndex, on_device
-from serving.rowsets import rowset
-from serving.sieve import Passing
+from weir.contracts import IndexRows
+from weir.serving.filtered import FilteredSearch
+from weir.serving.index import AnnIndex, ExactIndex, on_device
+from weir.serving.rowsets import rowset
+from weir.serving.sieve import Passing
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]

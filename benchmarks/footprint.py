@@ -23,7 +23,7 @@ import typer
 
 from benchmarks.harness import I64, Peak, command_line, head, row, status
 from benchmarks.states import filled, item_id
-from contracts import (
+from weir.contracts import (
     FileEntry,
     ItemKeys,
     Store,
@@ -36,19 +36,19 @@ from contracts import (
     examples_schema,
     hash_ids,
 )
-from contracts.artefacts import write_table
-from contracts.columns import ITEM_ID, ITEM_KEY
-from contracts.window import ITEMS_SCHEMA
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.items.table import ItemTable
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import batches
-from trainer.step.positives import Positives, read_positives
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.prequential import evaluate
+from weir.contracts.artefacts import write_table
+from weir.contracts.columns import ITEM_ID, ITEM_KEY
+from weir.contracts.window import ITEMS_SCHEMA
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.items.table import ItemTable
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import batches
+from weir.trainer.step.positives import Positives, read_positives
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.prequential import evaluate
 
 app = command_line(__doc__)
 HISTORY: Final = 50

@@ -19,10 +19,10 @@ import typer
 from benchmarks.aged_store import AgedStore
 from benchmarks.harness import Peak, command_line, head, row
 from benchmarks.histories import SHARDS, base
-from contracts import Layout, Store, StoreFormat, WindowLog, ensure_format, hash_ids
-from pipelines.config import PipelineConfig
-from pipelines.forgotten import Forgotten
-from pipelines.redaction import RedactionReport, forget_users
+from weir.contracts import Layout, Store, StoreFormat, WindowLog, ensure_format, hash_ids
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.redaction import RedactionReport, forget_users
 
 app = command_line(__doc__)
 EVENTS: Final = 10

@@ -33,15 +33,15 @@ import typer
 
 from benchmarks.harness import command_line, cpu_seconds, head, row, zipf_ranks
 from benchmarks.states import filled, item_id
-from contracts import BundleLog, Store, WindowLog, WindowManifest
-from contracts.artefacts import MANIFEST
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from serving.monitor.results import Freshness, recorded
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
+from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
+from weir.contracts.artefacts import MANIFEST
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.serving.monitor.results import Freshness, recorded
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
 
 app = command_line(__doc__)
 SEGMENT: Final = 0.5

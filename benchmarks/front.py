@@ -33,11 +33,11 @@ from benchmarks.serving import (
     requests_for,
     served,
 )
-from contracts import BundleLog, Store
-from serving.bundle import LoadedBundle
-from serving.client import by_embedding, by_item
-from serving.loading import load_bundle
+from weir.contracts import BundleLog, Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.bundle import LoadedBundle
+from weir.serving.client import by_embedding, by_item
+from weir.serving.loading import load_bundle
 
 app = command_line(__doc__)
 By = Literal["history", "embedding", "item"]

@@ -19,17 +19,17 @@ from torch.nn import functional
 
 from benchmarks.sharded import batch_of
 from benchmarks.states import filled
-from serving.index import Device, ExactIndex, on_device
-from trainer import TowerConfig, TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.losses import sampled_softmax_in_batch
-from trainer.ranking.cases import Cases, Lists
-from trainer.ranking.ranker import rank
-from trainer.ranks.workers import Workers, deterministic
-from trainer.step.step import train_step
-from trainer.towers import build_tower
-from trainer.towers.history import Dense
-from trainer.towers.in_training import Forward, Precision, in_training
+from weir.serving.index import Device, ExactIndex, on_device
+from weir.trainer import TowerConfig, TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.losses import sampled_softmax_in_batch
+from weir.trainer.ranking.cases import Cases, Lists
+from weir.trainer.ranking.ranker import rank
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.step.step import train_step
+from weir.trainer.towers import build_tower
+from weir.trainer.towers.history import Dense
+from weir.trainer.towers.in_training import Forward, Precision, in_training
 
 K: Final = 100
 _STEPS: Final = 16

@@ -14,10 +14,10 @@ import torch
 import typer
 
 from benchmarks.harness import head, row
-from contracts import Store
 from tests.integration.test_training_movielens import commit_weeks, over_last_tenth
-from trainer.config import OptimizerConfig, TrainerConfig
-from trainer.train import train
+from weir.contracts import Store
+from weir.trainer.config import OptimizerConfig, TrainerConfig
+from weir.trainer.train import train
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, add_completion=False)
 

@@ -37,7 +37,7 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import I64, Peak, command_line, head, row
-from contracts import (
+from weir.contracts import (
     HistoryFile,
     HistoryFiles,
     ItemKeys,
@@ -57,13 +57,13 @@ from contracts import (
     shards_of,
     write_user_file,
 )
-from pipelines.user_state import TouchedUsers, write_delta
-from serving.metrics import HistoryMetrics
-from serving.shared.config import FollowerConfig
-from serving.shared.database import connect
-from serving.shared.follower import Follower
-from serving.shared.metrics import FollowerMetrics
-from serving.shared.reader import SharedHistories
+from weir.pipelines.user_state import TouchedUsers, write_delta
+from weir.serving.metrics import HistoryMetrics
+from weir.serving.shared.config import FollowerConfig
+from weir.serving.shared.database import connect
+from weir.serving.shared.follower import Follower
+from weir.serving.shared.metrics import FollowerMetrics
+from weir.serving.shared.reader import SharedHistories
 
 app = command_line(__doc__)
 SHARDS: Final = 8

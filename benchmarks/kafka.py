@@ -21,18 +21,18 @@ from fastavro import parse_schema, schemaless_writer
 from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import head, row, zipf_ranks
-from contracts import SourceSpan, Store
-from logs import Validator
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import TopicClient
-from pipelines.kafka.consume import RangeReader
-from pipelines.kafka.ranges import plan_ranges
-from pipelines.plan import Seen
 from tests.integration.kafka_broker import Broker, kafka
 from tests.pipelines.kafka.schema_registry import schema_registry
+from weir.contracts import SourceSpan, Store
 from weir.log.v1.interaction_pb2 import Interaction
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import TopicClient
+from weir.pipelines.kafka.consume import RangeReader
+from weir.pipelines.kafka.ranges import plan_ranges
+from weir.pipelines.plan import Seen
+from weir.readers import Validator
 
 _TOPIC: Final = "events"
 PARTITIONS: Final = 4

@@ -27,24 +27,24 @@ import typer
 
 from benchmarks.harness import DATA, F64, I64, Data, command_line, head, median_seconds, row, zipf_ranks
 from benchmarks.states import admit, count, filled
-from contracts import ItemKeys, Keys, Label, UserKeys, UserTable, columns, hash_ids
-from pipelines.user_state import TouchedUsers
-from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
-from sketches.view import DecayedSketch
-from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from trainer.items.distinct import distinct
-from trainer.items.rows import no_rows
-from trainer.items.table import FIRST_ITEM, RowChanges
-from trainer.negatives import Pool, shared_pool
-from trainer.ranking import gain
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch, Examples, batches
-from trainer.step.positives import Positives
-from trainer.step.seeds import Purpose, generator
-from trainer.step.shared_window import SharedWindow
-from trainer.step.step import train_step
-from trainer.stream.scored import scored_blocks
+from weir.contracts import ItemKeys, Keys, Label, UserKeys, UserTable, columns, hash_ids
+from weir.pipelines.user_state import TouchedUsers
+from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
+from weir.sketches.view import DecayedSketch
+from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from weir.trainer.items.distinct import distinct
+from weir.trainer.items.rows import no_rows
+from weir.trainer.items.table import FIRST_ITEM, RowChanges
+from weir.trainer.negatives import Pool, shared_pool
+from weir.trainer.ranking import gain
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Batch, Examples, batches
+from weir.trainer.step.positives import Positives
+from weir.trainer.step.seeds import Purpose, generator
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.step import train_step
+from weir.trainer.stream.scored import scored_blocks
 
 app = command_line(__doc__)
 

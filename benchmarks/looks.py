@@ -3,7 +3,7 @@
     python -m benchmarks.looks
 
 Simulated users within windows, who find a challenger's answer better, worse or as good. Without a difference the
-intervals of `contracts.confidence` are compared with the usual ones, over users and over events. Fixed seeds.
+intervals of `weir.contracts.confidence` are compared with the usual ones, over users and over events. Fixed seeds.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts.comparison import Comparison
-from contracts.confidence import Running
+from weir.contracts.comparison import Comparison
+from weir.contracts.confidence import Running
 
 RUNS: Final = 200
 WINDOWS: Final = 100

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.harness import command_line, head, row, status
-from trainer.losses import exclude_positive, sampled_softmax, sampled_softmax_in_batch
+from weir.trainer.losses import exclude_positive, sampled_softmax, sampled_softmax_in_batch
 
 app = command_line(__doc__)
 Contender = Callable[[], list[Tensor]]

@@ -46,9 +46,9 @@ from benchmarks.serving import (
     served,
 )
 from benchmarks.states import item_id
-from contracts import BundleLog, Store
-from serving.client import by_history
+from weir.contracts import BundleLog, Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.client import by_history
 
 app = command_line(__doc__)
 Folder = Annotated[Path, typer.Argument(help="where the stores are")]

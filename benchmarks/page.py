@@ -29,7 +29,7 @@ import typer
 from selenium import webdriver
 
 from benchmarks.harness import command_line, head, row, status
-from contracts import Store, WindowLog
+from weir.contracts import Store, WindowLog
 from weir.demo.generator import GENERATED, GeneratorConfig, generate
 from weir.up.ports import PORTS
 

@@ -30,9 +30,9 @@ from benchmarks.deltas import Stream, recall
 from benchmarks.harness import I64, command_line, cpu_seconds, head, row, status
 from benchmarks.serving import RETRIEVE, Calls, client_processes, loaded, served
 from benchmarks.topics import TOPICS, Floats
-from contracts import Store
-from serving.client import by_embedding
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.client import by_embedding
 from weir.up.ports import free_port
 
 app = command_line(__doc__)

@@ -33,10 +33,10 @@ from benchmarks.serving import (
     requests_for,
     served,
 )
-from contracts import BundleLog, Store
-from serving.loading import load_bundle
-from serving.processes.arrays import MappedArrays, SharedArrays
-from serving.processes.version import Models, SharedVersion
+from weir.contracts import BundleLog, Store
+from weir.serving.loading import load_bundle
+from weir.serving.processes.arrays import MappedArrays, SharedArrays
+from weir.serving.processes.version import Models, SharedVersion
 
 app = command_line(__doc__)
 CALLS: Final = 64

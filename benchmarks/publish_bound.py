@@ -22,23 +22,23 @@ import numpy as np
 import typer
 
 from benchmarks.harness import command_line, head, row
-from contracts import BundleLog, Store, WindowLog, WindowManifest
-from pipelines.ingest import ingest
-from trainer.export import export_bundle
-from trainer.export.cases import MOST, Cases, RecentCases
-from trainer.export.keeper import Keeper
-from trainer.export.servable import Servable
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import ProgressObserver
-from trainer.stream.windows import StopSignal
 from weir.config import Settings
+from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
 from weir.demo.generator import generate
 from weir.demo.source import open_log
+from weir.pipelines.ingest import ingest
+from weir.trainer.export import export_bundle
+from weir.trainer.export.cases import MOST, Cases, RecentCases
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.servable import Servable
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver
+from weir.trainer.stream.windows import StopSignal
 from weir.up.prepare import demo_settings
 
 app = command_line(__doc__)

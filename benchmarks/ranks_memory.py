@@ -32,17 +32,17 @@ from benchmarks.footprint import PEAK, manifest_of
 from benchmarks.harness import Peak, command_line, figures_of_ranks, head, row, status
 from benchmarks.sharded import Counted
 from benchmarks.states import admit, describe
-from contracts import ItemKeys, Store, UserKeys
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.keeper import Keeper
-from trainer.items.rows import FIRST_ITEM, Reader, no_rows
-from trainer.items.table import RowChanges
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives
-from trainer.stream.prequential import evaluate
+from weir.contracts import ItemKeys, Store, UserKeys
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.items.rows import FIRST_ITEM, Reader, no_rows
+from weir.trainer.items.table import RowChanges
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.positives import Positives
+from weir.trainer.stream.prequential import evaluate
 
 app = command_line(__doc__)
 

@@ -27,12 +27,12 @@ from benchmarks.stream import CHANGES, Run
 from deploy.engines.fetch import maven
 from deploy.engines.processes import Service, is_listening, start, stop
 from deploy.engines.settings import HOST
-from pipelines.stream.engine import job_name, pipeline_options
-from pipelines.stream.flink import FlinkClient
-from pipelines.stream.flink_metrics import FlinkMetrics
-from pipelines.stream.job import FlinkJob
 from tests.campaigns.stream_faults import Stream, streaming
 from tests.ports import free_port
+from weir.pipelines.stream.engine import job_name, pipeline_options
+from weir.pipelines.stream.flink import FlinkClient
+from weir.pipelines.stream.flink_metrics import FlinkMetrics
+from weir.pipelines.stream.job import FlinkJob
 
 _TOPIC: Final = "events"
 

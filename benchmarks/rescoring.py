@@ -24,23 +24,23 @@ from torch import Tensor
 
 from benchmarks.harness import command_line, head, row
 from benchmarks.streamed import Floats, ingested, scores_of, train
-from contracts import BundleLog, ItemKeys, Store, UserKeys, WindowManifest, hash_strings
-from serving.known_users import KnownUsers, nothing_known
-from serving.loading import load_bundle
-from serving.queries import ByHistory, Query, Task
-from serving.retriever import Retriever
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.items.table import FIRST_ITEM, TableRows
-from trainer.offline.bootstrap import interval
-from trainer.offline.data import Interactions, Ints
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.stored import read_store
-from trainer.ranking import user_vectors
-from trainer.state.trainer_state import TrainerState
-from trainer.step.shared_window import SharedWindow
-from trainer.towers import project
 from weir.config import assignments, load_settings
+from weir.contracts import BundleLog, ItemKeys, Store, UserKeys, WindowManifest, hash_strings
+from weir.serving.known_users import KnownUsers, nothing_known
+from weir.serving.loading import load_bundle
+from weir.serving.queries import ByHistory, Query, Task
+from weir.serving.retriever import Retriever
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.items.table import FIRST_ITEM, TableRows
+from weir.trainer.offline.bootstrap import interval
+from weir.trainer.offline.data import Interactions, Ints
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.stored import read_store
+from weir.trainer.ranking import user_vectors
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.towers import project
 
 app = command_line(__doc__)
 

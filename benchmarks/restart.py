@@ -21,13 +21,13 @@ import typer
 from benchmarks.exports import train_quickly
 from benchmarks.harness import command_line, head, row
 from benchmarks.ranks_memory import change, fill
-from contracts import BundleLog, Store
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.keeper import Keeper
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleLog, Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
 
 app = command_line(__doc__)
 

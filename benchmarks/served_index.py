@@ -8,10 +8,10 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleFile, BundleLog, BundleManifest
-from contracts.bundle_delta import BundleDelta
-from contracts.bundle_files import BundleFiles
-from contracts.index_delta import apply_delta, with_row_ids
+from weir.contracts import BundleFile, BundleLog, BundleManifest
+from weir.contracts.bundle_delta import BundleDelta
+from weir.contracts.bundle_files import BundleFiles
+from weir.contracts.index_delta import apply_delta, with_row_ids
 
 __all__ = ["ServedIndex"]
 

@@ -32,7 +32,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import I64, command_line, cpu_seconds, head, row
 from benchmarks.states import filled, item_id
-from contracts import (
+from weir.contracts import (
     HistoryFile,
     ItemKeys,
     Layout,
@@ -47,11 +47,11 @@ from contracts import (
     hash_ids,
     write_user_file,
 )
-from serving.client import RetrievalClient, by_user
-from serving.histories import FollowedHistories
-from serving.metrics import HistoryMetrics
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
+from weir.serving.client import RetrievalClient, by_user
+from weir.serving.histories import FollowedHistories
+from weir.serving.metrics import HistoryMetrics
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
 
 app = command_line(__doc__)
 ITEMS: Final = 10_000

@@ -41,16 +41,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.harness import command_line, head, row, status
 from benchmarks.states import filled, item_id
-from contracts import BundleLog, ItemKeys, Store
-from serving.access.channel import SentToken, credentials_of
-from serving.bundle import LoadedBundle
-from serving.client import RetrievalClient, RetrievalError, by_history
-from serving.loading import load_bundle
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.index import factory
 from weir.config import load_settings
+from weir.contracts import BundleLog, ItemKeys, Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.access.channel import SentToken, credentials_of
+from weir.serving.bundle import LoadedBundle
+from weir.serving.client import RetrievalClient, RetrievalError, by_history
+from weir.serving.loading import load_bundle
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.index import factory
 from weir.up.ports import free_port
 
 app = command_line(__doc__)

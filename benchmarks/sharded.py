@@ -33,17 +33,17 @@ from torch import Tensor
 
 from benchmarks.harness import command_line, head, row, status, zipf_ranks
 from benchmarks.states import filled
-from contracts import ItemKeys, Store, UserError, WindowLog
-from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.items.table import FIRST_ITEM, ItemTable
-from trainer.ranks.allocator import keep_freed_memory
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch
-from trainer.step.inputs import sample_inputs
-from trainer.step.step import train_step
-from trainer.stream.cost import batches_of, newest
+from weir.contracts import ItemKeys, Store, UserError, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.table import FIRST_ITEM, ItemTable
+from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Batch
+from weir.trainer.step.inputs import sample_inputs
+from weir.trainer.step.step import train_step
+from weir.trainer.stream.cost import batches_of, newest
 
 app = command_line(__doc__)
 

@@ -25,7 +25,7 @@ import typer
 import xxhash
 
 from benchmarks.harness import DATA, F64, I64, Data, command_line, head, row, zipf_ranks
-from sketches import (
+from weir.sketches import (
     CountMinSketch,
     DistinctCounter,
     ExactCounter,
@@ -34,8 +34,8 @@ from sketches import (
     FrequencyView,
     GapEstimator,
 )
-from sketches import log_q_error as estimated_error
-from sketches.protocol import log_probability
+from weir.sketches import log_q_error as estimated_error
+from weir.sketches.protocol import log_probability
 
 app = command_line(__doc__)
 BATCH = 65_536

@@ -30,10 +30,10 @@ from benchmarks.harness import command_line, head, row, status
 from benchmarks.serving import Server, served
 from benchmarks.states import item_id
 from benchmarks.topics import TOPICS
-from contracts import BundleLog, Store
-from serving.client import by_embedding, by_history, by_user
+from weir.contracts import BundleLog, Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.client import by_embedding, by_history, by_user
 
 app = command_line(__doc__)
 K: Final = 100

@@ -7,14 +7,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.harness import I64
-from contracts import FeatureNames, ItemKeys, WindowManifest, hash_ids
-from sketches import CountMinSketch
-from trainer.config import TrainerConfig
-from trainer.items.table import RowChanges, TableRows
-from trainer.ranks.workers import Workers
-from trainer.state.starting import start_features
-from trainer.state.trainer_state import TrainerState
-from trainer.step.seeds import Purpose, generator
+from weir.contracts import FeatureNames, ItemKeys, WindowManifest, hash_ids
+from weir.sketches import CountMinSketch
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.table import RowChanges, TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.starting import start_features
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.seeds import Purpose, generator
 
 _FEATURES: Final = FeatureNames(categorical=("tags",), dense=("price",))
 

@@ -35,14 +35,14 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.aged_store import SETTINGS, AgedStore
 from benchmarks.harness import command_line, cpu_seconds, head, row
-from contracts import CommitLog, LogState, Store, WindowLog
-from serving.client import Info
-from serving.histories import FollowedHistories
-from serving.metrics import HistoryMetrics
-from serving.monitor.freshness import Coverage
-from trainer.ranks.workers import Workers
-from trainer.stream.windows import StopSignal
-from trainer.stream.windows import windows as committed_windows
+from weir.contracts import CommitLog, LogState, Store, WindowLog
+from weir.serving.client import Info
+from weir.serving.histories import FollowedHistories
+from weir.serving.metrics import HistoryMetrics
+from weir.serving.monitor.freshness import Coverage
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.stream.windows import StopSignal
+from weir.trainer.stream.windows import windows as committed_windows
 
 app = command_line(__doc__)
 FLAT: Final = 1.5

@@ -25,27 +25,27 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import command_line, cpu_seconds, head, row
 from benchmarks.kafka import FAST, consume, event_lines, load
-from contracts import CommitLog, EventClock, LogState, SourceSpan, Store, columns
-from logs import Block, BlockId, Lines, Validator
-from pipelines.bare_commits import append
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from pipelines.kafka.metrics import TopicMetrics
-from pipelines.kafka.source import TopicSource
-from pipelines.keeper import HistoryKeeper
-from pipelines.layout import open_layout
-from pipelines.plan import InHand
-from pipelines.stream.batch import Batch
-from pipelines.stream.committer import commit_window
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.engine import job_name, pipeline_options
-from pipelines.stream.flink import FlinkClient
-from pipelines.stream.flink_metrics import FlinkMetrics
-from pipelines.stream.job import FlinkJob, submit
-from pipelines.stream.slices import slices_of
-from pipelines.stream.source import ReadPartitions
-from pipelines.stream.start import commit_starts, sources
 from tests.campaigns.stream_faults import Stream, streaming
+from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store, columns
+from weir.pipelines.bare_commits import append
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.pipelines.kafka.metrics import TopicMetrics
+from weir.pipelines.kafka.source import TopicSource
+from weir.pipelines.keeper import HistoryKeeper
+from weir.pipelines.layout import open_layout
+from weir.pipelines.plan import InHand
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.committer import commit_window
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.engine import job_name, pipeline_options
+from weir.pipelines.stream.flink import FlinkClient
+from weir.pipelines.stream.flink_metrics import FlinkMetrics
+from weir.pipelines.stream.job import FlinkJob, submit
+from weir.pipelines.stream.slices import slices_of
+from weir.pipelines.stream.source import ReadPartitions
+from weir.pipelines.stream.start import commit_starts, sources
+from weir.readers import Block, BlockId, Lines, Validator
 
 app = command_line(__doc__)
 

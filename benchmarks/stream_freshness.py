@@ -31,18 +31,18 @@ from benchmarks.freshness import USERS, served, wait_for
 from benchmarks.harness import F64, I64, command_line, cpu_seconds, head, row, zipf_ranks
 from benchmarks.kafka import PARTITIONS
 from benchmarks.states import filled, item_id
-from contracts import BundleLog, CommitLog, WindowLog
-from pipelines.attempts import started_at
-from pipelines.ingest import ingest
-from serving.monitor.results import recorded
 from tests.campaigns.lives import ROOT
 from tests.campaigns.stream_faults import Stream, streaming
 from tests.ports import free_port
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
 from weir.config import assignments
+from weir.contracts import BundleLog, CommitLog, WindowLog
+from weir.pipelines.attempts import started_at
+from weir.pipelines.ingest import ingest
+from weir.serving.monitor.results import recorded
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
 
 app = command_line(__doc__)
 

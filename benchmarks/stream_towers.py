@@ -24,13 +24,13 @@ import typer
 
 from benchmarks.harness import command_line, head, row
 from benchmarks.streamed import METRICS, MODEL, Stream, ingested, train
-from contracts import Store, WindowManifest
-from trainer.config import TrainerConfig
-from trainer.offline.data import Ints
-from trainer.offline.evaluator import Evaluator
-from trainer.offline.stored import read_store
-from trainer.state.trainer_state import TrainerState
-from trainer.step.shared_window import SharedWindow
+from weir.contracts import Store, WindowManifest
+from weir.trainer.config import TrainerConfig
+from weir.trainer.offline.data import Ints
+from weir.trainer.offline.evaluator import Evaluator
+from weir.trainer.offline.stored import read_store
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.shared_window import SharedWindow
 
 app = command_line(__doc__)
 

@@ -24,30 +24,30 @@ import typer
 from torch import Tensor
 
 from benchmarks.harness import command_line, head, row, weir
-from contracts import ItemKeys, Store, WindowLog, WindowManifest, hash_strings
-from trainer.config import TrainerConfig
-from trainer.items.table import FIRST_ITEM, PADDING, TableRows
-from trainer.offline.bootstrap import interval
-from trainer.offline.data import Interactions, Ints, read_interactions
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.peers.contest import POPULARITY
-from trainer.offline.peers.methods import DECAY, EASE, ITEM_KNN, L2, NEIGHBOURS, eases, item_knns, last_days
-from trainer.offline.peers.queries import Catalogue
-from trainer.offline.peers.tuning import Candidate
-from trainer.offline.stored import read_store
-from trainer.ranking import Ranked, per_case, user_vectors
-from trainer.ranking.ranker import Scores
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import ProgressObserver
-from trainer.stream.windows import StopSignal, windows
-from trainer.towers import project
 from weir.config import assignments, load_settings
+from weir.contracts import ItemKeys, Store, WindowLog, WindowManifest, hash_strings
 from weir.demo.source import nice_window
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.table import FIRST_ITEM, PADDING, TableRows
+from weir.trainer.offline.bootstrap import interval
+from weir.trainer.offline.data import Interactions, Ints, read_interactions
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.peers.contest import POPULARITY
+from weir.trainer.offline.peers.methods import DECAY, EASE, ITEM_KNN, L2, NEIGHBOURS, eases, item_knns, last_days
+from weir.trainer.offline.peers.queries import Catalogue
+from weir.trainer.offline.peers.tuning import Candidate
+from weir.trainer.offline.stored import read_store
+from weir.trainer.ranking import Ranked, per_case, user_vectors
+from weir.trainer.ranking.ranker import Scores
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver
+from weir.trainer.stream.windows import StopSignal, windows
+from weir.trainer.towers import project
 
 app = command_line(__doc__)
 

@@ -31,7 +31,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import I64, command_line, head, row, status
 from benchmarks.states import item_id
-from contracts import (
+from weir.contracts import (
     BUNDLE_ITEMS_SCHEMA,
     BundleFile,
     BundleLog,
@@ -42,15 +42,15 @@ from contracts import (
     columns,
     hash_ids,
 )
-from contracts.artefacts import write_table
-from contracts.item_rows import FIRST_ITEM_ROW
-from serving.in_place import DeltaPolicy
-from serving.memory import Memory
-from serving.metrics import BundleMetrics
-from serving.watcher import BundleWatcher
-from trainer.config import TowerConfig
-from trainer.export.tower import tower_to_onnx
-from trainer.towers import build_tower
+from weir.contracts.artefacts import write_table
+from weir.contracts.item_rows import FIRST_ITEM_ROW
+from weir.serving.in_place import DeltaPolicy
+from weir.serving.memory import Memory
+from weir.serving.metrics import BundleMetrics
+from weir.serving.watcher import BundleWatcher
+from weir.trainer.config import TowerConfig
+from weir.trainer.export.tower import tower_to_onnx
+from weir.trainer.towers import build_tower
 
 app = command_line(__doc__)
 How = Literal["clone", "in_place"]

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from trainer.config import TowerConfig
-from trainer.towers.by_distance import ByDistance
-from trainer.towers.hstu import Hstu
-from trainer.towers.recency import Recency
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.by_distance import ByDistance
+from weir.trainer.towers.hstu import Hstu
+from weir.trainer.towers.recency import Recency
 
 __all__ = ["BUCKETS", "TIMED", "Knows", "Timed", "TimedHstu", "TimedRecency", "bucket"]
 

@@ -24,22 +24,22 @@ from torch import Tensor
 
 from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
 from benchmarks.timed_towers import TIMED, Knows, Timed
-from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.offline.bootstrap import interval
-from trainer.offline.cases import Past
-from trainer.offline.data import Interactions, Ints, read_interactions
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.examples import training_batches
-from trainer.offline.model import OfflineModel
-from trainer.offline.rows import ROWS
-from trainer.offline.splits import Split, temporal
-from trainer.ranking import Ranked, per_case, user_vectors
-from trainer.ranks.workers import Workers, deterministic
-from trainer.step.adamw import AdamW
-from trainer.step.batches import Batch
-from trainer.step.seeds import Purpose, derive
-from trainer.step.step import train_step
+from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from weir.trainer.items.table import FIRST_ITEM, PADDING
+from weir.trainer.offline.bootstrap import interval
+from weir.trainer.offline.cases import Past
+from weir.trainer.offline.data import Interactions, Ints, read_interactions
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.examples import training_batches
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.rows import ROWS
+from weir.trainer.offline.splits import Split, temporal
+from weir.trainer.ranking import Ranked, per_case, user_vectors
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.step.adamw import AdamW
+from weir.trainer.step.batches import Batch
+from weir.trainer.step.seeds import Purpose, derive
+from weir.trainer.step.step import train_step
 
 app = command_line(__doc__)
 

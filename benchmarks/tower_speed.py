@@ -18,14 +18,14 @@ import typer
 from torch import Tensor
 
 from benchmarks.harness import command_line, head, row
-from serving.tower import Tower as Served
-from trainer.config import TowerConfig
-from trainer.export.tower import tower_to_onnx
-from trainer.ranks.allocator import keep_freed_memory
-from trainer.step.lookup import Lookup
-from trainer.step.placed import Placed
-from trainer.towers import build_tower
-from trainer.towers.in_training import Forward, Precision, in_training
+from weir.serving.tower import Tower as Served
+from weir.trainer.config import TowerConfig
+from weir.trainer.export.tower import tower_to_onnx
+from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.step.lookup import Lookup
+from weir.trainer.step.placed import Placed
+from weir.trainer.towers import build_tower
+from weir.trainer.towers.in_training import Forward, Precision, in_training
 
 app = command_line(__doc__)
 

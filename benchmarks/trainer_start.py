@@ -5,7 +5,7 @@
 Each line is a new process, the median of so many. All of them load the trainer first, which is not counted.
 
 - optimiser, PyTorch's: the first step of `torch.optim.AdamW(fused=True)` on the default tower, which loads a compiler.
-- optimiser, own: the same step of `trainer.step.adamw`, by the same kernel.
+- optimiser, own: the same step of `weir.trainer.step.adamw`, by the same kernel.
 - tower, traced: the first export of the default tower as ONNX, where no process of this machine has traced it.
 - tower, kept: the same after that.
 """
@@ -23,12 +23,12 @@ from typing import Annotated, Final
 import torch
 import typer
 
-import trainer.train  # noqa: F401 - what every trainer loads
+import weir.trainer.train  # noqa: F401 - what every trainer loads
 from benchmarks.harness import command_line, head, row, status
-from trainer.config import TowerConfig
-from trainer.export.tower import tower_to_onnx
-from trainer.step.adamw import AdamW
-from trainer.towers import build_tower
+from weir.trainer.config import TowerConfig
+from weir.trainer.export.tower import tower_to_onnx
+from weir.trainer.step.adamw import AdamW
+from weir.trainer.towers import build_tower
 
 app = command_line(__doc__)
 

@@ -22,8 +22,8 @@ import typer
 
 from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row, weir
 from benchmarks.streamed import ingested
-from contracts import Store
-from trainer.state.evaluation import Evaluation, mean_metrics
+from weir.contracts import Store
+from weir.trainer.state.evaluation import Evaluation, mean_metrics
 
 app = command_line(__doc__)
 

@@ -26,14 +26,14 @@ import typer
 
 from benchmarks.harness import I64, head, row, status
 from benchmarks.states import admit, count, describe, item_id
-from contracts import ItemKeys, Store, hash_ids
-from sketches import CountMinSketch
-from trainer.config import TowerConfig, TrainerConfig
-from trainer.items.rows import no_rows
-from trainer.items.table import RowChanges
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import ItemKeys, Store, hash_ids
+from weir.sketches import CountMinSketch
+from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.trainer.items.rows import no_rows
+from weir.trainer.items.table import RowChanges
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, add_completion=False)
 

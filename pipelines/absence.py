@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts import CorruptArtefactError, LocalCache, LogState, Store, UserFile, columns
-from contracts.local_files import is_draft
-from logs import DeadLetter
-from pipelines.forgotten import Forgotten
-from pipelines.key_owners import KeyOwners
-from pipelines.redacted_files import texts_of
+from weir.contracts import CorruptArtefactError, LocalCache, LogState, Store, UserFile, columns
+from weir.contracts.local_files import is_draft
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.key_owners import KeyOwners
+from weir.pipelines.redacted_files import texts_of
+from weir.readers import DeadLetter
 
 __all__ = ["Sighting", "sightings"]
 

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from contracts import CommitLog, CorruptArtefactError, Document, LogState, RetiredError, Store
-from contracts.documents import read_document, write_document
-from contracts.local_files import is_draft
-from pipelines.lock import is_redacting
-from pipelines.positions import Run
+from weir.contracts import CommitLog, CorruptArtefactError, Document, LogState, RetiredError, Store
+from weir.contracts.documents import read_document, write_document
+from weir.contracts.local_files import is_draft
+from weir.pipelines.lock import is_redacting
+from weir.pipelines.positions import Run
 
 __all__ = [
     "GRACE_SECONDS",

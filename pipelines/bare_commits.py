@@ -2,9 +2,9 @@
 
 import time
 
-from contracts import Commit, CommitLog, LogState
-from contracts.commit import requirements
-from pipelines.attempts import new_run
+from weir.contracts import Commit, CommitLog, LogState
+from weir.contracts.commit import requirements
+from weir.pipelines.attempts import new_run
 
 __all__ = ["append"]
 

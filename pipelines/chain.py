@@ -10,20 +10,20 @@ from typing import Any, Final
 import apache_beam as beam
 import pyarrow as pa
 
-from contracts import Commit, HistoryFiles, Store
-from pipelines.config import PipelineConfig
-from pipelines.positions import Run
-from pipelines.run_commit import Made, Start, WindowSketches
-from pipelines.transforms.commit import CommitRun
-from pipelines.transforms.count import CountItemsAndUsers
-from pipelines.transforms.dead_letters import WriteDeadLetters
-from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
-from pipelines.transforms.exposure import AttachExposure
-from pipelines.transforms.histories import DELTAS, AttachHistories
-from pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
-from pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Piece, Release, Reopen
-from pipelines.transforms.validate import DEAD, Validate
-from pipelines.transforms.write import WriteShards
+from weir.contracts import Commit, HistoryFiles, Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.positions import Run
+from weir.pipelines.run_commit import Made, Start, WindowSketches
+from weir.pipelines.transforms.commit import CommitRun
+from weir.pipelines.transforms.count import CountItemsAndUsers
+from weir.pipelines.transforms.dead_letters import WriteDeadLetters
+from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow
+from weir.pipelines.transforms.exposure import AttachExposure
+from weir.pipelines.transforms.histories import DELTAS, AttachHistories
+from weir.pipelines.transforms.read import PROGRESS, ListChunks, ReadChunk
+from weir.pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Piece, Release, Reopen
+from weir.pipelines.transforms.validate import DEAD, Validate
+from weir.pipelines.transforms.write import WriteShards
 
 __all__ = ["ROWS", "BlocksToWindows", "ReadBlocks", "RowsToWindows"]
 

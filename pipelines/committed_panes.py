@@ -6,9 +6,9 @@ store. Every process reads the panes from the commits, keeps them, and from run 
 
 from threading import Lock
 
-from contracts import CommitLog, LogState, Store
-from contracts.commits import Cursor
-from contracts.log_state import Panes
+from weir.contracts import CommitLog, LogState, Store
+from weir.contracts.commits import Cursor
+from weir.contracts.log_state import Panes
 
 __all__ = ["panes_before", "redacted_before", "remember_panes"]
 

@@ -5,11 +5,11 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from contracts.local_cache import LocalCache
-from contracts.models import FrozenModel
-from logs import LogConfig, is_topic
-from pipelines.kafka.address import Topic
-from pipelines.kafka.config import KafkaConfig
+from weir.contracts.local_cache import LocalCache
+from weir.contracts.models import FrozenModel
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.config import KafkaConfig
+from weir.readers import LogConfig, is_topic
 
 __all__ = ["PipelineConfig", "SketchConfig"]
 

@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, CommitLog, CommitTakenError, Inherited, LogState, SourceSpan, Store, read_format
-from contracts.commit import MOVED
-from logs import generation
-from pipelines.bare_commits import append
-from pipelines.config import PipelineConfig
-from pipelines.ingest import IngestSummary, ingest
-from pipelines.rebuild import RebuildError, WindowSource, address
-from pipelines.sources import WINDOWS
-from pipelines.transforms.panes import position_of
+from weir.contracts import BundleLog, CommitLog, CommitTakenError, Inherited, LogState, SourceSpan, Store, read_format
+from weir.contracts.commit import MOVED
+from weir.pipelines.bare_commits import append
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import IngestSummary, ingest
+from weir.pipelines.rebuild import RebuildError, WindowSource, address
+from weir.pipelines.sources import WINDOWS
+from weir.pipelines.transforms.panes import position_of
+from weir.readers import generation
 
 __all__ = ["cut_over"]
 

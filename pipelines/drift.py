@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from contracts import CorruptArtefactError, WindowLog, WindowManifest, columns
-from sketches import Counted, head_distance, unseen_share
+from weir.contracts import CorruptArtefactError, WindowLog, WindowManifest, columns
+from weir.sketches import Counted, head_distance, unseen_share
 
 __all__ = ["Drift", "RecentItems"]
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import Commit, CommitLog, CommitTakenError, LocalCache, LogState, Store
-from contracts.commit import requirements
-from contracts.history_files import HISTORIES
-from pipelines.attempts import new_run, remove_drafts
+from weir.contracts import Commit, CommitLog, CommitTakenError, LocalCache, LogState, Store
+from weir.contracts.commit import requirements
+from weir.contracts.history_files import HISTORIES
+from weir.pipelines.attempts import new_run, remove_drafts
 
 __all__ = ["Erasure"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from contracts import UserKeys, hash_id, shards_of
+from weir.contracts import UserKeys, hash_id, shards_of
 
 __all__ = ["Forgotten"]
 

@@ -5,10 +5,10 @@ from contextlib import suppress
 from itertools import accumulate, takewhile
 from typing import NamedTuple
 
-from contracts import CorruptArtefactError, LogState, Store, WindowLog
-from contracts.checkpoint import checkpoint_names, read_checkpoint_mark
-from contracts.places import GATE_CASES, GATE_WINDOWS, MonitorPlace
-from contracts.variants import line_of, lines
+from weir.contracts import CorruptArtefactError, LogState, Store, WindowLog
+from weir.contracts.checkpoint import checkpoint_names, read_checkpoint_mark
+from weir.contracts.places import GATE_CASES, GATE_WINDOWS, MonitorPlace
+from weir.contracts.variants import line_of, lines
 
 __all__ = ["Hold", "histories_from", "holds"]
 

@@ -10,26 +10,26 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, SourceSpan, Store
-from contracts.exposition import exposed
-from contracts.stopping import ended_by_signals
-from logs import generation
-from pipelines.attempts import discard, registered, sweep
-from pipelines.bare_commits import append
-from pipelines.committed_panes import remember_panes
-from pipelines.config import PipelineConfig
-from pipelines.erasure import Erasure
-from pipelines.kafka.errors import BrokerAwayError
-from pipelines.keeper import HistoryKeeper
-from pipelines.layout import open_layout
-from pipelines.lock import check_writable, only_driver, only_writer
-from pipelines.metrics import PipelineMetrics
-from pipelines.plan import InHand, RunPlan, make_plan
-from pipelines.retention import Retention
-from pipelines.run_once import run_once
-from pipelines.sources import Source, log_source
-from pipelines.summary import IngestSummary
-from pipelines.transforms.commit import RunOutcome
+from weir.contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, SourceSpan, Store
+from weir.contracts.exposition import exposed
+from weir.contracts.stopping import ended_by_signals
+from weir.pipelines.attempts import discard, registered, sweep
+from weir.pipelines.bare_commits import append
+from weir.pipelines.committed_panes import remember_panes
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.erasure import Erasure
+from weir.pipelines.kafka.errors import BrokerAwayError
+from weir.pipelines.keeper import HistoryKeeper
+from weir.pipelines.layout import open_layout
+from weir.pipelines.lock import check_writable, only_driver, only_writer
+from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.plan import InHand, RunPlan, make_plan
+from weir.pipelines.retention import Retention
+from weir.pipelines.run_once import run_once
+from weir.pipelines.sources import Source, log_source
+from weir.pipelines.summary import IngestSummary
+from weir.pipelines.transforms.commit import RunOutcome
+from weir.readers import generation
 
 __all__ = ["IngestSummary", "ingest"]
 
@@ -54,7 +54,7 @@ def ingest(
     `UselessLogError` where no row of a new log is valid,
     `LayoutError` for settings that contradict the store, `BusyStoreError` where another pipeline writes to it and
     `MovedStoreError` where the log goes on in another store. For a topic it raises the errors of
-    `pipelines.kafka.errors`; what could be read is committed before.
+    `weir.pipelines.kafka.errors`; what could be read is committed before.
     """
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)

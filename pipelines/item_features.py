@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import FeatureNames, columns, items_schema
-from logs import Int64
+from weir.contracts import FeatureNames, columns, items_schema
+from weir.readers import Int64
 
 __all__ = ["newest_known", "observed"]
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from contracts import CommitLog, CorruptArtefactError, LogState, Store
-from pipelines.attempts import forget, mark, new_run
-from pipelines.config import PipelineConfig
-from pipelines.merger import HistoryMerger, commit_histories
-from pipelines.merging import MOST_DELTAS
-from pipelines.rebuilt_histories import broken_shards, rebuilt
+from weir.contracts import CommitLog, CorruptArtefactError, LogState, Store
+from weir.pipelines.attempts import forget, mark, new_run
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.merger import HistoryMerger, commit_histories
+from weir.pipelines.merging import MOST_DELTAS
+from weir.pipelines.rebuilt_histories import broken_shards, rebuilt
 
 __all__ = ["HistoryKeeper"]
 

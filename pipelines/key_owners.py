@@ -1,7 +1,7 @@
 """Which id an item key belongs to: the id of the first commit that lists the key; rows of other ids are refused.
 
 Two ids of one key would share a row of the item table, and everything trained on it. Accidents are practically
-impossible; somebody who chooses ids can cause them (`contracts.keys`), so each id is compared with the owner by a
+impossible; somebody who chooses ids can cause them (`weir.contracts.keys`), so each id is compared with the owner by a
 second hash. Users are not compared: their ids are stored nowhere, and a secret of the store protects both.
 
 Of keys that nobody owns yet, the owner is an id whose rows are in hand; else, of the ids that one run brings, that with
@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import CorruptArtefactError, Keys, Store, WindowLog, columns
-from contracts.documents import seal, unseal
-from logs import BlockId, DeadLetter, Fault, Int64, Letters, Reason
-from pipelines.progress import Claims, Owners
+from weir.contracts import CorruptArtefactError, Keys, Store, WindowLog, columns
+from weir.contracts.documents import seal, unseal
+from weir.pipelines.progress import Claims, Owners
+from weir.readers import BlockId, DeadLetter, Fault, Int64, Letters, Reason
 
 __all__ = ["KeyOwners", "checks_of", "claimed", "letters_of", "new_claims", "of_others", "owners"]
 

@@ -3,9 +3,9 @@
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 
-from contracts import Layout, SourceSpan, Store, StoreFormat, ensure_format
-from logs import KnownFile, Partition, identified
-from pipelines.config import PipelineConfig
+from weir.contracts import Layout, SourceSpan, Store, StoreFormat, ensure_format
+from weir.pipelines.config import PipelineConfig
+from weir.readers import KnownFile, Partition, identified
 
 __all__ = ["LayoutError", "identify_files", "open_layout"]
 

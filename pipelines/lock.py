@@ -4,8 +4,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-from contracts import Store, check_fitness
-from contracts.locks import BusyStoreError, locked
+from weir.contracts import Store, check_fitness
+from weir.contracts.locks import BusyStoreError, locked
 
 __all__ = ["BusyStoreError", "check_writable", "is_redacting", "only_driver", "only_redaction", "only_writer"]
 

@@ -5,12 +5,12 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from contracts import Commit, CommitLog, CommitTakenError, HistoryFile, HistoryFiles, LocalCache, LogState, Store
-from contracts.commit import requirements
-from contracts.history_files import HISTORIES
-from pipelines.attempts import forget, is_marked, mark, new_run
-from pipelines.config import PipelineConfig
-from pipelines.merging import FileMerge, merge_plan
+from weir.contracts import Commit, CommitLog, CommitTakenError, HistoryFile, HistoryFiles, LocalCache, LogState, Store
+from weir.contracts.commit import requirements
+from weir.contracts.history_files import HISTORIES
+from weir.pipelines.attempts import forget, is_marked, mark, new_run
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.merging import FileMerge, merge_plan
 
 __all__ = ["REPLACED_SECONDS", "HistoryMerger", "commit_histories"]
 

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from contracts import (
+from weir.contracts import (
     HistoryFile,
     ItemKeys,
     LocalCache,
@@ -19,8 +19,8 @@ from contracts import (
     UserTable,
     write_user_file,
 )
-from contracts.user_histories import open_file
-from contracts.user_rows import spread, unite, unknown_users
+from weir.contracts.user_histories import open_file
+from weir.contracts.user_rows import spread, unite, unknown_users
 
 __all__ = ["FileMerge", "merge_plan"]
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from contracts import Commit, EventClock, ExposureCounts, LogState, Store, WindowLog, WindowManifest
-from logs import Reason
-from pipelines.config import PipelineConfig
-from pipelines.drift import RecentItems
-from pipelines.kafka.metrics import TopicMetrics
-from sketches import health, load
+from weir.contracts import Commit, EventClock, ExposureCounts, LogState, Store, WindowLog, WindowManifest
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.drift import RecentItems
+from weir.pipelines.kafka.metrics import TopicMetrics
+from weir.readers import Reason
+from weir.sketches import health, load
 
 __all__ = ["PipelineMetrics"]
 

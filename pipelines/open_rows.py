@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import Store, UserKeys, columns
-from pipelines.progress import Owners
+from weir.contracts import Store, UserKeys, columns
+from weir.pipelines.progress import Owners
 
 __all__ = ["OpenRows", "claims_in_hand", "open_files_of", "read_open_rows", "write_open_rows"]
 

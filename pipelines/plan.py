@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from contracts import (
+from weir.contracts import (
     CorruptArtefactError,
     EventClock,
     HistoryFiles,
@@ -16,13 +16,13 @@ from contracts import (
     SourceSpan,
     Store,
 )
-from logs import Int64, Partition, Reading, latest_event_ms
-from pipelines.attempts import new_run
-from pipelines.config import PipelineConfig
-from pipelines.open_rows import OpenRows
-from pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Listed, Run
-from pipelines.transforms.commit import RunOutcome
-from pipelines.transforms.dead_letters import read_dead_letters
+from weir.pipelines.attempts import new_run
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.open_rows import OpenRows
+from weir.pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Listed, Run
+from weir.pipelines.transforms.commit import RunOutcome
+from weir.pipelines.transforms.dead_letters import read_dead_letters
+from weir.readers import Int64, Partition, Reading, latest_event_ms
 
 __all__ = [
     "InHand",

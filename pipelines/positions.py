@@ -10,12 +10,12 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from contracts import Horizon, LogState, SourceSpan, WindowName
-from contracts.commits import Cursor
-from contracts.log_state import Panes
-from logs import Int64
-from pipelines.open_rows import OpenRows
-from pipelines.progress import LettersWritten, PartitionProgress, Progress
+from weir.contracts import Horizon, LogState, SourceSpan, WindowName
+from weir.contracts.commits import Cursor
+from weir.contracts.log_state import Panes
+from weir.pipelines.open_rows import OpenRows
+from weir.pipelines.progress import LettersWritten, PartitionProgress, Progress
+from weir.readers import Int64
 
 __all__ = ["WHOLE_FILE", "Base", "Listed", "Run"]
 
@@ -28,7 +28,7 @@ _NOTHING: Final = SourceSpan(start=0, stop=0, resume=0, size=0)
 
 
 class Listed(Protocol):
-    """A partition as it was listed: a file (`logs.Partition`), or what else has positions that ascend."""
+    """A partition as it was listed: a file (`weir.readers.Partition`), or what else has positions that ascend."""
 
     @property
     def key(self) -> str:
@@ -96,7 +96,7 @@ class Run:
 
     `id` names its files and its commit. `pending` are the spans of partitions that this process has read since the
     last commit, `open_rows` the rows of windows that were still open then, `refused` the positions of dead letters
-    that are recorded already, `secret` is the store's (`contracts.keys`). With `flush` the input counts as complete,
+    that are recorded already, `secret` is the store's (`weir.contracts.keys`). With `flush` the input counts as complete,
     unless its reading was cut short, and every window is committed; else a window stays open until the newest event is
     `lateness_ms` past its end.
     """

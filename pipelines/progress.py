@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from apache_beam.runners.worker.statecache import CacheAware
 
-from contracts import Keys, LetterFile
+from weir.contracts import Keys, LetterFile
 
 __all__ = ["Claims", "LettersWritten", "Owners", "PartitionProgress", "Progress"]
 
 Claims = Keys
-"""(n, 2): item keys, each with the check of an id that claims it (`pipelines.key_owners`)."""
+"""(n, 2): item keys, each with the check of an id that claims it (`weir.pipelines.key_owners`)."""
 
 Owners = dict[int, int]
 """Item key -> check of the id that owns it."""

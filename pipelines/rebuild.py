@@ -1,7 +1,7 @@
 """Rebuild: the windows of a store as the source of another one with other settings.
 
 All windows are one partition, and the position of a row is its pane and its place there: what makes every row of a log
-count exactly once (`pipelines.positions`) makes every row of the windows count exactly once.
+count exactly once (`weir.pipelines.positions`) makes every row of the windows count exactly once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final
 
-from contracts import (
+from weir.contracts import (
     CommitLog,
     EventClock,
     FeatureNames,
@@ -23,12 +23,12 @@ from contracts import (
     ensure_format,
     read_format,
 )
-from logs import Format, Partition
-from pipelines.chain import RowsToWindows
-from pipelines.config import PipelineConfig
-from pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
-from pipelines.sources import WINDOWS, Source
-from pipelines.transforms.panes import ReadPanes, pane_of, position_of
+from weir.pipelines.chain import RowsToWindows
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
+from weir.pipelines.sources import WINDOWS, Source
+from weir.pipelines.transforms.panes import ReadPanes, pane_of, position_of
+from weir.readers import Format, Partition
 
 __all__ = ["RebuildError", "WindowSource", "address", "prepare"]
 

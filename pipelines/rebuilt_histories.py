@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from contracts import (
+from weir.contracts import (
     CorruptArtefactError,
     HistoryFile,
     HistoryFiles,
@@ -26,10 +26,10 @@ from contracts import (
     columns,
     open_shard,
 )
-from contracts.user_histories import open_file
-from pipelines.config import PipelineConfig
-from pipelines.merging import FileMerge, merge_plan
-from pipelines.user_state import TouchedUsers, write_delta
+from weir.contracts.user_histories import open_file
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.merging import FileMerge, merge_plan
+from weir.pipelines.user_state import TouchedUsers, write_delta
 
 __all__ = ["broken_shards", "rebuilt"]
 

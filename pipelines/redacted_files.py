@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from contracts import (
+from weir.contracts import (
     FileEntry,
     HistoryFile,
     ItemKeys,
@@ -28,13 +28,13 @@ from contracts import (
     columns,
     write_user_file,
 )
-from contracts.artefacts import read_column, read_table, write_table
-from contracts.redaction import RedactedPane, RewrittenLetters
-from contracts.user_histories import open_file
-from logs import DeadLetter
-from pipelines.forgotten import Forgotten
-from pipelines.transforms.dead_letters import read_dead_letters
-from sketches import ExactCounter, load
+from weir.contracts.artefacts import read_column, read_table, write_table
+from weir.contracts.redaction import RedactedPane, RewrittenLetters
+from weir.contracts.user_histories import open_file
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.transforms.dead_letters import read_dead_letters
+from weir.readers import DeadLetter
+from weir.sketches import ExactCounter, load
 
 __all__ = ["letters_without", "pane_without", "texts_of", "users_file_without"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from contracts import (
+from weir.contracts import (
     Commit,
     CommitLog,
     CommitTakenError,
@@ -23,20 +23,20 @@ from contracts import (
     Store,
     read_format,
 )
-from contracts.commit import requirements
-from contracts.commits import Cursor
-from contracts.history_files import HISTORIES
-from contracts.models import FrozenModel
-from contracts.redacted_panes import as_redacted
-from contracts.redaction import RedactedPane, RewrittenLetters
-from contracts.window import WindowManifest
-from pipelines.attempts import forget, is_marked, mark, new_run, remove_drafts, sweep_redactions, unmark
-from pipelines.config import PipelineConfig
-from pipelines.forgotten import Forgotten
-from pipelines.lock import only_redaction
-from pipelines.redacted_files import letters_without, pane_without, users_file_without
-from pipelines.served_lists import forget_served
-from pipelines.sources import MovedStoreError, check_arrived
+from weir.contracts.commit import requirements
+from weir.contracts.commits import Cursor
+from weir.contracts.history_files import HISTORIES
+from weir.contracts.models import FrozenModel
+from weir.contracts.redacted_panes import as_redacted
+from weir.contracts.redaction import RedactedPane, RewrittenLetters
+from weir.contracts.window import WindowManifest
+from weir.pipelines.attempts import forget, is_marked, mark, new_run, remove_drafts, sweep_redactions, unmark
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.lock import only_redaction
+from weir.pipelines.redacted_files import letters_without, pane_without, users_file_without
+from weir.pipelines.served_lists import forget_served
+from weir.pipelines.sources import MovedStoreError, check_arrived
 
 __all__ = ["RedactionReport", "forget_users"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from contracts import Commit, CommitLog, CorruptArtefactError, LogState, RetiredError, Store
-from contracts.horizon import snapshots
-from contracts.variants import MAIN, lines
+from weir.contracts import Commit, CommitLog, CorruptArtefactError, LogState, RetiredError, Store
+from weir.contracts.horizon import snapshots
+from weir.contracts.variants import MAIN, lines
 
 __all__ = ["GRACE_SECONDS", "Removal"]
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from contracts import Commit, CommitLog, FileEntry, LogState, Retirement, Store, read_format
-from contracts.commits import Cursor
-from contracts.horizon import RETENTION
-from logs import generation
-from pipelines.bare_commits import append
-from pipelines.holds import Hold, holds
-from pipelines.key_owners import owners
-from pipelines.removal import GRACE_SECONDS, Removal
+from weir.contracts import Commit, CommitLog, FileEntry, LogState, Retirement, Store, read_format
+from weir.contracts.commits import Cursor
+from weir.contracts.horizon import RETENTION
+from weir.pipelines.bare_commits import append
+from weir.pipelines.holds import Hold, holds
+from weir.pipelines.key_owners import owners
+from weir.pipelines.removal import GRACE_SECONDS, Removal
+from weir.readers import generation
 
 __all__ = ["Retention", "RetirementPlan", "plan_retirement", "retire"]
 
@@ -90,7 +90,7 @@ def plan_retirement(
 def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
     """Commit a retirement, and write the snapshot that holds its horizon; `state` follows.
 
-    The files stay where they are (`pipelines.removal`). Raises `CommitTakenError` where another writer was faster.
+    The files stay where they are (`weir.pipelines.removal`). Raises `CommitTakenError` where another writer was faster.
     """
     if plan.retirement is None:
         return

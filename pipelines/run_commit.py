@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from contracts import (
+from weir.contracts import (
     ITEMS_SCHEMA,
     Commit,
     ExposureCounts,
@@ -22,19 +22,19 @@ from contracts import (
     WindowName,
     columns,
 )
-from contracts.artefacts import write_table
-from contracts.commit import requirements
-from contracts.history_files import HISTORIES
-from contracts.source_span import SPANS
-from contracts.user_features import UserFeatures
-from pipelines.committed_panes import panes_before
-from pipelines.config import PipelineConfig
-from pipelines.item_features import newest_known
-from pipelines.open_rows import OpenRows
-from pipelines.positions import Run
-from pipelines.progress import LettersWritten
-from pipelines.transforms.count import SketchCoder, empty_sketch
-from pipelines.transforms.write import ShardReport
+from weir.contracts.artefacts import write_table
+from weir.contracts.commit import requirements
+from weir.contracts.history_files import HISTORIES
+from weir.contracts.source_span import SPANS
+from weir.contracts.user_features import UserFeatures
+from weir.pipelines.committed_panes import panes_before
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.item_features import newest_known
+from weir.pipelines.open_rows import OpenRows
+from weir.pipelines.positions import Run
+from weir.pipelines.progress import LettersWritten
+from weir.pipelines.transforms.count import SketchCoder, empty_sketch
+from weir.pipelines.transforms.write import ShardReport
 
 __all__ = ["Made", "RunCommit", "RunParts", "Start", "WindowSketches"]
 

@@ -8,10 +8,10 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import core
 
-from contracts import CorruptArtefactError, Store
-from pipelines.config import PipelineConfig
-from pipelines.plan import RunPlan
-from pipelines.sources import Source, log_source
+from weir.contracts import CorruptArtefactError, Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.plan import RunPlan
+from weir.pipelines.sources import Source, log_source
 
 __all__ = ["run_once"]
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from contracts import Store, UserKeys, columns
-from contracts.served import all_served, read_served, write_served
+from weir.contracts import Store, UserKeys, columns
+from weir.contracts.served import all_served, read_served, write_served
 
 __all__ = ["RemovedLists", "forget_served"]
 

@@ -8,15 +8,15 @@ from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from contracts import LogState, SourceSpan, Store, UserError
-from logs import LOG_SUFFIXES, Format, Partition, discover, first_look, is_topic
-from logs.first_look import ENOUGH_ROWS
-from pipelines.chain import BlocksToWindows, ReadBlocks
-from pipelines.config import PipelineConfig
-from pipelines.kafka.metrics import TopicMetrics
-from pipelines.layout import identify_files
-from pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
-from pipelines.positions import Listed
+from weir.contracts import LogState, SourceSpan, Store, UserError
+from weir.pipelines.chain import BlocksToWindows, ReadBlocks
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.metrics import TopicMetrics
+from weir.pipelines.layout import identify_files
+from weir.pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
+from weir.pipelines.positions import Listed
+from weir.readers import LOG_SUFFIXES, Format, Partition, discover, first_look, is_topic
+from weir.readers.first_look import ENOUGH_ROWS
 
 __all__ = [
     "WINDOWS",
@@ -187,6 +187,6 @@ def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> L
     if not is_topic(config.log):
         return FileSource(config)
     # The client of the brokers is loaded where there are any.
-    from pipelines.kafka.source import TopicSource  # noqa: PLC0415
+    from weir.pipelines.kafka.source import TopicSource  # noqa: PLC0415
 
     return TopicSource.open(config, metrics or TopicMetrics(CollectorRegistry()))

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from contracts import Commit, WindowCounts
-from contracts.models import FrozenModel
+from weir.contracts import Commit, WindowCounts
+from weir.contracts.models import FrozenModel
 
 __all__ = ["IngestSummary"]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.lib.stride_tricks import sliding_window_view
 
-from contracts import (
+from weir.contracts import (
     PADDING_KEY,
     FoundUsers,
     HistoryFile,
@@ -24,7 +24,7 @@ from contracts import (
     columns,
     write_user_file,
 )
-from contracts.user_rows import unite
+from weir.contracts.user_rows import unite
 
 __all__ = ["Attached", "TouchedUsers", "write_delta"]
 

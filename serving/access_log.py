@@ -14,10 +14,10 @@ from typing import IO, Any, Final
 from grpc_health.v1 import health
 from prometheus_client import Counter
 
-from serving.ending import Ending
-from serving.interceptor import go_name
-from serving.spans import exemplar
-from serving.wrapping import Handler
+from weir.serving.ending import Ending
+from weir.serving.interceptor import go_name
+from weir.serving.spans import exemplar
+from weir.serving.wrapping import Handler
 
 __all__ = ["AccessLog", "note"]
 

@@ -20,12 +20,12 @@ from typing import Any, Final, NamedTuple
 import grpc
 import grpc.aio
 
-from serving.errors import NoTimeLeftError
-from serving.interceptor import go_name, labels_of
-from serving.metrics import RequestMetrics, RpcMetrics
-from serving.status import DETAILS_KEY, code_of, details_of
-from serving.wrapping import WrappingInterceptor
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.errors import NoTimeLeftError
+from weir.serving.interceptor import go_name, labels_of
+from weir.serving.metrics import RequestMetrics, RpcMetrics
+from weir.serving.status import DETAILS_KEY, code_of, details_of
+from weir.serving.wrapping import WrappingInterceptor
 
 __all__ = ["ADMITTED", "Admission", "AdmissionInterceptor", "Entry"]
 
@@ -110,7 +110,7 @@ class AdmissionInterceptor(WrappingInterceptor):
     gRPC reads the message of a unary call before it calls the handler, but leaves that to the handler of a stream: so
     the methods in question are served as if their requests were streams, of which one message is read. On the wire
     there is no difference. It comes before all other interceptors: to know who calls costs more than to refuse. Its
-    handlers take requests as bytes, which `serving.decoding` decodes.
+    handlers take requests as bytes, which `weir.serving.decoding` decodes.
     """
 
     def __init__(self, admission: Admission, requests: RequestMetrics, calls: RpcMetrics) -> None:

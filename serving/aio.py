@@ -1,4 +1,4 @@
-"""The client for asyncio: what `serving.client` has, as coroutines."""
+"""The client for asyncio: what `weir.serving.client` has, as coroutines."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,9 +7,11 @@ from typing import Any, Self, Unpack
 
 import grpc
 
-from serving.access.channel import AsyncChannel
-from serving.access.config import ClientConfig
-from serving.client import (
+from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.access.channel import AsyncChannel
+from weir.serving.access.config import ClientConfig
+from weir.serving.client import (
     CHANNEL_OPTIONS,
     Floats,
     Info,
@@ -20,9 +22,7 @@ from serving.client import (
     retrieve_request,
     vectors_of,
 )
-from serving.refusal import RetrievalError
-from weir.retrieval.v1 import retrieval_pb2 as pb
-from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.refusal import RetrievalError
 
 __all__ = ["AsyncRetrievalClient"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from serving.errors import QueueFullError
+from weir.serving.errors import QueueFullError
 
 __all__ = ["Aside"]
 

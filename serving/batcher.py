@@ -3,7 +3,7 @@
 Tower and search belong to that thread alone (GPU indexes demand it). It fires at once when it is idle; what comes
 while it is busy waits and is answered together, so batches grow with the load and no query waits for others. A full
 queue refuses at once. Jobs whose client has gone or whose deadline has passed are dropped when the batch forms.
-Expensive jobs are run part by part, in turn with batches of cheap ones (`serving.lanes`). What changes the index is run
+Expensive jobs are run part by part, in turn with batches of cheap ones (`weir.serving.lanes`). What changes the index is run
 between two batches.
 """
 
@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from serving.bell import Bell, Beside
-from serving.errors import DeadlinePassedError, ShuttingDownError
-from serving.lanes import Job, Lanes, Outcome, Part
+from weir.serving.bell import Bell, Beside
+from weir.serving.errors import DeadlinePassedError, ShuttingDownError
+from weir.serving.lanes import Job, Lanes, Outcome, Part
 
 __all__ = ["BatchObserver", "Batcher"]
 

@@ -2,7 +2,7 @@
 
 A `LoadedBundle` is all of one version: swapping is one assignment, and the old version's memory is freed when the last
 request that started with it is answered. Nothing of it changes, except that a delta which is taken in place makes its
-index that of the next version (`serving.in_place`), and that what the catalogue says of its rows is replaced
+index that of the next version (`weir.serving.in_place`), and that what the catalogue says of its rows is replaced
 (`Shelf`).
 """
 
@@ -14,19 +14,19 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleManifest, IndexRows, ItemKeys
-from contracts.bundle_rows import BundleRows
-from contracts.feature_weights import FeatureWeights
-from contracts.index_delta import keeps_places
-from contracts.item_rows import ItemRows, tower_rows
-from contracts.layers import Layers
-from serving.errors import NoBundleError
-from serving.index import AnnIndex, Exact, Index
-from serving.popular import Popular
-from serving.scorer import Scorer
-from serving.sieve import Sieve
-from serving.tagged import TaggedRows
-from serving.tower import Tower
+from weir.contracts import BundleManifest, IndexRows, ItemKeys
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.feature_weights import FeatureWeights
+from weir.contracts.index_delta import keeps_places
+from weir.contracts.item_rows import ItemRows, tower_rows
+from weir.contracts.layers import Layers
+from weir.serving.errors import NoBundleError
+from weir.serving.index import AnnIndex, Exact, Index
+from weir.serving.popular import Popular
+from weir.serving.scorer import Scorer
+from weir.serving.sieve import Sieve
+from weir.serving.tagged import TaggedRows
+from weir.serving.tower import Tower
 
 __all__ = ["Handover", "LoadedBundle", "Shelf"]
 
@@ -61,10 +61,10 @@ class Shelf:
 class LoadedBundle:
     """One version, ready to answer; `items` counts the items that it can return.
 
-    `popular` ranks its rows by popularity. `key_secret` is the store's (`contracts.keys`).
+    `popular` ranks its rows by popularity. `key_secret` is the store's (`weir.contracts.keys`).
     `size` estimates its memory in bytes. `features` says what item features add to an item, if the model knows any, and
     `user_features` what those of users add to what the tower makes of a history; `scorer` scores the best items of the
-    index again, if it has a second phase. Its last `cold` rows are items that it does not have (`serving.cold`).
+    index again, if it has a second phase. Its last `cold` rows are items that it does not have (`weir.serving.cold`).
     """
 
     manifest: BundleManifest

@@ -13,16 +13,16 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from contracts import ItemKeys, hash_ids
-from contracts.catalogue import Catalogue
-from contracts.catalogue_files import decode_catalogue
-from contracts.features import FeatureNames
-from contracts.watched_file import WatchedFile
-from serving.bundle import LoadedBundle
-from serving.cold import ColdItems, absent_entries, still_absent
-from serving.metrics import CatalogueMetrics
-from serving.problems import Problems
-from serving.tagged import TaggedRows, moved_rows
+from weir.contracts import ItemKeys, hash_ids
+from weir.contracts.catalogue import Catalogue
+from weir.contracts.catalogue_files import decode_catalogue
+from weir.contracts.features import FeatureNames
+from weir.contracts.watched_file import WatchedFile
+from weir.serving.bundle import LoadedBundle
+from weir.serving.cold import ColdItems, absent_entries, still_absent
+from weir.serving.metrics import CatalogueMetrics
+from weir.serving.problems import Problems
+from weir.serving.tagged import TaggedRows, moved_rows
 
 __all__ = ["LOOK_SECONDS", "CatalogueFiles", "CatalogueFollower", "Takedown"]
 

@@ -1,4 +1,4 @@
-"""A small client that blocks: plain values and numpy arrays in and out. `serving.aio` has the same for asyncio.
+"""A small client that blocks: plain values and numpy arrays in and out. `weir.serving.aio` has the same for asyncio.
 
 It retries nothing itself: gRPC does, for UNAVAILABLE and CANCELLED, by the service configuration below. Connections
 to several replicas share the load (``dns:///name:port`` with a headless service).
@@ -16,12 +16,12 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-from serving.access.channel import Channel
-from serving.access.config import ClientConfig
-from serving.asking import by_embedding, by_history, by_item, by_user
-from serving.refusal import RetrievalError
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.access.channel import Channel
+from weir.serving.access.config import ClientConfig
+from weir.serving.asking import by_embedding, by_history, by_item, by_user
+from weir.serving.refusal import RetrievalError
 
 __all__ = [
     "Hits",

@@ -1,7 +1,7 @@
 """Items of the catalogue that a bundle does not have: they are answered from their features.
 
 They get rows behind those of the bundle, with the vector that the model makes of features alone
-(`contracts.feature_weights`), so that filters, histories and all else treat them as they treat other items. A search
+(`weir.contracts.feature_weights`), so that filters, histories and all else treat them as they treat other items. A search
 compares all of them, beside what it does in the index of the bundle.
 """
 
@@ -11,14 +11,14 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows, ItemKeys
-from contracts.bundle_rows import BundleRows
-from contracts.catalogue import Catalogue
-from contracts.item_rows import FIRST_ITEM_ROW
-from serving.bundle import LoadedBundle
-from serving.index import Exact, ExactIndex, Found, Index, best
-from serving.layered import exact_index
-from serving.popular import Popular
+from weir.contracts import IndexRows, ItemKeys
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.catalogue import Catalogue
+from weir.contracts.item_rows import FIRST_ITEM_ROW
+from weir.serving.bundle import LoadedBundle
+from weir.serving.index import Exact, ExactIndex, Found, Index, best
+from weir.serving.layered import exact_index
+from weir.serving.popular import Popular
 
 __all__ = ["ColdItems", "WithCold", "absent_entries", "still_absent"]
 

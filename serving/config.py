@@ -5,10 +5,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts import LocalCache
-from contracts.models import FrozenModel
-from serving.access.config import AuthConfig, TlsConfig
-from serving.served.config import ServedConfig
+from weir.contracts import LocalCache
+from weir.contracts.models import FrozenModel
+from weir.serving.access.config import AuthConfig, TlsConfig
+from weir.serving.served.config import ServedConfig
 
 __all__ = ["LimitsConfig", "ServingConfig", "TracingConfig"]
 

@@ -5,9 +5,9 @@
                         (+ 200 for a user whose seen items are to be left out: hundreds may be fetched in addition to k)
                         (+ 0.4 for each candidate that the bundle's second phase scores again)
 
-`search` is what the index says (`serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
+`search` is what the index says (`weir.serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
 graphs are walked, 512 where a matrix is multiplied (exact search, `allowed_item_ids`), and for a filter by tags the
-most that it may be (`serving.filtered.filtered_cost`). With a cap on tags it is that for more rows, and a look at
+most that it may be (`weir.serving.filtered.filtered_cost`). With a cap on tags it is that for more rows, and a look at
 every item for the search that may have to follow. The estimate is meant to be simple enough to be reported, and right
 to a small factor: it bounds what one request may ask for, and keeps expensive queries out of the batches of cheap ones.
 """
@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from serving.filtered import filtered_cost
-from serving.index import COMPARED_BY_MATRIX
-from serving.lanes import Part
-from serving.queries import ByHistory, ByUser, Query, Task
-from serving.said import values_in
-from serving.spread import DEEPER
+from weir.serving.filtered import filtered_cost
+from weir.serving.index import COMPARED_BY_MATRIX
+from weir.serving.lanes import Part
+from weir.serving.queries import ByHistory, ByUser, Query, Task
+from weir.serving.said import values_in
+from weir.serving.spread import DEEPER
 
 __all__ = ["exact_query_cost", "parts_of", "query_costs", "task_cost"]
 

@@ -16,9 +16,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from serving.aside import Aside
-from serving.errors import InvalidRequestError, RequestError, UndecodableRequestError, Violation
-from serving.wrapping import WrappingInterceptor
+from weir.serving.aside import Aside
+from weir.serving.errors import InvalidRequestError, RequestError, UndecodableRequestError, Violation
+from weir.serving.wrapping import WrappingInterceptor
 
 __all__ = ["DecodingInterceptor", "has_more_fields"]
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.errors import IncompatibleBundleError
+from weir.contracts.errors import IncompatibleBundleError
 
 __all__ = [
     "BundleVersionNotLoadedError",

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from contracts import MAX_ID_BYTES
-from contracts.features import MAX_VALUES
-from serving.said import NO_FEATURES, Features
+from weir.contracts import MAX_ID_BYTES
+from weir.contracts.features import MAX_VALUES
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.said import NO_FEATURES, Features
 
 __all__ = ["feature_values", "features_of"]
 

@@ -16,10 +16,10 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows
-from serving.index import AnnIndex, Exact, Found, best
-from serving.sieve import Passing
-from serving.visits import COMPARED, GATHERED, LEAST, Depth, Lists, Visit, nothing
+from weir.contracts import IndexRows
+from weir.serving.index import AnnIndex, Exact, Found, best
+from weir.serving.sieve import Passing
+from weir.serving.visits import COMPARED, GATHERED, LEAST, Depth, Lists, Visit, nothing
 
 __all__ = ["FilteredSearch", "filtered_cost"]
 
@@ -52,7 +52,7 @@ class FilteredSearch:
     """Searches the rows of one version that pass a filter.
 
     `index` has lists that can be chosen (`AnnIndex.chooses_lists`); None: all passing rows are compared. Rows from
-    `cold_from` on are in no list (`serving.cold`).
+    `cold_from` on are in no list (`weir.serving.cold`).
     """
 
     index: AnnIndex | None

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from serving.bundle import LoadedBundle
-from serving.catalogue import LOOK_SECONDS, CatalogueFollower, Takedown
-from serving.daemon import in_daemon
-from serving.histories import FollowedHistories
-from serving.problems import Problems
+from weir.serving.bundle import LoadedBundle
+from weir.serving.catalogue import LOOK_SECONDS, CatalogueFollower, Takedown
+from weir.serving.daemon import in_daemon
+from weir.serving.histories import FollowedHistories
+from weir.serving.problems import Problems
 
 if TYPE_CHECKING:
-    from serving.shared.reader import SharedHistories
+    from weir.serving.shared.reader import SharedHistories
 
 __all__ = ["Bundles", "Followers", "forever"]
 

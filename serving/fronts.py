@@ -8,32 +8,32 @@ from typing import TYPE_CHECKING, Final
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
-from serving.access.access import Access
-from serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
-from serving.access_log import AccessLog
-from serving.admission import Admission, AdmissionInterceptor
-from serving.aside import Aside
-from serving.batcher import Batcher
-from serving.bundle import LoadedBundle
-from serving.config import ServingConfig
-from serving.decoding import DecodingInterceptor
-from serving.followers import Bundles
-from serving.http.gateway import Gateway
-from serving.interceptor import MetricsInterceptor
-from serving.listeners import listen, rpc_server
-from serving.metrics import RequestMetrics, RpcMetrics
-from serving.native.front import NativeFront
-from serving.queries import Answer, Task
-from serving.quiet import leave_out_departed
-from serving.reflection import enable_reflection
-from serving.served.lists import ServedLists
-from serving.service import RetrievalService
-from serving.variants.split import Request
-from serving.wrapping import AroundInterceptor
 from weir.retrieval.v1 import retrieval_pb2, retrieval_pb2_grpc
+from weir.serving.access.access import Access
+from weir.serving.access.interceptor import AccessInterceptor, RequestRightsInterceptor, keep_headers_out_of_logs
+from weir.serving.access_log import AccessLog
+from weir.serving.admission import Admission, AdmissionInterceptor
+from weir.serving.aside import Aside
+from weir.serving.batcher import Batcher
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import ServingConfig
+from weir.serving.decoding import DecodingInterceptor
+from weir.serving.followers import Bundles
+from weir.serving.http.gateway import Gateway
+from weir.serving.interceptor import MetricsInterceptor
+from weir.serving.listeners import listen, rpc_server
+from weir.serving.metrics import RequestMetrics, RpcMetrics
+from weir.serving.native.front import NativeFront
+from weir.serving.queries import Answer, Task
+from weir.serving.quiet import leave_out_departed
+from weir.serving.reflection import enable_reflection
+from weir.serving.served.lists import ServedLists
+from weir.serving.service import RetrievalService
+from weir.serving.variants.split import Request
+from weir.serving.wrapping import AroundInterceptor
 
 if TYPE_CHECKING:
-    from serving.tracing import Traces
+    from weir.serving.tracing import Traces
 
 __all__ = ["SERVICE", "Around", "Behind", "Fronts"]
 

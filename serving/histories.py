@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from contracts import (
+from weir.contracts import (
     PADDING_KEY,
     CommitLog,
     CorruptArtefactError,
@@ -29,11 +29,11 @@ from contracts import (
     read_format,
     shards_of,
 )
-from contracts.commits import Cursor
-from serving.history_files import FilesAtHand, readable
-from serving.known_users import Int64, KnownUsers, nothing_known
-from serving.metrics import HistoryMetrics
-from serving.problems import Problems
+from weir.contracts.commits import Cursor
+from weir.serving.history_files import FilesAtHand, readable
+from weir.serving.known_users import Int64, KnownUsers, nothing_known
+from weir.serving.metrics import HistoryMetrics
+from weir.serving.problems import Problems
 
 __all__ = ["FollowedHistories", "user_shards"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import HistoryFile, HistoryFiles, LocalCache, Store
+from weir.contracts import HistoryFile, HistoryFiles, LocalCache, Store
 
 __all__ = ["LARGE", "FilesAtHand", "readable"]
 

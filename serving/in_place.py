@@ -11,15 +11,15 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 
-from contracts import BundleFile
-from contracts.bundle_delta import BundleDelta
-from contracts.index_delta import apply_delta, check_delta
-from contracts.layers import Layers
-from serving.bundle import LoadedBundle
-from serving.index import AnnIndex
-from serving.layered import exact_index
-from serving.loading import Route, assembled
-from serving.memory import Memory, index_bytes
+from weir.contracts import BundleFile
+from weir.contracts.bundle_delta import BundleDelta
+from weir.contracts.index_delta import apply_delta, check_delta
+from weir.contracts.layers import Layers
+from weir.serving.bundle import LoadedBundle
+from weir.serving.index import AnnIndex
+from weir.serving.layered import exact_index
+from weir.serving.loading import Route, assembled
+from weir.serving.memory import Memory, index_bytes
 
 __all__ = ["Change", "DamagedIndexError", "DeltaPolicy", "Start"]
 
@@ -60,7 +60,7 @@ class Change:
 
     @classmethod
     def prepare(cls, start: Start, route: Route, threads: int) -> Self:
-        """Read and verify the deltas of a route; raises as `serving.loading.load_bundle`."""
+        """Read and verify the deltas of a route; raises as `weir.serving.loading.load_bundle`."""
         (served, ann), deltas, last = start, [], route.chain[-1]
         rows, index, lists, assigned = served.rows, ann.index, ann.lists, ann.assigned
         for files in route.deltas:
@@ -105,7 +105,7 @@ def _reassigned(lists: Layers[np.int32] | None, delta: BundleDelta) -> Layers[np
 
 @dataclass(frozen=True)
 class DeltaPolicy:
-    """Which deltas are taken in place (`serving.config.ServingConfig.deltas`)."""
+    """Which deltas are taken in place (`weir.serving.config.ServingConfig.deltas`)."""
 
     how: Literal["auto", "clone", "in_place"]
     memory: Memory

@@ -1,7 +1,7 @@
 """The index: item vectors by inner product, exactly or with a FAISS index, on CPU or GPU.
 
 Indexes are not safe for concurrent readers on a GPU and keep their search parameters as state, so a backend
-belongs to one thread (see `serving.batcher`). Rows are index rows; a row of -1 means "nothing more found".
+belongs to one thread (see `weir.serving.batcher`). Rows are index rows; a row of -1 means "nothing more found".
 """
 
 import logging
@@ -14,11 +14,11 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows
-from contracts.graph_index import is_graph, widen_walks
-from contracts.index_delta import takes_deltas
-from contracts.layers import Layers
-from serving.gpu import is_halved, room
+from weir.contracts import IndexRows
+from weir.contracts.graph_index import is_graph, widen_walks
+from weir.contracts.index_delta import takes_deltas
+from weir.contracts.layers import Layers
+from weir.serving.gpu import is_halved, room
 
 __all__ = [
     "COMPARED_BY_MATRIX",
@@ -76,7 +76,7 @@ class Index(Protocol):
         """Say whether a search for so many rows, in so many lists, is within the limits of its device."""
 
     def cost(self, nprobe: int = 0) -> float:
-        """Estimate a query's search in microseconds of one core (see `serving.cost`)."""
+        """Estimate a query's search in microseconds of one core (see `weir.serving.cost`)."""
 
 
 class Exact(Index, Protocol):
@@ -84,7 +84,7 @@ class Exact(Index, Protocol):
 
     @property
     def vectors(self) -> Any:
-        """The vectors by row: an array, or `contracts.layers.Layers`."""
+        """The vectors by row: an array, or `weir.contracts.layers.Layers`."""
 
     def search_among(self, queries: Floats, k: int, rows: IndexRows) -> Found:
         """Return the best `k` of the given distinct `rows` for each query."""
@@ -126,7 +126,7 @@ class AnnIndex:
 
     `space` is the FAISS parameter space of the device that `index` lives on; `limit` is the device's largest k and
     nprobe (None: it has none); `lists` counts inverted lists, 0 where the index has none; `keep` holds GPU resources
-    alive. `assigned` has the list of each row where lists can be chosen one by one (`serving.filtered`).
+    alive. `assigned` has the list of each row where lists can be chosen one by one (`weir.serving.filtered`).
     """
 
     index: Any

@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 from prometheus_client import Counter
 
-from serving.ending import Ending
-from serving.metrics import RpcMetrics
-from serving.spans import exemplar
-from serving.wrapping import WrappingInterceptor, names_of, unary
+from weir.serving.ending import Ending
+from weir.serving.metrics import RpcMetrics
+from weir.serving.spans import exemplar
+from weir.serving.wrapping import WrappingInterceptor, names_of, unary
 
 __all__ = ["MetricsInterceptor", "go_name", "labels_of"]
 

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from contracts import PADDING_KEY, ItemKeys, SeenItems, UserKeys
+from weir.contracts import PADDING_KEY, ItemKeys, SeenItems, UserKeys
 
 __all__ = ["Histories", "KnownUsers", "nothing_known"]
 

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from serving.errors import QueueFullError
+from weir.serving.errors import QueueFullError
 
 __all__ = ["Job", "Lane", "Lanes", "Outcome", "Part"]
 
@@ -16,7 +16,7 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True)
 class Part(Generic[TaskT]):
-    """A piece of a request that is run in one go: `size` queries, estimated to cost `cost` (see `serving.cost`)."""
+    """A piece of a request that is run in one go: `size` queries, estimated to cost `cost` (see `weir.serving.cost`)."""
 
     task: TaskT
     size: int

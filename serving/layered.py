@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows
-from contracts.layers import Layers
-from serving.index import Exact, ExactIndex, Found
+from weir.contracts import IndexRows
+from weir.contracts.layers import Layers
+from weir.serving.index import Exact, ExactIndex, Found
 
 __all__ = ["LayeredIndex", "exact_index"]
 

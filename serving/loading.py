@@ -2,7 +2,7 @@
 
 Loading verifies every checksum, then that the files fit together, then runs tower and search once, so that faults show
 before the first request. What a delta does not change, it shares with the version before, except for the index, which
-is copied; `serving.in_place` changes it without a copy.
+is copied; `weir.serving.in_place` changes it without a copy.
 """
 
 from dataclasses import dataclass, replace
@@ -13,19 +13,19 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleFile, BundleLog, IndexRows, ItemKeys, read_format
-from contracts.bundle_delta import BundleDelta
-from contracts.bundle_files import BundleFiles
-from contracts.bundle_rows import BundleRows
-from contracts.feature_weights import FeatureWeights
-from contracts.index_delta import apply_delta, keep_places, with_row_ids
-from serving.bundle import LoadedBundle
-from serving.index import AnnIndex, Device, Exact, Index, on_device, pick_gpu
-from serving.layered import exact_index
-from serving.memory import bundle_bytes
-from serving.popular import Popular
-from serving.scorer import Scorer
-from serving.tower import Tower
+from weir.contracts import BundleFile, BundleLog, IndexRows, ItemKeys, read_format
+from weir.contracts.bundle_delta import BundleDelta
+from weir.contracts.bundle_files import BundleFiles
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.feature_weights import FeatureWeights
+from weir.contracts.index_delta import apply_delta, keep_places, with_row_ids
+from weir.serving.bundle import LoadedBundle
+from weir.serving.index import AnnIndex, Device, Exact, Index, on_device, pick_gpu
+from weir.serving.layered import exact_index
+from weir.serving.memory import bundle_bytes
+from weir.serving.popular import Popular
+from weir.serving.scorer import Scorer
+from weir.serving.tower import Tower
 
 __all__ = ["Route", "assembled", "load_bundle", "warm_scorer", "warm_users"]
 
@@ -88,7 +88,7 @@ def load_bundle(
     """Read, verify and warm up one version.
 
     Where it builds on the bundle that is `served`, only the deltas since are read, and nothing of the served one is
-    changed; otherwise its whole chain is. With `places`, deltas can be taken in place afterwards (`serving.in_place`).
+    changed; otherwise its whole chain is. With `places`, deltas can be taken in place afterwards (`weir.serving.in_place`).
 
     Raises
     ------

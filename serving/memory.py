@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from contracts import BundleManifest
+from weir.contracts import BundleManifest
 
 __all__ = ["Memory", "bundle_bytes", "give_back", "index_bytes", "reading_bytes"]
 
@@ -18,7 +18,7 @@ _PER_ROW: Final = 150
 """Id, key, popularity and order of an item, beside what its files hold."""
 
 _PER_PLACE: Final = 46
-"""A row's number in its list, and its entry in the table of places (`contracts.index_delta.keep_places`)."""
+"""A row's number in its list, and its entry in the table of places (`weir.contracts.index_delta.keep_places`)."""
 
 
 @dataclass(frozen=True)

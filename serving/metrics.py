@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from contracts.catalogue import Catalogue
-from serving.bundle import LoadedBundle
-from serving.errors import RequestError
-from serving.spans import exemplar
+from weir.contracts.catalogue import Catalogue
+from weir.serving.bundle import LoadedBundle
+from weir.serving.errors import RequestError
+from weir.serving.spans import exemplar
 
 __all__ = [
     "SECONDS",

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from serving.bundle import LoadedBundle
-from serving.index import Found
+from weir.serving.bundle import LoadedBundle
+from weir.serving.index import Found
 
 __all__ = ["lists_beyond", "nearest"]
 

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from contracts import IndexRows
-from serving.index import Found
-from serving.queries import Query, Task
-from serving.spread import DEEPER, Ranked
+from weir.contracts import IndexRows
+from weir.serving.index import Found
+from weir.serving.queries import Query, Task
+from weir.serving.spread import DEEPER, Ranked
 
 __all__ = ["Plan"]
 

@@ -8,17 +8,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows, ItemKeys, SeenItems, UserKeys
-from serving.bundle import LoadedBundle
-from serving.cold import WithCold
-from serving.index import AnnIndex
-from serving.known_users import Histories, KnownUsers, nothing_known
-from serving.plan import Plan
-from serving.queries import ByHistory, ByItem, ByUser, Query, Task
-from serving.rowsets import rows_in
-from serving.said import Said
-from serving.sieve import Passing, Sieve
-from serving.vectors import QueryVectors
+from weir.contracts import IndexRows, ItemKeys, SeenItems, UserKeys
+from weir.serving.bundle import LoadedBundle
+from weir.serving.cold import WithCold
+from weir.serving.index import AnnIndex
+from weir.serving.known_users import Histories, KnownUsers, nothing_known
+from weir.serving.plan import Plan
+from weir.serving.queries import ByHistory, ByItem, ByUser, Query, Task
+from weir.serving.rowsets import rows_in
+from weir.serving.said import Said
+from weir.serving.sieve import Passing, Sieve
+from weir.serving.vectors import QueryVectors
 
 __all__ = ["Planner"]
 

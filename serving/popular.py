@@ -6,8 +6,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows
-from contracts.layers import Layers
+from weir.contracts import IndexRows
+from weir.contracts.layers import Layers
 
 __all__ = ["Popular"]
 

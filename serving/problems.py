@@ -4,8 +4,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import CorruptArtefactError
-from serving.client import RetrievalError
+from weir.contracts import CorruptArtefactError
+from weir.serving.client import RetrievalError
 
 __all__ = ["Problems"]
 

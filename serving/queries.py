@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from contracts import ItemKeys, Key
-from serving.bundle import LoadedBundle
-from serving.errors import BundleVersionNotLoadedError
-from serving.said import Features
-from serving.sieve import NO_TAGS, TagFilter
-from serving.spans import CallTrace
-from serving.spread import TagCap
+from weir.contracts import ItemKeys, Key
+from weir.serving.bundle import LoadedBundle
+from weir.serving.errors import BundleVersionNotLoadedError
+from weir.serving.said import Features
+from weir.serving.sieve import NO_TAGS, TagFilter
+from weir.serving.spans import CallTrace
+from weir.serving.spread import TagCap
 
 __all__ = ["Answer", "ByEmbedding", "ByHistory", "ByItem", "ByUser", "Hits", "Query", "Source", "Task", "joined"]
 

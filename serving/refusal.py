@@ -6,8 +6,8 @@ import grpc
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from contracts import UserError
-from serving.status import DOMAIN
+from weir.contracts import UserError
+from weir.serving.status import DOMAIN
 
 __all__ = ["RetrievalError"]
 

@@ -8,16 +8,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import MAX_ID_BYTES, ItemKeys, hash_id, hash_strings
-from serving.bundle import LoadedBundle
-from serving.config import LimitsConfig
-from serving.cost import query_costs, task_cost
-from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError, Violation
-from serving.features import feature_values, features_of
-from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
-from serving.sieve import NO_TAGS, TagFilter
-from serving.spread import TagCap
+from weir.contracts import MAX_ID_BYTES, ItemKeys, hash_id, hash_strings
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import LimitsConfig
+from weir.serving.cost import query_costs, task_cost
+from weir.serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError, Violation
+from weir.serving.features import feature_values, features_of
+from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
+from weir.serving.sieve import NO_TAGS, TagFilter
+from weir.serving.spread import TagCap
 
 __all__ = ["DEFAULT_K", "MAX_VIOLATIONS", "embed_task", "item_ids", "retrieve_task", "wrong_length"]
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from contracts import IndexRows
-from serving.bundle import LoadedBundle
-from serving.plan import Plan
-from serving.scorer import Floats
-from serving.spread import Ranked
+from weir.contracts import IndexRows
+from weir.serving.bundle import LoadedBundle
+from weir.serving.plan import Plan
+from weir.serving.scorer import Floats
+from weir.serving.spread import Ranked
 
 __all__ = ["rescored"]
 

@@ -7,11 +7,11 @@ from typing import Final
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from contracts import MAX_ID_BYTES
-from serving.bundle import LoadedBundle
-from serving.config import ServingConfig
-from serving.queries import Hits
+from weir.contracts import MAX_ID_BYTES
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import ServingConfig
+from weir.serving.queries import Hits
 
 __all__ = ["embed_response", "info_response", "retrieve_response"]
 

@@ -2,7 +2,7 @@
 
 Items that a query leaves out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with
 few of them that costs less than a selector inside the index, and it works with every kind of index. What a filter does
-not let pass, or what is not available, is never fetched (`serving.filtered`).
+not let pass, or what is not available, is never fetched (`weir.serving.filtered`).
 """
 
 import time
@@ -18,22 +18,22 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from contracts import IndexRows, ItemKeys
-from contracts.ascending import ascending
-from serving.bundle import LoadedBundle
-from serving.filtered import FilteredSearch
-from serving.index import Found
-from serving.known_users import Histories
-from serving.nearest import lists_beyond, nearest
-from serving.plan import Plan
-from serving.planning import Planner
-from serving.queries import Answer, Hits, Task
-from serving.rescoring import rescored
-from serving.rowsets import rowset
-from serving.sieve import NO_TAGS, Passing, Sieve
-from serving.spans import BatchTimes
-from serving.spread import Ranked, Spread
-from serving.tagged import TaggedRows
+from weir.contracts import IndexRows, ItemKeys
+from weir.contracts.ascending import ascending
+from weir.serving.bundle import LoadedBundle
+from weir.serving.filtered import FilteredSearch
+from weir.serving.index import Found
+from weir.serving.known_users import Histories
+from weir.serving.nearest import lists_beyond, nearest
+from weir.serving.plan import Plan
+from weir.serving.planning import Planner
+from weir.serving.queries import Answer, Hits, Task
+from weir.serving.rescoring import rescored
+from weir.serving.rowsets import rowset
+from weir.serving.sieve import NO_TAGS, Passing, Sieve
+from weir.serving.spans import BatchTimes
+from weir.serving.spread import Ranked, Spread
+from weir.serving.tagged import TaggedRows
 
 __all__ = ["FEW", "Retriever"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from contracts import IndexRows
+from weir.contracts import IndexRows
 
 __all__ = ["NO_ROWS", "bits_of", "rows_in", "rowset"]
 

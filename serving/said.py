@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import columns
-from contracts.feature_weights import FeatureWeights
-from contracts.features import CATEGORICAL_TYPE, DENSE_TYPE
+from weir.contracts import columns
+from weir.contracts.feature_weights import FeatureWeights
+from weir.contracts.features import CATEGORICAL_TYPE, DENSE_TYPE
 
 __all__ = ["NO_FEATURES", "Features", "Said", "said_in", "values_in"]
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows
-from serving.index import Exact
-from serving.tower import session
+from weir.contracts import IndexRows
+from weir.serving.index import Exact
+from weir.serving.tower import session
 
 __all__ = ["Scorer"]
 
@@ -21,7 +21,7 @@ _PAIRS: Final = 1 << 16
 
 
 class Scorer:
-    """Runs ``scorer.onnx`` (`contracts.bundle_manifest.BundleFile`), in so many `threads`.
+    """Runs ``scorer.onnx`` (`weir.contracts.bundle_manifest.BundleFile`), in so many `threads`.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The server process: bundle and histories from the store, answers over gRPC and HTTP, metrics beside it.
 
 `serve` listens, opens the histories, loads the promoted bundle, follows the store until SIGTERM, and drains. The event
-loop parses and answers; one thread (`serving.batcher`) runs tower and search; others follow the store.
+loop parses and answers; one thread (`weir.serving.batcher`) runs tower and search; others follow the store.
 """
 
 import asyncio
@@ -19,38 +19,38 @@ import uvloop
 from grpc_health.v1 import health, health_pb2
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import Store
-from contracts.exposition import exposed
-from serving.access_log import AccessLog
-from serving.batcher import Batcher
-from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
-from serving.config import ServingConfig
-from serving.followers import Bundles, Followers
-from serving.fronts import SERVICE, Around, Behind, Fronts
-from serving.histories import FollowedHistories
-from serving.index import pick_gpu
-from serving.interceptor import MetricsInterceptor
-from serving.kernels import warn_of_old_kernel
-from serving.listeners import open_to_probes
-from serving.metrics import CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
-from serving.native.answering import Answering
-from serving.native.collected import shown_together
-from serving.native.compiled import compiled
-from serving.native.front import NativeFront
-from serving.native.plain import PlainRetriever
-from serving.open_files import allow_files
-from serving.queries import Answer, Task
-from serving.retriever import Retriever
-from serving.served.lists import ServedLists
-from serving.served.writer import ServedWriter
-from serving.stopping import all_ended, first_of, stop_signal
-from serving.variants.lines import Lines, bundles_of, check_roles
-from serving.variants.split import only
+from weir.contracts import Store
+from weir.contracts.exposition import exposed
+from weir.serving.access_log import AccessLog
+from weir.serving.batcher import Batcher
+from weir.serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
+from weir.serving.config import ServingConfig
+from weir.serving.followers import Bundles, Followers
+from weir.serving.fronts import SERVICE, Around, Behind, Fronts
+from weir.serving.histories import FollowedHistories
+from weir.serving.index import pick_gpu
+from weir.serving.interceptor import MetricsInterceptor
+from weir.serving.kernels import warn_of_old_kernel
+from weir.serving.listeners import open_to_probes
+from weir.serving.metrics import CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
+from weir.serving.native.answering import Answering
+from weir.serving.native.collected import shown_together
+from weir.serving.native.compiled import compiled
+from weir.serving.native.front import NativeFront
+from weir.serving.native.plain import PlainRetriever
+from weir.serving.open_files import allow_files
+from weir.serving.queries import Answer, Task
+from weir.serving.retriever import Retriever
+from weir.serving.served.lists import ServedLists
+from weir.serving.served.writer import ServedWriter
+from weir.serving.stopping import all_ended, first_of, stop_signal
+from weir.serving.variants.lines import Lines, bundles_of, check_roles
+from weir.serving.variants.split import only
 
 if TYPE_CHECKING:
-    from serving.processes.member import Member
-    from serving.shared.reader import SharedHistories
-    from serving.tracing import Traces
+    from weir.serving.processes.member import Member
+    from weir.serving.shared.reader import SharedHistories
+    from weir.serving.tracing import Traces
 
 __all__ = ["Server", "prepare", "serve"]
 
@@ -80,7 +80,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return; `files` say what is known of items beside the store.
 
-    With `config.processes` above 1, others answer (`serving.processes.parent`). Raises `ValueError` where these would
+    With `config.processes` above 1, others answer (`weir.serving.processes.parent`). Raises `ValueError` where these would
     have to share a GPU, or answer from two bundles, and `VariantError` where the roles of the `variants` are not clear.
     """
     files = files or CatalogueFiles()
@@ -94,7 +94,7 @@ def serve(
         raise ValueError(
             f"{config.processes} processes answer from one bundle: with variants set serving.processes = 1"
         )
-    from serving.processes.parent import Parent  # noqa: PLC0415 - it imports this module for the others
+    from weir.serving.processes.parent import Parent  # noqa: PLC0415 - it imports this module for the others
 
     if config.device == "gpu":
         raise ValueError(f"{config.processes} processes cannot search on one GPU: set device = 'cpu' or processes = 1")
@@ -189,14 +189,14 @@ class Server:
         config, metrics = self.config, HistoryMetrics(self.registry)
         if config.histories == "files":
             return FollowedHistories(self.store, metrics, config.cache)
-        from serving.shared.reader import SharedHistories  # noqa: PLC0415 - the client of Redis is an extra
+        from weir.serving.shared.reader import SharedHistories  # noqa: PLC0415 - the client of Redis is an extra
 
         return SharedHistories(self.store, metrics, config.histories, config.histories_timeout_seconds)
 
     def _traces(self) -> "Traces | None":
         if self.config.tracing.endpoint is None:
             return None
-        from serving.tracing import Traces  # noqa: PLC0415 - OpenTelemetry is an extra
+        from weir.serving.tracing import Traces  # noqa: PLC0415 - OpenTelemetry is an extra
 
         return Traces(self.config.tracing)
 

@@ -11,26 +11,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NoReturn, TypeVar
 
-from serving.access_log import note
-from serving.admission import Admission
-from serving.aside import Aside
-from serving.batcher import Batcher
-from serving.bundle import LoadedBundle
-from serving.config import ServingConfig
-from serving.cost import parts_of
-from serving.ending import is_over
-from serving.errors import DeadlinePassedError, NoBundleError, RequestError
-from serving.lanes import Outcome
-from serving.metrics import RequestMetrics
-from serving.queries import Answer, Task, joined
-from serving.requests import embed_task, item_ids, retrieve_task
-from serving.responses import embed_response, info_response, retrieve_response
-from serving.served.lists import ServedLists
-from serving.spans import call_trace
-from serving.status import DETAILS_KEY, code_of, details_of
-from serving.variants.split import Request, only
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.access_log import note
+from weir.serving.admission import Admission
+from weir.serving.aside import Aside
+from weir.serving.batcher import Batcher
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import ServingConfig
+from weir.serving.cost import parts_of
+from weir.serving.ending import is_over
+from weir.serving.errors import DeadlinePassedError, NoBundleError, RequestError
+from weir.serving.lanes import Outcome
+from weir.serving.metrics import RequestMetrics
+from weir.serving.queries import Answer, Task, joined
+from weir.serving.requests import embed_task, item_ids, retrieve_task
+from weir.serving.responses import embed_response, info_response, retrieve_response
+from weir.serving.served.lists import ServedLists
+from weir.serving.spans import call_trace
+from weir.serving.status import DETAILS_KEY, code_of, details_of
+from weir.serving.variants.split import Request, only
 
 __all__ = ["RetrievalService"]
 

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from contracts import IndexRows, ItemKeys
-from contracts.bundle_rows import BundleRows
-from serving.rowsets import NO_ROWS, bits_of, rows_in, rowset
-from serving.tagged import TaggedRows
+from weir.contracts import IndexRows, ItemKeys
+from weir.contracts.bundle_rows import BundleRows
+from weir.serving.rowsets import NO_ROWS, bits_of, rows_in, rowset
+from weir.serving.tagged import TaggedRows
 
 __all__ = ["NO_TAGS", "Passing", "Sieve", "TagFilter"]
 

@@ -1,6 +1,6 @@
 """What the core knows of traces: whether the call that it answers is traced, and whom to tell of a batch.
 
-It needs no tracing library; `serving.tracing` has the spans.
+It needs no tracing library; `weir.serving.tracing` has the spans.
 """
 
 from collections.abc import Sequence

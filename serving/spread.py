@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from contracts import IndexRows
-from contracts.bundle_rows import BundleRows
-from serving.rowsets import NO_ROWS, rowset
-from serving.tagged import TaggedRows
+from weir.contracts import IndexRows
+from weir.contracts.bundle_rows import BundleRows
+from weir.serving.rowsets import NO_ROWS, rowset
+from weir.serving.tagged import TaggedRows
 
 __all__ = ["DEEPER", "Ranked", "Spread", "TagCap"]
 

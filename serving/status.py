@@ -7,7 +7,7 @@ from google.protobuf.any_pb2 import Any
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
-from serving.access.errors import (
+from weir.serving.access.errors import (
     CallRateError,
     KeysNotLoadedError,
     NotAllowedError,
@@ -18,7 +18,7 @@ from serving.access.errors import (
     TokenMissingError,
     TokenNotYetValidError,
 )
-from serving.errors import (
+from weir.serving.errors import (
     BundleVersionNotLoadedError,
     DeadlinePassedError,
     InvalidRequestError,

@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap
 
-from contracts import PADDING_KEY, IndexRows, ItemKeys
-from contracts.ascending import ascending
-from contracts.bundle_rows import BundleRows
-from contracts.catalogue import ALWAYS, Catalogue
-from serving.rowsets import NO_ROWS, rowset
+from weir.contracts import PADDING_KEY, IndexRows, ItemKeys
+from weir.contracts.ascending import ascending
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.catalogue import ALWAYS, Catalogue
+from weir.serving.rowsets import NO_ROWS, rowset
 
 if TYPE_CHECKING:
-    from serving.cold import ColdItems
+    from weir.serving.cold import ColdItems
 
 __all__ = ["Limited", "TaggedRows", "moved_rows"]
 

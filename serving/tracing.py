@@ -20,9 +20,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, Tr
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from serving.config import TracingConfig
-from serving.ending import Ending
-from serving.spans import BatchTimes, call_trace
+from weir.serving.config import TracingConfig
+from weir.serving.ending import Ending
+from weir.serving.spans import BatchTimes, call_trace
 
 __all__ = ["Traces"]
 

@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows
-from serving.bundle import LoadedBundle
-from serving.queries import ByEmbedding
+from weir.contracts import IndexRows
+from weir.serving.bundle import LoadedBundle
+from weir.serving.queries import ByEmbedding
 
 __all__ = ["QueryVectors"]
 

@@ -9,9 +9,9 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows
-from serving.index import AnnIndex, Exact, ExactIndex, Found
-from serving.sieve import Passing
+from weir.contracts import IndexRows
+from weir.serving.index import AnnIndex, Exact, ExactIndex, Found
+from weir.serving.sieve import Passing
 
 __all__ = ["COMPARED", "GATHERED", "LEAST", "Depth", "Lists", "Visit", "nothing"]
 

@@ -9,15 +9,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from contracts import BundleLog, CorruptArtefactError, EventClock, Store
-from contracts.variants import MAIN, log_of
-from serving.bundle import LoadedBundle
-from serving.in_place import Change, DamagedIndexError, DeltaPolicy
-from serving.index import Device, pick_gpu
-from serving.loading import Route
-from serving.memory import Memory, reading_bytes
-from serving.metrics import BundleMetrics
-from serving.problems import Problems
+from weir.contracts import BundleLog, CorruptArtefactError, EventClock, Store
+from weir.contracts.variants import MAIN, log_of
+from weir.serving.bundle import LoadedBundle
+from weir.serving.in_place import Change, DamagedIndexError, DeltaPolicy
+from weir.serving.index import Device, pick_gpu
+from weir.serving.loading import Route
+from weir.serving.memory import Memory, reading_bytes
+from weir.serving.metrics import BundleMetrics
+from weir.serving.problems import Problems
 
 __all__ = ["BundleWatcher"]
 
@@ -29,9 +29,9 @@ class BundleWatcher:
     """Holds the served bundle in `bundle`; readers take the reference once per request. `promoted` is the one to serve.
 
     `variant` is the line that is followed, and `beside` says how many bytes the bundle of another one takes. `between`
-    runs a change while nothing is searched (`serving.batcher.Batcher.between`). `describe` prepares a version that
-    follows another one before it answers (`serving.catalogue.CatalogueFollower.describe`). Where other processes answer
-    (`serving.processes`), `share` brings a version to them and returns it as they have it, and `drop` takes it from
+    runs a change while nothing is searched (`weir.serving.batcher.Batcher.between`). `describe` prepares a version that
+    follows another one before it answers (`weir.serving.catalogue.CatalogueFollower.describe`). Where other processes answer
+    (`weir.serving.processes`), `share` brings a version to them and returns it as they have it, and `drop` takes it from
     them.
 
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never

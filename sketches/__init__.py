@@ -3,16 +3,16 @@
 Imports nothing of the other packages. Keys are int64 arrays (``xxh3_64`` of an id), weights float64.
 """
 
-from sketches.bank import FrequencyBank
-from sketches.count_min import CountMinSketch
-from sketches.distinct import DistinctCounter
-from sketches.drift import Counted, head_distance, jensen_shannon, unseen_share
-from sketches.exact import ExactCounter
-from sketches.gap import GapEstimator
-from sketches.health import Health, health, log_q_error, parameters
-from sketches.loading import load
-from sketches.protocol import FrequencyEstimator
-from sketches.view import FrequencyView, merge_fading
+from weir.sketches.bank import FrequencyBank
+from weir.sketches.count_min import CountMinSketch
+from weir.sketches.distinct import DistinctCounter
+from weir.sketches.drift import Counted, head_distance, jensen_shannon, unseen_share
+from weir.sketches.exact import ExactCounter
+from weir.sketches.gap import GapEstimator
+from weir.sketches.health import Health, health, log_q_error, parameters
+from weir.sketches.loading import load
+from weir.sketches.protocol import FrequencyEstimator
+from weir.sketches.view import FrequencyView, merge_fading
 
 __all__ = [
     "CountMinSketch",

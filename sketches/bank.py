@@ -1,6 +1,6 @@
 """Frequencies under drift, with events as the clock: one conservative count-min sketch per half-life.
 
-For each key the bank takes the longest half-life that can be trusted (`sketches.half_lives`).
+For each key the bank takes the longest half-life that can be trusted (`weir.sketches.half_lives`).
 """
 
 import struct
@@ -12,12 +12,12 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
-from sketches.codec import Frame, Kind, decode, encode
-from sketches.count_min import CountMinSketch
-from sketches.half_lives import agreed
-from sketches.hashing import HASH_NAME
-from sketches.protocol import FrequencyEstimator, combinable, log_probability
+from weir.sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
+from weir.sketches.codec import Frame, Kind, decode, encode
+from weir.sketches.count_min import CountMinSketch
+from weir.sketches.half_lives import agreed
+from weir.sketches.hashing import HASH_NAME
+from weir.sketches.protocol import FrequencyEstimator, combinable, log_probability
 
 _PARAMS: Final = struct.Struct("<QIIQ")
 _SPREAD: Final = 0.5

@@ -30,12 +30,12 @@ from typing import Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
-from sketches.codec import Frame, Kind, decode, encode, pack_cells, unpack_cells
-from sketches.hashing import HASH_NAME, RowHash, Slots, sum_by_key
-from sketches.protocol import FrequencyEstimator, combinable
-from sketches.sizing import smallest
-from sketches.total import Total
+from weir.sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
+from weir.sketches.codec import Frame, Kind, decode, encode, pack_cells, unpack_cells
+from weir.sketches.hashing import HASH_NAME, RowHash, Slots, sum_by_key
+from weir.sketches.protocol import FrequencyEstimator, combinable
+from weir.sketches.sizing import smallest
+from weir.sketches.total import Total
 
 _PARAMS: Final = struct.Struct("<QIB3xQd16s")
 _CELL_LIMIT: Final = 1 << 32
@@ -90,7 +90,7 @@ class CountMinSketch(FrequencyEstimator):
         ``log_q_error``, in any order of events, however they are cut into batches, and after merging: for every
         stream of up to ``distinct`` keys, or, with ``counts``, for streams whose counts are distributed like these. A
         conservative sketch stays well below it (2 to 6 times on real logs), because no order of events is assumed.
-        `sketches.sizing` says why.
+        `weir.sketches.sizing` says why.
 
         Parameters
         ----------

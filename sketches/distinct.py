@@ -6,9 +6,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import as_keys
-from sketches.codec import Frame, Kind, decode, encode
-from sketches.hashing import fmix64
+from weir.sketches.arrays import as_keys
+from weir.sketches.codec import Frame, Kind, decode, encode
+from weir.sketches.hashing import fmix64
 
 _HASH_NAME: Final = "fmix64"
 _PARAMS: Final = struct.Struct("<B7x")
@@ -59,7 +59,7 @@ class DistinctCounter:
         self._sketch.merge(other._sketch)
 
     def to_bytes(self) -> bytes:
-        """Return the registers in the format of `sketches.codec`."""
+        """Return the registers in the format of `weir.sketches.codec`."""
         return encode(Frame(Kind.DISTINCT, _HASH_NAME, _PARAMS.pack(self.p), self._sketch.reg.tobytes()))
 
     @classmethod

@@ -11,11 +11,11 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
-from sketches.codec import Frame, Kind, decode, encode
-from sketches.hashing import Slots, fmix64, sum_by_key
-from sketches.protocol import FrequencyEstimator, combinable
-from sketches.total import Total
+from weir.sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
+from weir.sketches.codec import Frame, Kind, decode, encode
+from weir.sketches.hashing import Slots, fmix64, sum_by_key
+from weir.sketches.protocol import FrequencyEstimator, combinable
+from weir.sketches.total import Total
 
 _HASH_NAME: Final = "none"
 _PARAMS: Final = struct.Struct("<Q16s")

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Floats
+from weir.sketches.arrays import Floats
 
 __all__ = ["Choice", "agreed", "choose", "longest_agreeing", "to_longest"]
 

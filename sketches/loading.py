@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from sketches.bank import FrequencyBank
-from sketches.codec import Kind, decode
-from sketches.count_min import CountMinSketch
-from sketches.exact import ExactCounter
-from sketches.gap import GapEstimator
-from sketches.protocol import FrequencyEstimator
+from weir.sketches.bank import FrequencyBank
+from weir.sketches.codec import Kind, decode
+from weir.sketches.count_min import CountMinSketch
+from weir.sketches.exact import ExactCounter
+from weir.sketches.gap import GapEstimator
+from weir.sketches.protocol import FrequencyEstimator
 
 _READERS: Final[dict[Kind, type[FrequencyEstimator]]] = {
     Kind.COUNT_MIN: CountMinSketch,

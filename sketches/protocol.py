@@ -6,7 +6,7 @@ from typing import Protocol, Self, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Floats
+from weir.sketches.arrays import Floats
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ class FrequencyEstimator(Protocol):
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """Return the estimator in the little-endian format of `sketches.codec`, the same on every platform."""
+        """Return the estimator in the little-endian format of `weir.sketches.codec`, the same on every platform."""
 
     @classmethod
     @abstractmethod

@@ -4,7 +4,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from sketches.arrays import Floats
+from weir.sketches.arrays import Floats
 
 _HIGH_BITS: Final = 20
 _LOW_BITS: Final = 30

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sketches.arrays import Floats, Keys
-from sketches.half_lives import Choice, agreed, choose, to_longest
-from sketches.loading import load
-from sketches.protocol import FrequencyEstimator
+from weir.sketches.arrays import Floats, Keys
+from weir.sketches.half_lives import Choice, agreed, choose, to_longest
+from weir.sketches.loading import load
+from weir.sketches.protocol import FrequencyEstimator
 
 __all__ = ["DecayedSketch", "FrequencyView", "merge_fading"]
 
@@ -38,7 +38,7 @@ class FrequencyView:
     """Decayed counts: an event at time t weighs ``2 ** (-(time_ms - t) / half-life)``.
 
     With several half-lives (ascending), each key is counted with the longest whose rate agrees with the rates of all
-    shorter ones (`sketches.half_lives`): steady keys by a long memory, which is precise, and those that change by a
+    shorter ones (`weir.sketches.half_lives`): steady keys by a long memory, which is precise, and those that change by a
     short one, which is up to date. `FrequencyBank` does the same where events, not seconds, are the clock.
     """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contracts import Store
+from weir.contracts import Store
 
 __all__ = ["KilledError", "killed_at"]
 

@@ -15,12 +15,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
-from trainer.ranks.meeting import RENDEZVOUS
+from weir.trainer.ranks.meeting import RENDEZVOUS
 
 __all__ = ["lines_of_ranks", "run_on_ranks"]
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["trainer.train"])
+_FORKS.set_forkserver_preload(["weir.trainer.train"])
 
 
 def run_on_ranks(ranks: int, script: Path, *arguments: str, seconds: float = 100) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAZY = ["pipelines", "trainer", "trainer.export", "serving", "serving.monitor", "weir"]
+LAZY = ["pipelines", "trainer", "weir.trainer.export", "serving", "weir.serving.monitor", "weir"]
 FACES = ["contracts", "logs", "sketches", *LAZY]
 HEAVY = {"apache_beam", "faiss", "grpc", "numpy", "onnx", "onnxruntime", "pyarrow", "pydantic", "torch"}
 
@@ -45,14 +45,14 @@ def test_a_package_alone_loads_no_library(name: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("from trainer import TrainerConfig", {"torch", "onnx"}),
-        ("from trainer.export.tracing import tracing_of", {"torch", "onnx"}),
-        ("from trainer import read_interactions", {"apache_beam", "grpc"}),
-        ("from pipelines import PipelineConfig", {"apache_beam"}),
-        ("from serving import ServingConfig", {"grpc", "faiss", "onnxruntime"}),
-        ("from serving import RetrievalClient", {"faiss", "onnxruntime", "torch"}),
+        ("from weir.trainer import TrainerConfig", {"torch", "onnx"}),
+        ("from weir.trainer.export.tracing import tracing_of", {"torch", "onnx"}),
+        ("from weir.trainer import read_interactions", {"apache_beam", "grpc"}),
+        ("from weir.pipelines import PipelineConfig", {"apache_beam"}),
+        ("from weir.serving import ServingConfig", {"grpc", "faiss", "onnxruntime"}),
+        ("from weir.serving import RetrievalClient", {"faiss", "onnxruntime", "torch"}),
         ("import weir.client", {"apache_beam", "faiss", "onnx", "onnxruntime", "torch"}),
-        ("from serving.monitor import MonitorConfig", {"grpc"}),
+        ("from weir.serving.monitor import MonitorConfig", {"grpc"}),
         ("from weir import load_settings", {"apache_beam", "faiss", "grpc", "torch"}),
         ("import contracts, sketches", {"apache_beam", "faiss", "grpc", "torch"}),
     ],

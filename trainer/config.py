@@ -6,14 +6,14 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from contracts.errors import in_one_line
-from contracts.models import FrozenModel
-from contracts.variants import MAIN, VariantError, VariantName
-from trainer.features_config import FeaturesConfig
-from trainer.loss_config import LOSSES, LossConfig, NegativesConfig
-from trainer.optimizer_config import OptimizerConfig
-from trainer.rescoring_config import RescoringConfig
-from trainer.tower_config import TowerConfig, kinds
+from weir.contracts.errors import in_one_line
+from weir.contracts.models import FrozenModel
+from weir.contracts.variants import MAIN, VariantError, VariantName
+from weir.trainer.features_config import FeaturesConfig
+from weir.trainer.loss_config import LOSSES, LossConfig, NegativesConfig
+from weir.trainer.optimizer_config import OptimizerConfig
+from weir.trainer.rescoring_config import RescoringConfig
+from weir.trainer.tower_config import TowerConfig, kinds
 
 __all__ = [
     "EARLIER",
@@ -72,7 +72,7 @@ EARLIER: Final[dict[str, object]] = {
 
 
 class TrainerConfig(FrozenModel):
-    """Settings of `trainer.train.train`."""
+    """Settings of `weir.trainer.train.train`."""
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="every random draw derives from it and the position")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes a GPU where there is one")

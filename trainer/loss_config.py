@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 
 from pydantic import AliasChoices, Field, model_validator
 
-from contracts.models import FrozenModel
+from weir.contracts.models import FrozenModel
 
 __all__ = ["LOSSES", "LossConfig", "LossKind", "LossNeeds", "NegativesConfig"]
 
@@ -26,7 +26,7 @@ only. ``batch``: the batch's positives, with their densities. ``grid``: the batc
 class LossNeeds:
     """One line of `LOSSES`.
 
-    `function` is ``module:function`` in `trainer.losses`; it takes `LossInputs` and the settings of the trainer and
+    `function` is ``module:function`` in `weir.trainer.losses`; it takes `LossInputs` and the settings of the trainer and
     returns losses (b,). A step builds what is asked for here, and nothing else: `negatives`, their `log_q`, further
     positives of each row's user, the `population` of the label matrix, and how often each user occurs in the stream.
     A loss that `weighs` shared negatives gets each item once, with the number of its columns.
@@ -103,7 +103,7 @@ class NegativesConfig(FrozenModel):
     exposed_weight: float = Field(default=1.0, gt=0, description="weight of that term against the loss")
     mask_history: bool = Field(default=True, description="never use a user's own recent items as negatives")
     correction: Literal["none", "standard", "improved"] = Field(
-        default="improved", description="log Q correction; see trainer.losses.sampled_softmax"
+        default="improved", description="log Q correction; see weir.trainer.losses.sampled_softmax"
     )
     density: Literal["mixture", "unigram"] = Field(
         default="mixture", description="log Q of mixed negatives: that of the whole pool, or the in-batch one for all"
@@ -117,7 +117,7 @@ class NegativesConfig(FrozenModel):
 
 
 class LossConfig(FrozenModel):
-    """The loss and its settings; the functions of `trainer.losses` say what each setting means."""
+    """The loss and its settings; the functions of `weir.trainer.losses` say what each setting means."""
 
     kind: LossKind = Field(default="sampled_softmax", description="docs/losses.md says which to choose")
     calibration: float = Field(default=0.75, ge=0, le=1, description="gbce: 0 is bce, 1 aims at probabilities")

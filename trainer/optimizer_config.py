@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from contracts.models import FrozenModel
+from weir.contracts.models import FrozenModel
 
 __all__ = ["OptimizerConfig"]
 

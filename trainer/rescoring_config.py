@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from contracts.models import FrozenModel
+from weir.contracts.models import FrozenModel
 
 __all__ = ["RescoringConfig"]
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from contracts.models import FrozenModel
+from weir.contracts.models import FrozenModel
 
 __all__ = ["TOWERS", "TowerClass", "TowerConfig", "TowerKind", "kinds"]
 
 
 class TowerClass(NamedTuple):
-    """One line of `TOWERS`: the ``module:class`` in `trainer.towers`, and whether each user has a vector of their own.
+    """One line of `TOWERS`: the ``module:class`` in `weir.trainer.towers`, and whether each user has a vector of their own.
 
     A tower that knows users needs a closed set of them: it trains offline, from pairs, and not in a stream.
     """
@@ -30,7 +30,7 @@ TOWERS: Final = {
     "hstu": TowerClass("hstu:Hstu"),
     "mean_pooling": TowerClass("mean_pooling:MeanPooling"),
     "matrix_factorisation": TowerClass("matrix_factorisation:MatrixFactorisation", knows_users=True),
-    # Of vectors that `trainer.towers.lightgcn` has propagated.
+    # Of vectors that `weir.trainer.towers.lightgcn` has propagated.
     "lightgcn": TowerClass("matrix_factorisation:MatrixFactorisation", knows_users=True),
 }
 

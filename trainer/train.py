@@ -11,20 +11,20 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
-from contracts import Store, WindowLog
-from contracts.exposition import exposed
-from contracts.variants import MAIN, line_of
-from trainer.config import TrainerConfig
-from trainer.export.beside import none_left
-from trainer.export.exporter import Exporter
-from trainer.ranks.leaving import is_left_to_others, require_asked
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import ProgressObserver, TrainProgress, TrainSummary
-from trainer.stream.windows import StopSignal, windows
+from weir.contracts import Store, WindowLog
+from weir.contracts.exposition import exposed
+from weir.contracts.variants import MAIN, line_of
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.beside import none_left
+from weir.trainer.export.exporter import Exporter
+from weir.trainer.ranks.leaving import is_left_to_others, require_asked
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver, TrainProgress, TrainSummary
+from weir.trainer.stream.windows import StopSignal, windows
 
 __all__ = ["train"]
 

@@ -3,9 +3,9 @@
 It needs the extra `client` only, and loads no other part of weir.
 """
 
-from serving.access.config import ClientConfig
-from serving.aio import AsyncRetrievalClient
-from serving.client import (
+from weir.serving.access.config import ClientConfig
+from weir.serving.aio import AsyncRetrievalClient
+from weir.serving.client import (
     Hits,
     Info,
     Retrieval,

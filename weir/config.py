@@ -23,14 +23,14 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as PydanticSettingsError
 
-from contracts import UserError
-from pipelines.config import PipelineConfig
-from pipelines.stream.config import StreamConfig
-from serving.access.config import ClientConfig
-from serving.config import ServingConfig
-from serving.monitor.config import MonitorConfig
-from serving.shared.config import FollowerConfig
-from trainer.config import TrainerConfig
+from weir.contracts import UserError
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.stream.config import StreamConfig
+from weir.serving.access.config import ClientConfig
+from weir.serving.config import ServingConfig
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.shared.config import FollowerConfig
+from weir.trainer.config import TrainerConfig
 
 __all__ = ["Settings", "SettingsError", "assignments", "load_settings", "put"]
 

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 from pydantic import Field
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from contracts import BundleFile, CorruptArtefactError, EventClock, LogState, Store, columns
-from contracts.models import FrozenModel
-from contracts.variants import champions_log, log_of_version
-from logs import is_topic
-from pipelines.config import PipelineConfig
-from serving.asking import Features
-from serving.client import RetrievalClient, by_item, by_user
+from weir.contracts import BundleFile, CorruptArtefactError, EventClock, LogState, Store, columns
+from weir.contracts.models import FrozenModel
+from weir.contracts.variants import champions_log, log_of_version
+from weir.pipelines.config import PipelineConfig
+from weir.readers import is_topic
+from weir.serving.asking import Features
+from weir.serving.client import RetrievalClient, by_item, by_user
 
 __all__ = ["Answer", "AppendedEvent", "Asker", "Change", "Hit", "WantedTags", "append_event"]
 

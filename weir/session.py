@@ -15,8 +15,8 @@ from rich.console import Console
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from contracts import Store
     from weir.config import Settings
+    from weir.contracts import Store
 
 __all__ = ["REMEMBERED", "Session", "open_session", "remembered"]
 
@@ -69,8 +69,8 @@ def open_session(
     base
         What replaces the defaults; None: the settings remembered in the store.
     """
-    from contracts import Store
     from weir.config import SettingsError, assignments, load_settings, put
+    from weir.contracts import Store
 
     overrides, malformed = assignments(assign or ())
     for path, value in {"store": store, **(flags or {})}.items():
@@ -97,7 +97,7 @@ def remembered(store: "Store") -> dict[str, Any]:
     """Return the settings of the last `weir up` on a store, nested; nothing where there was none."""
     from pydantic_core import from_json
 
-    from contracts import CorruptArtefactError
+    from weir.contracts import CorruptArtefactError
 
     try:
         found = from_json(store.read(REMEMBERED))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from trainer.offline.evaluator import Difference
+    from weir.trainer.offline.evaluator import Difference
 
 __all__ = ["SMALL_LOG", "against", "against_all", "judgement", "too_small", "wilson"]
 

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
-from contracts import UserError
 from deploy.cluster_check.checks import Checks
 from deploy.cluster_check.kubectl import Kubectl
+from weir.contracts import UserError
 
 __all__ = ["app"]
 

@@ -13,7 +13,7 @@ from typing import Final
 from deploy.cluster_check.kubectl import ClusterError, Kubectl
 from deploy.monitoring.build import groups
 from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, asked
-from serving.client import RetrievalClient, RetrievalError, by_user
+from weir.serving.client import RetrievalClient, RetrievalError, by_user
 
 __all__ = ["Checks", "needed_series", "unseen"]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Final
 
-from contracts import UserError
+from weir.contracts import UserError
 
 __all__ = ["ClusterError", "Kubectl"]
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from serving.client import RetrievalClient, RetrievalError, by_user
+from weir.serving.client import RetrievalClient, RetrievalError, by_user
 
 CALLERS = 4
 TARGET = "dns:///weir-serving:50051"

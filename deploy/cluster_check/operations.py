@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from contracts import UserError
 from deploy.cluster_check.checks import Checks
 from deploy.cluster_check.kubectl import ClusterError, Kubectl
 from deploy.cluster_check.under_load import loaded
+from weir.contracts import UserError
 
 __all__ = ["OPERATIONS", "app"]
 
@@ -249,7 +249,7 @@ class Operations:
 
     def _served(self) -> str:
         script = (
-            "from serving.client import RetrievalClient; c = RetrievalClient('dns:///weir-serving:50051');"
+            "from weir.serving.client import RetrievalClient; c = RetrievalClient('dns:///weir-serving:50051');"
             " print(c.info().bundle_version)"
         )
         return self.kubectl("exec", "deployment/weir-monitor", "--", "python", "-c", script).strip()

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from contracts import UserError
 from deploy.engines.fetch import fetch, missing_tools
 from deploy.engines.flink import job_manager, job_server, task_manager
 from deploy.engines.kafka import broker
 from deploy.engines.pool import worker_pool
 from deploy.engines.processes import Service, start, stop
 from deploy.engines.settings import EngineSettings
+from weir.contracts import UserError
 
 __all__ = ["app", "services"]
 

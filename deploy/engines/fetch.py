@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from contracts import UserError
 from deploy.engines.settings import HERE, EngineSettings
+from weir.contracts import UserError
 
 __all__ = ["FetchError", "fetch", "is_fetched", "maven", "missing_tools"]
 

@@ -15,7 +15,7 @@ def worker_pool(settings: EngineSettings) -> Service:
     return Service(
         name="worker-pool",
         folder=settings.folder,
-        command=[sys.executable, "-m", "pipelines.stream.worker_pool", f"{HOST}:{settings.pool_port}"],
+        command=[sys.executable, "-m", "weir.pipelines.stream.worker_pool", f"{HOST}:{settings.pool_port}"],
         ports={settings.pool_port: "ENGINES_POOL_PORT"},
         answers=lambda: is_listening(settings.pool_port),
         environment={

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay, wait_fixed
 
-from contracts import UserError
 from deploy.engines.settings import HOST
+from weir.contracts import UserError
 from weir.up.ports import is_free
 
 __all__ = ["EngineError", "Service", "is_listening", "start", "stop"]

@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import yaml
 
-from contracts import BundleFile, BundleLog, Store
 from deploy.monitoring.producer import Producer
 from deploy.monitoring.prometheus import HERE, JOBS, Prometheus, asked, is_installed, running
-from serving.client import RetrievalClient, RetrievalError, by_user
+from weir.contracts import BundleFile, BundleLog, Store
 from weir.demo.generator import GENERATED
+from weir.serving.client import RetrievalClient, RetrievalError, by_user
 
 __all__ = ["empty_queries", "is_rare", "weir_up"]
 

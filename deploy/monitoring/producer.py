@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from contracts import Store
+from weir.contracts import Store
 from weir.demo.generator import GeneratorConfig, generate
 
 __all__ = ["Producer"]

@@ -128,7 +128,7 @@ impl Rules {
         values.len() == self.dimension && square > 0.0 && square <= LONGEST * LONGEST
     }
 
-    /// The key of an id (`contracts/keys.py`); None: it is no id.
+    /// The key of an id (`weir/contracts/keys.py`); None: it is no id.
     fn key(&self, id: &Bytes) -> Option<i64> {
         if id.is_empty() || id.len() > self.max_id_bytes || std::str::from_utf8(id).is_err() {
             return None;

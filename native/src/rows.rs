@@ -1,4 +1,4 @@
-//! From the keys of items to what the tower reads, as `contracts/item_rows.py` has it.
+//! From the keys of items to what the tower reads, as `weir/contracts/item_rows.py` has it.
 
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;

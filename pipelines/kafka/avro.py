@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 from fastavro import schemaless_reader
 
-from logs import Fault, Reason
-from pipelines.config import PipelineConfig
-from pipelines.kafka.registry import malformed, registry_of
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.registry import malformed, registry_of
+from weir.readers import Fault, Reason
 
 __all__ = ["AvroLines"]
 

@@ -22,10 +22,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # exported without saying so
 
-from pipelines.kafka.address import Topic
-from pipelines.kafka.config import KEY_PASSWORD, PASSWORD, KafkaConfig
-from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, TopicMissingError
-from pipelines.kafka.passwords import password_of
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.config import KEY_PASSWORD, PASSWORD, KafkaConfig
+from weir.pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, TopicMissingError
+from weir.pipelines.kafka.passwords import password_of
 
 __all__ = ["Asked", "KafkaPartition", "TopicClient", "client_settings"]
 

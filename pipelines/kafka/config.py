@@ -5,8 +5,8 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from contracts.models import FrozenModel
-from pipelines.kafka.registry_config import RegistryConfig
+from weir.contracts.models import FrozenModel
+from weir.pipelines.kafka.registry_config import RegistryConfig
 
 __all__ = ["KEY_PASSWORD", "PASSWORD", "KafkaConfig"]
 

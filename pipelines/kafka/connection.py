@@ -8,10 +8,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 
-from pipelines.config import PipelineConfig
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import TopicClient, client_settings
-from pipelines.kafka.errors import KafkaSettingsError
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import TopicClient, client_settings
+from weir.pipelines.kafka.errors import KafkaSettingsError
 
 __all__ = ["Connection", "connected", "new_consumer"]
 

@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from contracts import UserError
-from logs import Block, BlockId, Int64, Lines
-from pipelines.config import PipelineConfig
-from pipelines.kafka.client import TopicClient
-from pipelines.kafka.connection import connected
-from pipelines.kafka.errors import BrokerAwayError
-from pipelines.kafka.lines import MessageLines
-from pipelines.kafka.ranges import OffsetRange
+from weir.contracts import UserError
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.client import TopicClient
+from weir.pipelines.kafka.connection import connected
+from weir.pipelines.kafka.errors import BrokerAwayError
+from weir.pipelines.kafka.lines import MessageLines
+from weir.pipelines.kafka.ranges import OffsetRange
+from weir.readers import Block, BlockId, Int64, Lines
 
 __all__ = ["PASSING", "RangeReader"]
 

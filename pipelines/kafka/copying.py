@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from logs import Lines
-from pipelines.config import PipelineConfig
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import TopicClient
-from pipelines.kafka.consume import RangeReader
-from pipelines.kafka.errors import BrokerAwayError
-from pipelines.kafka.ranges import OffsetRange
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import TopicClient
+from weir.pipelines.kafka.consume import RangeReader
+from weir.pipelines.kafka.errors import BrokerAwayError
+from weir.pipelines.kafka.ranges import OffsetRange
+from weir.readers import Lines
 
 __all__ = ["CopiedTopic", "copy_topic"]
 

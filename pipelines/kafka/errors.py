@@ -1,6 +1,6 @@
 """What can be wrong with a topic, as errors that name it."""
 
-from contracts import UserError
+from weir.contracts import UserError
 
 __all__ = ["BrokerAwayError", "KafkaSettingsError", "StoppedPartitionError", "TopicMissingError"]
 

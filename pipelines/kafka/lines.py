@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 from confluent_kafka import Message
 
-from contracts import EventClock
-from logs import Fault, Int64, Lines
-from pipelines.config import PipelineConfig
-from pipelines.kafka.messages import to_line
+from weir.contracts import EventClock
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.messages import to_line
+from weir.readers import Fault, Int64, Lines
 
 __all__ = ["MessageLines", "Taken", "latest_event_times"]
 
@@ -66,7 +66,7 @@ class MessageLines:
 def latest_event_times(stamps: Int64, clock: EventClock, tolerance_minutes: float) -> Int64:
     """Return the newest event time (ms) that messages with these timestamps (ms, n) may have; shape (n,).
 
-    As for files (`logs.arrival`): the event time at which they arrived, and the tolerance for clocks that run ahead.
+    As for files (`weir.readers.arrival`): the event time at which they arrived, and the tolerance for clocks that run ahead.
     Seconds are rounded up. Without a timestamp there is no bound.
     """
     seconds, place = np.unique(stamps // 1000 + 1, return_inverse=True)

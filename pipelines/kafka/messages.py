@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from google.protobuf.message import DecodeError
 
-from logs import Fault, LogColumns, Reason
-from pipelines.config import PipelineConfig
 from weir.log.v1.interaction_pb2 import Interaction
+from weir.pipelines.config import PipelineConfig
+from weir.readers import Fault, LogColumns, Reason
 
 __all__ = ["ToLine", "line_of_protobuf", "to_line"]
 
@@ -20,7 +20,7 @@ ToLine = Callable[[bytes], bytes | Fault]
 def to_line(config: PipelineConfig) -> ToLine | None:
     """Return what turns values into lines; None where they are lines."""
     if config.kafka.format == "avro":
-        from pipelines.kafka.avro import AvroLines  # noqa: PLC0415 - fastavro and the registry's client are an extra
+        from weir.pipelines.kafka.avro import AvroLines  # noqa: PLC0415 - fastavro and the registry's client are an extra
 
         return AvroLines(config)
     return None if config.kafka.format == "json" else line_of_protobuf(config.columns)

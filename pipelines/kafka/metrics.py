@@ -6,7 +6,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from contracts import SourceSpan
+from weir.contracts import SourceSpan
 
 __all__ = ["REASONS", "TopicMetrics"]
 

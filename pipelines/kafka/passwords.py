@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from pipelines.kafka.errors import KafkaSettingsError
+from weir.pipelines.kafka.errors import KafkaSettingsError
 
 __all__ = ["password_of"]
 

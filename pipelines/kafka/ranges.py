@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from contracts import EventClock
-from pipelines.kafka.client import KafkaPartition
-from pipelines.plan import Seen
+from weir.contracts import EventClock
+from weir.pipelines.kafka.client import KafkaPartition
+from weir.pipelines.plan import Seen
 
 __all__ = ["OffsetRange", "plan_ranges"]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import apache_beam as beam
 
-from pipelines.config import PipelineConfig
-from pipelines.kafka.consume import RangeReader
-from pipelines.kafka.ranges import OffsetRange
-from pipelines.progress import PartitionProgress, Progress
-from pipelines.transforms.read import PROGRESS
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.consume import RangeReader
+from weir.pipelines.kafka.ranges import OffsetRange
+from weir.pipelines.progress import PartitionProgress, Progress
+from weir.pipelines.transforms.read import PROGRESS
 
 __all__ = ["ReadRange"]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from contracts import UserError
-from logs import Fault, Reason
-from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError
-from pipelines.kafka.passwords import password_of
-from pipelines.kafka.registry_config import REGISTRY_PASSWORD, RegistryConfig
+from weir.contracts import UserError
+from weir.pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError
+from weir.pipelines.kafka.passwords import password_of
+from weir.pipelines.kafka.registry_config import REGISTRY_PASSWORD, RegistryConfig
+from weir.readers import Fault, Reason
 
 try:
     from cachetools import TTLCache

@@ -4,7 +4,7 @@ from typing import Final, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from contracts.models import FrozenModel
+from weir.contracts.models import FrozenModel
 
 __all__ = ["REGISTRY_PASSWORD", "RegistryConfig"]
 

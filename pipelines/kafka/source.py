@@ -8,21 +8,21 @@ from typing import Any, Final
 
 import apache_beam as beam
 
-from contracts import LogState, SourceSpan, Store
-from logs import Block, generation
-from pipelines.chain import BlocksToWindows
-from pipelines.config import PipelineConfig
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import KafkaPartition, TopicClient
-from pipelines.kafka.errors import BrokerAwayError, StoppedPartitionError
-from pipelines.kafka.messages import to_line
-from pipelines.kafka.metrics import TopicMetrics
-from pipelines.kafka.ranges import plan_ranges
-from pipelines.kafka.read import ReadRange
-from pipelines.plan import InHand, Planned, RunPlan, Seen
-from pipelines.sources import LogSource
-from pipelines.transforms.read import PROGRESS
-from pipelines.transforms.validate import DEAD
+from weir.contracts import LogState, SourceSpan, Store
+from weir.pipelines.chain import BlocksToWindows
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import KafkaPartition, TopicClient
+from weir.pipelines.kafka.errors import BrokerAwayError, StoppedPartitionError
+from weir.pipelines.kafka.messages import to_line
+from weir.pipelines.kafka.metrics import TopicMetrics
+from weir.pipelines.kafka.ranges import plan_ranges
+from weir.pipelines.kafka.read import ReadRange
+from weir.pipelines.plan import InHand, Planned, RunPlan, Seen
+from weir.pipelines.sources import LogSource
+from weir.pipelines.transforms.read import PROGRESS
+from weir.pipelines.transforms.validate import DEAD
+from weir.readers import Block, generation
 
 __all__ = ["TopicSource"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from logs import DeadLetter, Int64
-from pipelines.element_coder import large
+from weir.pipelines.element_coder import large
+from weir.readers import DeadLetter, Int64
 
 __all__ = ["Batch"]
 

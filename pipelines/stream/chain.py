@@ -5,10 +5,10 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms.window import FixedWindows
 
-from contracts import Commit, Store
-from pipelines.config import PipelineConfig
-from pipelines.stream.committer import CommitWindow
-from pipelines.stream.slices import Scatter, Slice
+from weir.contracts import Commit, Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.stream.committer import CommitWindow
+from weir.pipelines.stream.slices import Scatter, Slice
 
 __all__ = ["BatchesToCommits"]
 

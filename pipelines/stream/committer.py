@@ -14,18 +14,18 @@ from typing import Any, Final
 import apache_beam as beam
 from tenacity import before_sleep_log, retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from contracts import Commit, CommitLog, CommitTakenError, LogState, SourceSpan, Store, UserError
-from pipelines.attempts import discard, new_run, registered
-from pipelines.committed_panes import remember_panes
-from pipelines.config import PipelineConfig
-from pipelines.lock import BusyStoreError, only_writer
-from pipelines.plan import refused_before
-from pipelines.positions import Base, Run
-from pipelines.run_commit import RunCommit, RunParts
-from pipelines.sources import check_home
-from pipelines.stream.intake import Intake
-from pipelines.stream.slices import Slice
-from pipelines.stream.spans import Coverage, with_letters
+from weir.contracts import Commit, CommitLog, CommitTakenError, LogState, SourceSpan, Store, UserError
+from weir.pipelines.attempts import discard, new_run, registered
+from weir.pipelines.committed_panes import remember_panes
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.lock import BusyStoreError, only_writer
+from weir.pipelines.plan import refused_before
+from weir.pipelines.positions import Base, Run
+from weir.pipelines.run_commit import RunCommit, RunParts
+from weir.pipelines.sources import check_home
+from weir.pipelines.stream.intake import Intake
+from weir.pipelines.stream.slices import Slice
+from weir.pipelines.stream.spans import Coverage, with_letters
 
 __all__ = ["CommitWindow", "UnknownPartitionError", "commit_window"]
 

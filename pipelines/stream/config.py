@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from contracts.models import FrozenModel
+from weir.contracts.models import FrozenModel
 
 __all__ = ["StreamConfig"]
 

@@ -12,13 +12,13 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from pipelines.config import PipelineConfig
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import Asked, KafkaPartition, TopicClient
-from pipelines.kafka.connection import new_consumer
-from pipelines.kafka.consume import PASSING
-from pipelines.kafka.errors import BrokerAwayError
-from pipelines.stream.watermark import Silence
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import Asked, KafkaPartition, TopicClient
+from weir.pipelines.kafka.connection import new_consumer
+from weir.pipelines.kafka.consume import PASSING
+from weir.pipelines.kafka.errors import BrokerAwayError
+from weir.pipelines.stream.watermark import Silence
 
 __all__ = ["Fetched", "LostError", "PartitionConsumer", "consumer_of"]
 

@@ -15,27 +15,27 @@ from typing import Final, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from contracts import CommitLog, EventClock, LogState, Store, UserError
-from contracts.exposition import exposed
-from contracts.stopping import ended_by_signals
-from logs import is_topic
-from pipelines.attempts import started_at
-from pipelines.config import PipelineConfig
-from pipelines.kafka.client import KafkaPartition
-from pipelines.kafka.errors import BrokerAwayError
-from pipelines.kafka.source import TopicSource
-from pipelines.layout import open_layout
-from pipelines.lock import check_writable, only_driver
-from pipelines.metrics import PipelineMetrics
-from pipelines.plan import InHand
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.engine import job_name
-from pipelines.stream.flink import FlinkClient
-from pipelines.stream.flink_metrics import FlinkMetrics
-from pipelines.stream.job import FlinkJob, JobEndedError, PlainJob, RunningJob, submit
-from pipelines.stream.start import commit_starts, sources
-from pipelines.stream.upkeep import Upkeep
-from pipelines.summary import IngestSummary
+from weir.contracts import CommitLog, EventClock, LogState, Store, UserError
+from weir.contracts.exposition import exposed
+from weir.contracts.stopping import ended_by_signals
+from weir.pipelines.attempts import started_at
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.client import KafkaPartition
+from weir.pipelines.kafka.errors import BrokerAwayError
+from weir.pipelines.kafka.source import TopicSource
+from weir.pipelines.layout import open_layout
+from weir.pipelines.lock import check_writable, only_driver
+from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.plan import InHand
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.engine import job_name
+from weir.pipelines.stream.flink import FlinkClient
+from weir.pipelines.stream.flink_metrics import FlinkMetrics
+from weir.pipelines.stream.job import FlinkJob, JobEndedError, PlainJob, RunningJob, submit
+from weir.pipelines.stream.start import commit_starts, sources
+from weir.pipelines.stream.upkeep import Upkeep
+from weir.pipelines.summary import IngestSummary
+from weir.readers import is_topic
 
 __all__ = ["NoTopicError", "stream"]
 

@@ -5,8 +5,8 @@ from urllib.parse import urlsplit
 
 import xxhash
 
-from contracts import Store
-from pipelines.stream.config import StreamConfig
+from weir.contracts import Store
+from weir.pipelines.stream.config import StreamConfig
 
 __all__ = ["job_name", "pipeline_options"]
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from contracts import UserError
+from weir.contracts import UserError
 
 __all__ = ["REST", "Checkpoints", "FlinkAwayError", "FlinkClient", "Job", "JobFailure", "JobMissingError", "cause"]
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from pipelines.stream.flink import Checkpoints, FlinkAwayError, FlinkClient, Job, JobFailure, JobMissingError
-from pipelines.stream.reading import WATERMARK
+from weir.pipelines.stream.flink import Checkpoints, FlinkAwayError, FlinkClient, Job, JobFailure, JobMissingError
+from weir.pipelines.stream.reading import WATERMARK
 
 __all__ = ["STATES", "FlinkMetrics"]
 

@@ -10,21 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import HistoryFile, HistoryFiles, Store, columns
-from logs import BlockId, DeadLetter, Fault, Letters
-from pipelines.config import PipelineConfig
-from pipelines.key_owners import COLLISION, new_claims, of_others, owners
-from pipelines.positions import Run
-from pipelines.progress import LettersWritten, Progress
-from pipelines.run_commit import Made, WindowSketches
-from pipelines.stream.slices import Slice
-from pipelines.transforms.count import CountKeys
-from pipelines.transforms.dead_letters import WriteDeadLetters
-from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
-from pipelines.transforms.exposure import AttachExposure
-from pipelines.transforms.histories import AttachHistories
-from pipelines.transforms.split import Keyed, Piece, before_retention, by_shard, without
-from pipelines.transforms.write import WriteShards
+from weir.contracts import HistoryFile, HistoryFiles, Store, columns
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.key_owners import COLLISION, new_claims, of_others, owners
+from weir.pipelines.positions import Run
+from weir.pipelines.progress import LettersWritten, Progress
+from weir.pipelines.run_commit import Made, WindowSketches
+from weir.pipelines.stream.slices import Slice
+from weir.pipelines.transforms.count import CountKeys
+from weir.pipelines.transforms.dead_letters import WriteDeadLetters
+from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow
+from weir.pipelines.transforms.exposure import AttachExposure
+from weir.pipelines.transforms.histories import AttachHistories
+from weir.pipelines.transforms.split import Keyed, Piece, before_retention, by_shard, without
+from weir.pipelines.transforms.write import WriteShards
+from weir.readers import BlockId, DeadLetter, Fault, Letters
 
 __all__ = ["Intake"]
 

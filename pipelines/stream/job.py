@@ -10,15 +10,15 @@ import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.runner import PipelineState
 
-from contracts import Store, UserError
-from pipelines.config import PipelineConfig
-from pipelines.stream.chain import BatchesToCommits
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.engine import pipeline_options
-from pipelines.stream.flink import FlinkClient, Job
-from pipelines.stream.flink_metrics import FlinkMetrics
-from pipelines.stream.source import PartitionSource, ReadPartitions
-from pipelines.stream.spans import MissingRowsError, OutOfOrderError
+from weir.contracts import Store, UserError
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.stream.chain import BatchesToCommits
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.engine import pipeline_options
+from weir.pipelines.stream.flink import FlinkClient, Job
+from weir.pipelines.stream.flink_metrics import FlinkMetrics
+from weir.pipelines.stream.source import PartitionSource, ReadPartitions
+from weir.pipelines.stream.spans import MissingRowsError, OutOfOrderError
 
 __all__ = ["EngineError", "FlinkJob", "JobEndedError", "PlainJob", "RunningJob", "submit"]
 

@@ -9,16 +9,16 @@ from apache_beam.io.unbounded_source import UnboundedReader
 from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from contracts import EventClock, columns
-from logs import Block, BlockId, Lines, Validator
-from pipelines.kafka.client import Asked
-from pipelines.kafka.errors import BrokerAwayError
-from pipelines.kafka.lines import MessageLines, Taken
-from pipelines.stream.batch import Batch
-from pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
-from pipelines.stream.mark import Mark
-from pipelines.stream.reading import WATERMARK, Reading
-from pipelines.stream.watermark import Watermark
+from weir.contracts import EventClock, columns
+from weir.pipelines.kafka.client import Asked
+from weir.pipelines.kafka.errors import BrokerAwayError
+from weir.pipelines.kafka.lines import MessageLines, Taken
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
+from weir.pipelines.stream.mark import Mark
+from weir.pipelines.stream.reading import WATERMARK, Reading
+from weir.pipelines.stream.watermark import Watermark
+from weir.readers import Block, BlockId, Lines, Validator
 
 __all__ = ["PartitionReader"]
 

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from contracts import EventClock
-from contracts.models import FrozenModel
-from pipelines.config import PipelineConfig
-from pipelines.kafka.client import KafkaPartition
+from weir.contracts import EventClock
+from weir.contracts.models import FrozenModel
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.client import KafkaPartition
 
 __all__ = ["WATERMARK", "Reading"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.transforms.window import TimestampedValue
 
-from contracts import Store, columns, read_format
-from logs import DeadLetter, Int64
-from pipelines.element_coder import large
-from pipelines.stream.batch import Batch
-from pipelines.transforms.split import keyed, runs_of
+from weir.contracts import Store, columns, read_format
+from weir.pipelines.element_coder import large
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.transforms.split import keyed, runs_of
+from weir.readers import DeadLetter, Int64
 
 __all__ = ["Scatter", "Slice", "Tile", "slices_of"]
 

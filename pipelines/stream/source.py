@@ -6,11 +6,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.io.unbounded_source import UnboundedSource, _ReadFromUnboundedSourceDoFn
 
-from pipelines.stream.batch import Batch
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.mark import MarkCoder
-from pipelines.stream.reader import PartitionReader
-from pipelines.stream.reading import Reading
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.mark import MarkCoder
+from weir.pipelines.stream.reader import PartitionReader
+from weir.pipelines.stream.reading import Reading
 
 __all__ = ["PartitionSource", "ReadPartitions"]
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from contracts import SourceSpan, columns
-from logs import Int64
-from pipelines.progress import LettersWritten
-from pipelines.stream.slices import Slice, Tile
+from weir.contracts import SourceSpan, columns
+from weir.pipelines.progress import LettersWritten
+from weir.pipelines.stream.slices import Slice, Tile
+from weir.readers import Int64
 
 __all__ = ["Coverage", "MissingRowsError", "OutOfOrderError", "with_letters"]
 

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from secrets import token_hex
 
-from contracts import CommitLog, CommitTakenError, EventClock, LogState, Store
-from pipelines.bare_commits import append
-from pipelines.config import PipelineConfig
-from pipelines.kafka.client import KafkaPartition
-from pipelines.kafka.source import TopicSource
-from pipelines.plan import InHand
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.reading import Reading
-from pipelines.stream.source import PartitionSource
+from weir.contracts import CommitLog, CommitTakenError, EventClock, LogState, Store
+from weir.pipelines.bare_commits import append
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.client import KafkaPartition
+from weir.pipelines.kafka.source import TopicSource
+from weir.pipelines.plan import InHand
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.reading import Reading
+from weir.pipelines.stream.source import PartitionSource
 
 __all__ = ["commit_starts", "first_watermark", "sources"]
 

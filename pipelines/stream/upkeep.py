@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import CommitLog, CommitTakenError, LogState, Store
-from pipelines.attempts import sweep
-from pipelines.config import PipelineConfig
-from pipelines.erasure import Erasure
-from pipelines.keeper import HistoryKeeper
-from pipelines.lock import BusyStoreError, only_writer
-from pipelines.retention import Retention
-from pipelines.sources import check_home
+from weir.contracts import CommitLog, CommitTakenError, LogState, Store
+from weir.pipelines.attempts import sweep
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.erasure import Erasure
+from weir.pipelines.keeper import HistoryKeeper
+from weir.pipelines.lock import BusyStoreError, only_writer
+from weir.pipelines.retention import Retention
+from weir.pipelines.sources import check_home
 
 __all__ = ["Upkeep"]
 

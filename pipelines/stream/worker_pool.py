@@ -1,4 +1,4 @@
-"""Starts Beam's Python workers on request: ``python -m pipelines.stream.worker_pool [HOST:PORT]``.
+"""Starts Beam's Python workers on request: ``python -m weir.pipelines.stream.worker_pool [HOST:PORT]``.
 
 It is the other end of Beam's ``--environment_type=EXTERNAL``, in place of Beam's own pool. That one listens on all
 interfaces, though whoever reaches it can run code here; it starts an interpreter for each worker, which needs seconds
@@ -18,12 +18,12 @@ import grpc
 from apache_beam.portability.api import beam_fn_api_pb2 as api
 from apache_beam.portability.api import beam_fn_api_pb2_grpc
 
-from pipelines.stream.worker import set_up_logging, work
+from weir.pipelines.stream.worker import set_up_logging, work
 
 __all__ = ["ADDRESS", "WorkerPool", "serve"]
 
 ADDRESS: Final = "127.0.0.1:50000"
-_PRELOADED: Final = ["pipelines.stream.worker", "pipelines.chain"]
+_PRELOADED: Final = ["weir.pipelines.stream.worker", "weir.pipelines.chain"]
 _GRACE_SECONDS: Final = 5
 _CALLS: Final = 16
 """How many workers can be started or stopped at once."""

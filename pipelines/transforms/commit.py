@@ -6,13 +6,13 @@ from typing import Final
 import apache_beam as beam
 from pydantic import Field
 
-from contracts import Commit, CommitLog, CommitTakenError, Document, SourceSpan, Store
-from contracts.documents import read_document, write_document
-from pipelines.config import PipelineConfig
-from pipelines.open_rows import OpenRows
-from pipelines.positions import Run
-from pipelines.progress import Progress
-from pipelines.run_commit import Made, RunCommit, RunParts
+from weir.contracts import Commit, CommitLog, CommitTakenError, Document, SourceSpan, Store
+from weir.contracts.documents import read_document, write_document
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.open_rows import OpenRows
+from weir.pipelines.positions import Run
+from weir.pipelines.progress import Progress
+from weir.pipelines.run_commit import Made, RunCommit, RunParts
 
 __all__ = ["CommitRun", "RunOutcome"]
 

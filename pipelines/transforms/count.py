@@ -7,10 +7,10 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.transforms.combiners import TupleCombineFn
 
-import sketches
-from contracts import columns
-from pipelines.config import SketchConfig
-from sketches import CountMinSketch, ExactCounter, FrequencyEstimator
+from weir import sketches
+from weir.contracts import columns
+from weir.pipelines.config import SketchConfig
+from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator
 
 __all__ = ["CountItemsAndUsers", "CountKeys", "SketchCoder", "empty_sketch"]
 

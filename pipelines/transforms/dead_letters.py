@@ -8,11 +8,11 @@ import apache_beam as beam
 import msgspec
 import numpy as np
 
-from contracts import CorruptArtefactError, LetterFile, Store
-from contracts.storage import checksum
-from logs import BlockId, DeadLetter, Letters
-from pipelines.positions import END_OF_TIME, WHOLE_FILE, Run
-from pipelines.progress import LettersWritten
+from weir.contracts import CorruptArtefactError, LetterFile, Store
+from weir.contracts.storage import checksum
+from weir.pipelines.positions import END_OF_TIME, WHOLE_FILE, Run
+from weir.pipelines.progress import LettersWritten
+from weir.readers import BlockId, DeadLetter, Letters
 
 __all__ = ["WriteDeadLetters", "file_name", "read_dead_letters"]
 

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import CommitLog, ExposureCounts, Label, Store, WindowCounts, WindowLog, WindowName, columns
-from contracts.log_state import Panes
-from contracts.redacted_panes import as_redacted
-from pipelines.committed_panes import panes_before, redacted_before
-from pipelines.element_coder import large
-from pipelines.item_features import observed
-from pipelines.positions import Run
-from pipelines.transforms.split import Piece
+from weir.contracts import CommitLog, ExposureCounts, Label, Store, WindowCounts, WindowLog, WindowName, columns
+from weir.contracts.log_state import Panes
+from weir.contracts.redacted_panes import as_redacted
+from weir.pipelines.committed_panes import panes_before, redacted_before
+from weir.pipelines.element_coder import large
+from weir.pipelines.item_features import observed
+from weir.pipelines.positions import Run
+from weir.pipelines.transforms.split import Piece
 
 __all__ = ["Deduplicate", "ShardWindow"]
 

@@ -9,7 +9,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
-from contracts import (
+from weir.contracts import (
     HistoryFile,
     HistoryFiles,
     ItemKeys,
@@ -20,10 +20,10 @@ from contracts import (
     examples_schema,
     open_shard,
 )
-from pipelines.config import PipelineConfig
-from pipelines.positions import Run
-from pipelines.transforms.deduplicate import ShardWindow
-from pipelines.user_state import TouchedUsers, write_delta
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.positions import Run
+from weir.pipelines.transforms.deduplicate import ShardWindow
+from weir.pipelines.user_state import TouchedUsers, write_delta
 
 __all__ = ["DELTAS", "AttachHistories"]
 

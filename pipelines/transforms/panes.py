@@ -9,7 +9,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
-from contracts import (
+from weir.contracts import (
     PADDING_KEY,
     CorruptArtefactError,
     FeatureNames,
@@ -20,13 +20,13 @@ from contracts import (
     WindowName,
     columns,
 )
-from contracts.artefacts import read_table
-from logs import BlockId, Int64, Reading, ValidatedBlock
-from pipelines.chain import ROWS
-from pipelines.config import PipelineConfig
-from pipelines.progress import PartitionProgress, Progress
-from pipelines.transforms.read import PROGRESS
-from pipelines.transforms.validate import DEAD
+from weir.contracts.artefacts import read_table
+from weir.pipelines.chain import ROWS
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.progress import PartitionProgress, Progress
+from weir.pipelines.transforms.read import PROGRESS
+from weir.pipelines.transforms.validate import DEAD
+from weir.readers import BlockId, Int64, Reading, ValidatedBlock
 
 __all__ = ["ReadPanes", "pane_of", "position_of"]
 

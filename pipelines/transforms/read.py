@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import apache_beam as beam
 
-from logs import Block, BlockId, Chunk, DeadLetter, Letters, Reading, UnreadableError, chunks_of, read_chunk
-from pipelines.config import PipelineConfig
-from pipelines.progress import PartitionProgress, Progress
-from pipelines.transforms.validate import DEAD
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.progress import PartitionProgress, Progress
+from weir.pipelines.transforms.validate import DEAD
+from weir.readers import Block, BlockId, Chunk, DeadLetter, Letters, Reading, UnreadableError, chunks_of, read_chunk
 
 __all__ = ["PROGRESS", "ListChunks", "ReadChunk"]
 

@@ -10,16 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import Horizon, Store, UserKeys, columns, hash_ids, shards_of
-from logs import Fault, Int64, Reason, ValidatedBlock
-from pipelines.config import PipelineConfig
-from pipelines.element_coder import large
-from pipelines.key_owners import COLLISION, KeyOwners, claimed, letters_of, new_claims, of_others, owners
-from pipelines.open_rows import OpenRows, claims_in_hand, read_open_rows, write_open_rows
-from pipelines.positions import Run
-from pipelines.progress import Owners, PartitionProgress, Progress
-from pipelines.transforms.read import PROGRESS
-from pipelines.transforms.validate import DEAD
+from weir.contracts import Horizon, Store, UserKeys, columns, hash_ids, shards_of
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.element_coder import large
+from weir.pipelines.key_owners import COLLISION, KeyOwners, claimed, letters_of, new_claims, of_others, owners
+from weir.pipelines.open_rows import OpenRows, claims_in_hand, read_open_rows, write_open_rows
+from weir.pipelines.positions import Run
+from weir.pipelines.progress import Owners, PartitionProgress, Progress
+from weir.pipelines.transforms.read import PROGRESS
+from weir.pipelines.transforms.validate import DEAD
+from weir.readers import Fault, Int64, Reason, ValidatedBlock
 
 __all__ = [
     "OPEN",

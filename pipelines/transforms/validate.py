@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import apache_beam as beam
 
-from logs import Block, LogConfig, Validator
-from pipelines.element_coder import large
+from weir.pipelines.element_coder import large
+from weir.readers import Block, LogConfig, Validator
 
 __all__ = ["DEAD", "Validate"]
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import apache_beam as beam
 import pyarrow as pa
 
-from contracts import ExposureCounts, FileEntry, Store, WindowCounts, WindowName, examples_schema
-from contracts.artefacts import write_table
-from contracts.user_features import UserFeatures
-from pipelines.config import PipelineConfig
-from pipelines.positions import Run
-from pipelines.transforms.deduplicate import ShardWindow
+from weir.contracts import ExposureCounts, FileEntry, Store, WindowCounts, WindowName, examples_schema
+from weir.contracts.artefacts import write_table
+from weir.contracts.user_features import UserFeatures
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.positions import Run
+from weir.pipelines.transforms.deduplicate import ShardWindow
 
 __all__ = ["ShardReport", "WriteShards"]
 

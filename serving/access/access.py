@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serving.access.certificates import names_of
-from serving.access.config import AuthConfig, Right, Rule
-from serving.access.errors import CallRateError, NotAllowedError, TokenInvalidError, TokenMissingError
-from serving.access.keys import keys_of
-from serving.access.rates import Rates
-from serving.access.tokens import Token, Tokens
-from serving.access_log import note
+from weir.serving.access.certificates import names_of
+from weir.serving.access.config import AuthConfig, Right, Rule
+from weir.serving.access.errors import CallRateError, NotAllowedError, TokenInvalidError, TokenMissingError
+from weir.serving.access.keys import keys_of
+from weir.serving.access.rates import Rates
+from weir.serving.access.tokens import Token, Tokens
+from weir.serving.access_log import note
 
 __all__ = ["Access", "Caller"]
 
@@ -55,7 +55,7 @@ class Access:
         Raises
         ------
         RequestError
-            Those of `serving.access.errors`.
+            Those of `weir.serving.access.errors`.
         """
         caller = await self._caller(authorization, certificate)
         note(caller=caller.name)

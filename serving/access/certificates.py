@@ -11,8 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from serving.access.config import TlsConfig
-from serving.access.files import FromFiles
+from weir.serving.access.config import TlsConfig
+from weir.serving.access.files import FromFiles
 
 __all__ = ["Certificate", "certificate_of", "grpc_credentials", "http_context", "names_of"]
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from serving.errors import RequestError
+from weir.serving.errors import RequestError
 
 __all__ = [
     "AUTHENTICATE",

@@ -11,12 +11,12 @@ import grpc.aio
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
 
-from serving.access.access import Access, Caller
-from serving.access.config import Right
-from serving.errors import RequestError
-from serving.reflection import REFLECTION_V1
-from serving.wrapping import WrappingInterceptor, names_of, unary
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.access.access import Access, Caller
+from weir.serving.access.config import Right
+from weir.serving.errors import RequestError
+from weir.serving.reflection import REFLECTION_V1
+from weir.serving.wrapping import WrappingInterceptor, names_of, unary
 
 __all__ = ["AccessInterceptor", "RequestRightsInterceptor", "keep_headers_out_of_logs", "rights_of"]
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 from jwt import PyJWK, PyJWKClient
 from jwt.exceptions import PyJWTError
 
-from serving.access.errors import KeysNotLoadedError
-from serving.access.files import FromFiles
-from serving.problems import Problems
+from weir.serving.access.errors import KeysNotLoadedError
+from weir.serving.access.files import FromFiles
+from weir.serving.problems import Problems
 
 __all__ = ["FileKeys", "Keys", "UrlKeys", "keys_of"]
 

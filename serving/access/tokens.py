@@ -8,16 +8,16 @@ from typing import Any, Final
 
 import jwt
 
-from serving.access.config import AuthConfig
-from serving.access.errors import (
+from weir.serving.access.config import AuthConfig
+from weir.serving.access.errors import (
     TokenAudienceError,
     TokenExpiredError,
     TokenInvalidError,
     TokenIssuerError,
     TokenNotYetValidError,
 )
-from serving.access.keys import FileKeys, Keys, UrlKeys
-from serving.errors import RequestError
+from weir.serving.access.keys import FileKeys, Keys, UrlKeys
+from weir.serving.errors import RequestError
 
 __all__ = ["Token", "Tokens"]
 
@@ -44,7 +44,7 @@ class Tokens:
     async def verified(self, token: str) -> Token:
         """Return what a token says.
 
-        Raises `KeysNotLoadedError` and the errors of tokens in `serving.access.errors`.
+        Raises `KeysNotLoadedError` and the errors of tokens in `weir.serving.access.errors`.
         """
         # Only its hash is kept: a dump of the memory holds no collection of tokens.
         name = sha256(token.encode(errors="surrogatepass")).digest()

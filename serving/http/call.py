@@ -10,7 +10,7 @@ import grpc
 from aiohttp import web
 from google.rpc import status_pb2
 
-from serving.status import DETAILS_KEY
+from weir.serving.status import DETAILS_KEY
 
 __all__ = ["AbortedError", "HttpCall", "seconds_of"]
 

@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from google.rpc import code_pb2, status_pb2
 
-from serving.http.statuses import response_of
+from weir.serving.http.statuses import response_of
 
 __all__ = ["Connection"]
 

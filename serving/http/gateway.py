@@ -12,22 +12,22 @@ from google.api import annotations_pb2
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
-from serving.access.access import Access, Caller
-from serving.access.certificates import http_context
-from serving.access.config import Right
-from serving.access.interceptor import rights_of
-from serving.admission import ADMITTED, Admission
-from serving.aside import Aside
-from serving.config import ServingConfig
-from serving.errors import NotJsonError, RequestError
-from serving.http.call import AbortedError, HttpCall
-from serving.http.connection import Connection
-from serving.http.messages import as_json, message_of
-from serving.http.statuses import refusals, response_of
-from serving.interceptor import MetricsInterceptor
-from serving.service import RetrievalService
-from serving.wrapping import Around
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.access.access import Access, Caller
+from weir.serving.access.certificates import http_context
+from weir.serving.access.config import Right
+from weir.serving.access.interceptor import rights_of
+from weir.serving.admission import ADMITTED, Admission
+from weir.serving.aside import Aside
+from weir.serving.config import ServingConfig
+from weir.serving.errors import NotJsonError, RequestError
+from weir.serving.http.call import AbortedError, HttpCall
+from weir.serving.http.connection import Connection
+from weir.serving.http.messages import as_json, message_of
+from weir.serving.http.statuses import refusals, response_of
+from weir.serving.interceptor import MetricsInterceptor
+from weir.serving.service import RetrievalService
+from weir.serving.wrapping import Around
 
 __all__ = ["Gateway"]
 

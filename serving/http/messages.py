@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from serving.errors import InvalidRequestError, NotJsonError, Violation
+from weir.serving.errors import InvalidRequestError, NotJsonError, Violation
 
 __all__ = ["as_json", "message_of"]
 

@@ -8,9 +8,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from serving.access.errors import AUTHENTICATE
-from serving.http.hosts import is_loopback, is_own_host
-from serving.http.messages import as_json
+from weir.serving.access.errors import AUTHENTICATE
+from weir.serving.http.hosts import is_loopback, is_own_host
+from weir.serving.http.messages import as_json
 
 __all__ = ["refusals", "response_of"]
 

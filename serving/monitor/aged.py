@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import (
+from weir.contracts import (
     PADDING_KEY,
     BundleLog,
     BundleManifest,
@@ -26,14 +26,14 @@ from contracts import (
     WindowLog,
     columns,
 )
-from contracts import WindowManifest as Window
-from serving.bundle import LoadedBundle
-from serving.known_users import KnownUsers, nothing_known
-from serving.loading import load_bundle
-from serving.monitor.ages import first_rows
-from serving.queries import ByHistory, Query, Task
-from serving.retriever import Retriever
-from serving.said import Features, said_in
+from weir.contracts import WindowManifest as Window
+from weir.serving.bundle import LoadedBundle
+from weir.serving.known_users import KnownUsers, nothing_known
+from weir.serving.loading import load_bundle
+from weir.serving.monitor.ages import first_rows
+from weir.serving.queries import ByHistory, Query, Task
+from weir.serving.retriever import Retriever
+from weir.serving.said import Features, said_in
 
 __all__ = ["Aged", "Judged", "Sampling", "judged"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from contracts import Document, Keys, WindowManifest
+from weir.contracts import Document, Keys, WindowManifest
 
 __all__ = ["UP_TO", "AgeHits", "Of", "ages_of", "by_age", "first_rows"]
 

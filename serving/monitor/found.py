@@ -3,11 +3,11 @@
 import logging
 import time
 
-from contracts import BundleManifest, CorruptArtefactError, Store, WindowManifest
-from contracts.places import MonitorPlace
-from contracts.variants import log_of_version
-from serving.monitor.recall import Tally
-from serving.monitor.results import Examples, WindowRecall, load, recorded
+from weir.contracts import BundleManifest, CorruptArtefactError, Store, WindowManifest
+from weir.contracts.places import MonitorPlace
+from weir.contracts.variants import log_of_version
+from weir.serving.monitor.recall import Tally
+from weir.serving.monitor.results import Examples, WindowRecall, load, recorded
 
 __all__ = ["is_recorded", "manifest_of", "place_in", "result_of", "summary_of"]
 

@@ -6,9 +6,9 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
-from contracts import EventClock, Store, WindowLog, WindowManifest, columns
-from serving.client import Info
-from serving.monitor.results import Freshness
+from weir.contracts import EventClock, Store, WindowLog, WindowManifest, columns
+from weir.serving.client import Info
+from weir.serving.monitor.results import Freshness
 
 __all__ = ["Coverage", "seconds_to_servable"]
 

@@ -13,27 +13,27 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import RetiredError, Store, WindowLog, WindowManifest
-from contracts.exposition import exposed
-from contracts.places import MonitorPlace
-from contracts.stopping import ended_by_signals
-from serving.access.config import ClientConfig
-from serving.client import Info, RetrievalClient, RetrievalError
-from serving.cost import exact_query_cost
-from serving.errors import NoBundleError
-from serving.monitor.ages import AgeHits, ages_of
-from serving.monitor.clicks import ClickFollower
-from serving.monitor.config import MonitorConfig
-from serving.monitor.found import is_recorded, manifest_of, place_in, result_of, summary_of
-from serving.monitor.freshness import Coverage, seconds_to_servable
-from serving.monitor.metrics import AttributionMetrics, MonitorMetrics
-from serving.monitor.popularity import Popularity
-from serving.monitor.recall import Example, Tally, ask, sample
-from serving.monitor.results import Freshness, load, save
-from serving.monitor.variants.comparing import Comparing, Contest
-from serving.monitor.variants.metrics import VariantMetrics
-from serving.problems import Problems
-from serving.said import values_in
+from weir.contracts import RetiredError, Store, WindowLog, WindowManifest
+from weir.contracts.exposition import exposed
+from weir.contracts.places import MonitorPlace
+from weir.contracts.stopping import ended_by_signals
+from weir.serving.access.config import ClientConfig
+from weir.serving.client import Info, RetrievalClient, RetrievalError
+from weir.serving.cost import exact_query_cost
+from weir.serving.errors import NoBundleError
+from weir.serving.monitor.ages import AgeHits, ages_of
+from weir.serving.monitor.clicks import ClickFollower
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.found import is_recorded, manifest_of, place_in, result_of, summary_of
+from weir.serving.monitor.freshness import Coverage, seconds_to_servable
+from weir.serving.monitor.metrics import AttributionMetrics, MonitorMetrics
+from weir.serving.monitor.popularity import Popularity
+from weir.serving.monitor.recall import Example, Tally, ask, sample
+from weir.serving.monitor.results import Freshness, load, save
+from weir.serving.monitor.variants.comparing import Comparing, Contest
+from weir.serving.monitor.variants.metrics import VariantMetrics
+from weir.serving.problems import Problems
+from weir.serving.said import values_in
 
 __all__ = ["LimitsError", "Monitor", "monitor"]
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from serving.monitor.attribution import OUTCOMES, Attribution
-from serving.monitor.results import WindowRecall
+from weir.serving.monitor.attribution import OUTCOMES, Attribution
+from weir.serving.monitor.results import WindowRecall
 
 __all__ = ["AttributionMetrics", "MonitorMetrics"]
 

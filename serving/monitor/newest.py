@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import CorruptArtefactError, Store, WindowManifest
-from serving.monitor.results import WindowRecall, load
+from weir.contracts import CorruptArtefactError, Store, WindowManifest
+from weir.serving.monitor.results import WindowRecall, load
 
 __all__ = ["NewestRecalls", "mean_recall", "recent_cases"]
 

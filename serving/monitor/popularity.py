@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts import CorruptArtefactError, ItemKeys, Key, Store, WindowLog, WindowManifest, columns
-from contracts.documents import seal, unseal
-from sketches import FrequencyView
+from weir.contracts import CorruptArtefactError, ItemKeys, Key, Store, WindowLog, WindowManifest, columns
+from weir.contracts.documents import seal, unseal
+from weir.sketches import FrequencyView
 
 __all__ = ["Popularity"]
 

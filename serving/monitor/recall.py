@@ -16,10 +16,10 @@ from typing import Final
 
 import numpy as np
 
-from contracts import PADDING_KEY, Key, Label, WindowLog, WindowManifest, columns
-from serving.client import Hits, Retrieval, RetrievalClient, by_history
-from serving.monitor.ages import first_rows
-from serving.said import Features, said_in
+from weir.contracts import PADDING_KEY, Key, Label, WindowLog, WindowManifest, columns
+from weir.serving.client import Hits, Retrieval, RetrievalClient, by_history
+from weir.serving.monitor.ages import first_rows
+from weir.serving.said import Features, said_in
 
 __all__ = ["Example", "Tally", "ask", "index_recall", "sample"]
 

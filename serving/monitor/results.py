@@ -5,9 +5,9 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from contracts import CorruptArtefactError, Document, Store, WindowManifest
-from contracts.documents import read_document, write_document
-from serving.monitor.ages import AgeHits
+from weir.contracts import CorruptArtefactError, Document, Store, WindowManifest
+from weir.contracts.documents import read_document, write_document
+from weir.serving.monitor.ages import AgeHits
 
 __all__ = ["Examples", "Freshness", "WindowRecall", "load", "recorded", "save"]
 

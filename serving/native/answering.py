@@ -1,4 +1,4 @@
-"""Answers batches of plain requests as `serving.service` answers calls: bundle, tokens, metrics and errors."""
+"""Answers batches of plain requests as `weir.serving.service` answers calls: bundle, tokens, metrics and errors."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -8,16 +8,16 @@ from itertools import islice
 
 import numpy as np
 
-from contracts import ItemKeys
-from serving.bundle import LoadedBundle
-from serving.errors import InvalidRequestError, NoBundleError, RequestError, Violation
-from serving.metrics import RequestMetrics
-from serving.native.columns import I64, Found, Kind, PlainBatch, Wanted, queries_of
-from serving.native.plain import PlainRetriever
-from serving.queries import Hits, Query, Task
-from serving.requests import MAX_VIOLATIONS, wrong_length
-from serving.served.lists import ServedLists
-from serving.status import code_of, details_of
+from weir.contracts import ItemKeys
+from weir.serving.bundle import LoadedBundle
+from weir.serving.errors import InvalidRequestError, NoBundleError, RequestError, Violation
+from weir.serving.metrics import RequestMetrics
+from weir.serving.native.columns import I64, Found, Kind, PlainBatch, Wanted, queries_of
+from weir.serving.native.plain import PlainRetriever
+from weir.serving.queries import Hits, Query, Task
+from weir.serving.requests import MAX_VIOLATIONS, wrong_length
+from weir.serving.served.lists import ServedLists
+from weir.serving.status import code_of, details_of
 
 __all__ = ["Answering", "spelled"]
 

@@ -11,10 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from serving.interceptor import go_name, labels_of
-from serving.metrics import SECONDS
-from serving.processes.merged import merged
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.interceptor import go_name, labels_of
+from weir.serving.metrics import SECONDS
+from weir.serving.processes.merged import merged
 
 __all__ = ["shown_together"]
 

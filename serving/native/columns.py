@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from contracts import ItemKeys, Key
-from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source
+from weir.contracts import ItemKeys, Key
+from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source
 
 __all__ = ["Found", "Kind", "PlainBatch", "Wanted", "queries_of"]
 

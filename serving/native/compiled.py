@@ -17,7 +17,7 @@ class Compiled(Protocol):
 
     @property
     def Front(self) -> Callable[..., Any]:  # noqa: N802 - a class
-        """Listens on a socket; `serving.native.front` uses it."""
+        """Listens on a socket; `weir.serving.native.front` uses it."""
 
     def look_up(self, wanted: I64, keys: I64, rows: I64, later_keys: I64, later_rows: I64, /) -> I64:
         """Return what `ItemRows.look_up` does of keys (n,)."""

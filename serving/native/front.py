@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from contracts import MAX_ID_BYTES
-from serving.access.certificates import Certificate, certificate_of
-from serving.batcher import Batcher
-from serving.bell import Bell, Beside
-from serving.bundle import LoadedBundle
-from serving.config import ServingConfig
-from serving.cost import QUERY, RESCORED, SEEN
-from serving.errors import DeadlinePassedError, NoTimeLeftError, QueueFullError, ShuttingDownError
-from serving.listeners import HANDSHAKE_SECONDS, warn_of_plain_tokens
-from serving.metrics import SECONDS
-from serving.native.answering import Answering, spelled
-from serving.native.compiled import Compiled
-from serving.queries import Answer, Task
-from serving.requests import DEFAULT_K
-from serving.retriever import FEW
+from weir.contracts import MAX_ID_BYTES
+from weir.serving.access.certificates import Certificate, certificate_of
+from weir.serving.batcher import Batcher
+from weir.serving.bell import Bell, Beside
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import ServingConfig
+from weir.serving.cost import QUERY, RESCORED, SEEN
+from weir.serving.errors import DeadlinePassedError, NoTimeLeftError, QueueFullError, ShuttingDownError
+from weir.serving.listeners import HANDSHAKE_SECONDS, warn_of_plain_tokens
+from weir.serving.metrics import SECONDS
+from weir.serving.native.answering import Answering, spelled
+from weir.serving.native.compiled import Compiled
+from weir.serving.queries import Answer, Task
+from weir.serving.requests import DEFAULT_K
+from weir.serving.retriever import FEW
 
 __all__ = ["NativeFront"]
 

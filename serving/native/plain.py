@@ -1,6 +1,6 @@
 """Answers a batch of plain requests: one tower run and one search, on columns from start to end.
 
-What is found is what `serving.retriever` finds. Where items must not be returned, some are cold, or the best are scored
+What is found is what `weir.serving.retriever` finds. Where items must not be returned, some are cold, or the best are scored
 again, it does so itself.
 """
 
@@ -12,14 +12,14 @@ from typing import NamedTuple
 import faiss
 import numpy as np
 
-from contracts import UserKeys
-from contracts.item_rows import FIRST_ITEM_ROW
-from serving.bundle import LoadedBundle
-from serving.native.columns import F32, I64, Bools, Found, Kind, Wanted
-from serving.native.compiled import Compiled
-from serving.nearest import lists_beyond, nearest
-from serving.queries import Answer, ByEmbedding, ByHistory, Hits, Source, Task
-from serving.retriever import Retriever
+from weir.contracts import UserKeys
+from weir.contracts.item_rows import FIRST_ITEM_ROW
+from weir.serving.bundle import LoadedBundle
+from weir.serving.native.columns import F32, I64, Bools, Found, Kind, Wanted
+from weir.serving.native.compiled import Compiled
+from weir.serving.nearest import lists_beyond, nearest
+from weir.serving.queries import Answer, ByEmbedding, ByHistory, Hits, Source, Task
+from weir.serving.retriever import Retriever
 
 __all__ = ["PlainRetriever"]
 

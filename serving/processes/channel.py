@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Self
 
-from serving.processes.arrays import MemoryFile, Package
+from weir.serving.processes.arrays import MemoryFile, Package
 
 __all__ = ["Channel", "Message", "close_all"]
 

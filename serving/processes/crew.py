@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from serving.bundle import LoadedBundle
-from serving.processes.arrays import Package, SharedArrays
-from serving.processes.channel import Channel, Kind, Message
-from serving.processes.version import Models, SharedVersion
+from weir.serving.bundle import LoadedBundle
+from weir.serving.processes.arrays import Package, SharedArrays
+from weir.serving.processes.channel import Channel, Kind, Message
+from weir.serving.processes.version import Models, SharedVersion
 
 __all__ = ["Crew", "Seat"]
 

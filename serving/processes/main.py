@@ -1,4 +1,4 @@
-"""``python -m serving.processes.main``: one of the processes that answer; its parent starts it, nobody else.
+"""``python -m weir.serving.processes.main``: one of the processes that answer; its parent starts it, nobody else.
 
 Its arguments are the descriptors of two sockets, of a `Channel` and of a `ParentLink`.
 """
@@ -12,10 +12,10 @@ from typing import Final
 
 import uvloop
 
-from serving.processes.channel import Channel
-from serving.processes.link import ParentLink
-from serving.processes.member import Member
-from serving.server import Server, prepare
+from weir.serving.processes.channel import Channel
+from weir.serving.processes.link import ParentLink
+from weir.serving.processes.member import Member
+from weir.serving.server import Server, prepare
 
 __all__ = ["main"]
 

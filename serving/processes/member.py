@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from serving.bundle import LoadedBundle
-from serving.processes.arrays import MappedArrays, Package
-from serving.processes.channel import Channel, Message, close_all
-from serving.processes.link import ParentLink
+from weir.serving.bundle import LoadedBundle
+from weir.serving.processes.arrays import MappedArrays, Package
+from weir.serving.processes.channel import Channel, Message, close_all
+from weir.serving.processes.link import ParentLink
 
 __all__ = ["Member"]
 
@@ -25,7 +25,7 @@ _WAIT_SECONDS: Final = 0.5
 
 @dataclass
 class Member:
-    """Holds the served bundle in `bundle`, as `serving.watcher.BundleWatcher` does; one thread calls `refresh`.
+    """Holds the served bundle in `bundle`, as `weir.serving.watcher.BundleWatcher` does; one thread calls `refresh`.
 
     `describe` prepares a version before it answers. A version that cannot be opened ends the process: its parent has
     opened it, so the fault is here.
@@ -57,7 +57,9 @@ class Member:
         except TimeoutError:
             return
         if message is None:
-            time.sleep(_WAIT_SECONDS)  # the parent has ended, and this process is about to (`serving.processes.link`)
+            time.sleep(
+                _WAIT_SECONDS
+            )  # the parent has ended, and this process is about to (`weir.serving.processes.link`)
             return
         try:
             self._obey(message)

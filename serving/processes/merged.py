@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from serving.processes.link import ProcessLink
+from weir.serving.processes.link import ProcessLink
 
 __all__ = ["ServerCollector", "merged"]
 

@@ -1,6 +1,6 @@
 """A server of several processes: this one builds versions and looks after those that answer.
 
-It follows ``bundles/CURRENT`` and shares what it has read (`serving.processes.crew`). It answers no calls, but scrapes
+It follows ``bundles/CURRENT`` and shares what it has read (`weir.serving.processes.crew`). It answers no calls, but scrapes
 for all, and writes the log of all. A process that ends is started again.
 """
 
@@ -18,24 +18,24 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import BundleLog, Store, UserError
-from contracts.exposition import exposed
-from serving.bundle import LoadedBundle
-from serving.catalogue import CatalogueFiles
-from serving.config import ServingConfig
-from serving.daemon import in_daemon
-from serving.followers import forever
-from serving.in_place import DeltaPolicy
-from serving.memory import Memory, give_back
-from serving.metrics import BundleMetrics, ProcessMetrics
-from serving.processes.channel import Channel
-from serving.processes.crew import Crew, Seat
-from serving.processes.link import ProcessLink
-from serving.processes.merged import ServerCollector
-from serving.processes.ports import reserved
-from serving.processes.version import Models
-from serving.stopping import stop_signal
-from serving.watcher import BundleWatcher
+from weir.contracts import BundleLog, Store, UserError
+from weir.contracts.exposition import exposed
+from weir.serving.bundle import LoadedBundle
+from weir.serving.catalogue import CatalogueFiles
+from weir.serving.config import ServingConfig
+from weir.serving.daemon import in_daemon
+from weir.serving.followers import forever
+from weir.serving.in_place import DeltaPolicy
+from weir.serving.memory import Memory, give_back
+from weir.serving.metrics import BundleMetrics, ProcessMetrics
+from weir.serving.processes.channel import Channel
+from weir.serving.processes.crew import Crew, Seat
+from weir.serving.processes.link import ProcessLink
+from weir.serving.processes.merged import ServerCollector
+from weir.serving.processes.ports import reserved
+from weir.serving.processes.version import Models
+from weir.serving.stopping import stop_signal
+from weir.serving.watcher import BundleWatcher
 
 __all__ = ["Parent", "ProcessEndedError"]
 
@@ -148,7 +148,7 @@ class Parent:
         mine, its = Channel.pair()
         connection, its_connection = Pipe()
         descriptors = (its.socket.fileno(), its_connection.fileno())
-        command = [sys.executable, "-P", "-m", "serving.processes.main", *map(str, descriptors)]
+        command = [sys.executable, "-P", "-m", "weir.serving.processes.main", *map(str, descriptors)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors)
         self._processes[number] = process
         its.close()

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator
 from typing import Final
 
-from serving.config import ServingConfig
+from weir.serving.config import ServingConfig
 
 __all__ = ["reserved"]
 

@@ -8,20 +8,20 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleFile, BundleLog, BundleManifest
-from contracts.bundle_files import BundleFiles
-from contracts.bundle_rows import BundleRows
-from contracts.feature_weights import FeatureWeights
-from contracts.layers import Layers
-from contracts.texts import Texts
-from serving.bundle import LoadedBundle
-from serving.index import AnnIndex, Index
-from serving.layered import exact_index
-from serving.loading import warm_scorer, warm_users
-from serving.popular import Popular
-from serving.processes.arrays import SharedArrays, StoredFile
-from serving.scorer import Scorer
-from serving.tower import Tower
+from weir.contracts import BundleFile, BundleLog, BundleManifest
+from weir.contracts.bundle_files import BundleFiles
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.feature_weights import FeatureWeights
+from weir.contracts.layers import Layers
+from weir.contracts.texts import Texts
+from weir.serving.bundle import LoadedBundle
+from weir.serving.index import AnnIndex, Index
+from weir.serving.layered import exact_index
+from weir.serving.loading import warm_scorer, warm_users
+from weir.serving.popular import Popular
+from weir.serving.processes.arrays import SharedArrays, StoredFile
+from weir.serving.scorer import Scorer
+from weir.serving.tower import Tower
 
 __all__ = ["Models", "SharedIndex", "SharedVersion"]
 
@@ -45,7 +45,7 @@ class Models(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedIndex:
-    """A FAISS index: where it is written, and what `serving.index.AnnIndex` needs to search it."""
+    """A FAISS index: where it is written, and what `weir.serving.index.AnnIndex` needs to search it."""
 
     file: StoredFile
     parameters: Mapping[str, int | float]
@@ -73,7 +73,7 @@ class SharedIndex:
 
 @dataclass(frozen=True)
 class SharedVersion:
-    """What a `serving.bundle.LoadedBundle` is made of; `index` is None where the rows are searched."""
+    """What a `weir.serving.bundle.LoadedBundle` is made of; `index` is None where the rows are searched."""
 
     manifest: BundleManifest
     tower: npt.NDArray[np.uint8]

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from contracts import Key
-from contracts.served import SERVED_SCHEMA, new_segment, served_token
-from serving.metrics import ServedMetrics
-from serving.queries import ByUser, Hits, Query
-from serving.served.config import ServedConfig
+from weir.contracts import Key
+from weir.contracts.served import SERVED_SCHEMA, new_segment, served_token
+from weir.serving.metrics import ServedMetrics
+from weir.serving.queries import ByUser, Hits, Query
+from weir.serving.served.config import ServedConfig
 
 __all__ = ["Batch", "ServedLists"]
 

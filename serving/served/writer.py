@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import Store
-from contracts.served import hour_of, served_hours, write_served
-from serving.metrics import ServedMetrics
-from serving.problems import Problems
-from serving.served.config import ServedConfig
-from serving.served.lists import Batch, ServedLists
+from weir.contracts import Store
+from weir.contracts.served import hour_of, served_hours, write_served
+from weir.serving.metrics import ServedMetrics
+from weir.serving.problems import Problems
+from weir.serving.served.config import ServedConfig
+from weir.serving.served.lists import Batch, ServedLists
 
 __all__ = ["ServedWriter"]
 

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from contracts import LocalCache
-from contracts.models import FrozenModel
+from weir.contracts import LocalCache
+from weir.contracts.models import FrozenModel
 
 __all__ = ["FollowerConfig"]
 

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import redis
 
-from contracts import (
+from weir.contracts import (
     CommitLog,
     CorruptArtefactError,
     HistoryFile,
@@ -27,12 +27,12 @@ from contracts import (
     UserHistories,
     UserKeys,
 )
-from contracts.user_histories import open_file
-from serving.histories import user_shards
-from serving.shared.config import FollowerConfig
-from serving.shared.database import CHECKED, LEASE, POSITION, UNCOUNTED, Position, connect, keys_of, strangers
-from serving.shared.metrics import FollowerMetrics
-from serving.shared.rows import encode
+from weir.contracts.user_histories import open_file
+from weir.serving.histories import user_shards
+from weir.serving.shared.config import FollowerConfig
+from weir.serving.shared.database import CHECKED, LEASE, POSITION, UNCOUNTED, Position, connect, keys_of, strangers
+from weir.serving.shared.metrics import FollowerMetrics
+from weir.serving.shared.rows import encode
 
 __all__ = ["Follower", "FollowerLostError"]
 

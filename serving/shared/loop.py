@@ -6,14 +6,14 @@ import threading
 import redis
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from contracts import Store, UserError
-from contracts.exposition import exposed
-from contracts.stopping import ended_by_signals
-from serving.problems import Problems
-from serving.shared.config import FollowerConfig
-from serving.shared.database import place_of
-from serving.shared.follower import Follower, FollowerLostError
-from serving.shared.metrics import FollowerMetrics
+from weir.contracts import Store, UserError
+from weir.contracts.exposition import exposed
+from weir.contracts.stopping import ended_by_signals
+from weir.serving.problems import Problems
+from weir.serving.shared.config import FollowerConfig
+from weir.serving.shared.database import place_of
+from weir.serving.shared.follower import Follower, FollowerLostError
+from weir.serving.shared.metrics import FollowerMetrics
 
 __all__ = ["follow"]
 

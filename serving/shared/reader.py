@@ -8,13 +8,13 @@ from typing import NamedTuple
 import redis
 from pydantic import ValidationError
 
-from contracts import CommitLog, CorruptArtefactError, RetiredError, Store, UserKeys
-from contracts.errors import in_one_line
-from serving.known_users import Int64, KnownUsers, nothing_known
-from serving.metrics import HistoryMetrics
-from serving.problems import Problems
-from serving.shared.database import CHECKED, POSITION, Position, connect, keys_of, place_of
-from serving.shared.rows import decode
+from weir.contracts import CommitLog, CorruptArtefactError, RetiredError, Store, UserKeys
+from weir.contracts.errors import in_one_line
+from weir.serving.known_users import Int64, KnownUsers, nothing_known
+from weir.serving.metrics import HistoryMetrics
+from weir.serving.problems import Problems
+from weir.serving.shared.database import CHECKED, POSITION, Position, connect, keys_of, place_of
+from weir.serving.shared.rows import decode
 
 __all__ = ["SharedHistories"]
 

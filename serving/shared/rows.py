@@ -1,7 +1,7 @@
 """A user as one value: the row of a file of users, and the seen items with their own checksum.
 
 Words of 8 bytes, little-endian: checksum, positives ever seen, L items, L times; then checksum of the seen items,
-whether older ones were left out, and the items. The checksums are those of files of users (`contracts.user_rows`),
+whether older ones were left out, and the items. The checksums are those of files of users (`weir.contracts.user_rows`),
 as if the seen items started at 0.
 """
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from contracts import PADDING_KEY, FoundUsers, ItemKeys, SeenItems, UserKeys
-from contracts.user_rows import record_sums, seen_sums
+from weir.contracts import PADDING_KEY, FoundUsers, ItemKeys, SeenItems, UserKeys
+from weir.contracts.user_rows import record_sums, seen_sums
 
 __all__ = ["Decoded", "decode", "encode"]
 

@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from contracts.variants import MAIN, Roles, VariantError, roles_in
-from serving.bundle import LoadedBundle
-from serving.config import ServingConfig
-from serving.followers import Bundles
-from serving.in_place import DeltaPolicy
-from serving.memory import Memory
-from serving.metrics import BundleMetrics
-from serving.problems import Problems
-from serving.variants.metrics import LineMetrics
-from serving.variants.split import Request, chosen
-from serving.watcher import BundleWatcher
+from weir.contracts import Store
+from weir.contracts.variants import MAIN, Roles, VariantError, roles_in
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import ServingConfig
+from weir.serving.followers import Bundles
+from weir.serving.in_place import DeltaPolicy
+from weir.serving.memory import Memory
+from weir.serving.metrics import BundleMetrics
+from weir.serving.problems import Problems
+from weir.serving.variants.metrics import LineMetrics
+from weir.serving.variants.split import Request, chosen
+from weir.serving.watcher import BundleWatcher
 
 __all__ = ["Lines", "bundles_of", "check_roles"]
 

@@ -2,8 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from contracts.variants import Roles
-from serving.bundle import LoadedBundle
+from weir.contracts.variants import Roles
+from weir.serving.bundle import LoadedBundle
 
 __all__ = ["LineMetrics"]
 

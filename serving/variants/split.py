@@ -1,9 +1,9 @@
 """Which of two bundles answers a call."""
 
-from contracts import Key, hash_id
-from contracts.variants import challenges
-from serving.bundle import LoadedBundle
+from weir.contracts import Key, hash_id
+from weir.contracts.variants import challenges
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.bundle import LoadedBundle
 
 __all__ = ["Request", "chosen", "only"]
 
@@ -19,7 +19,7 @@ def chosen(request: Request, champion: LoadedBundle, challenger: LoadedBundle, s
     """Return the bundle that answers a call, all of it: an answer names one bundle.
 
     That is the pinned one where one of the two is pinned. Else the first user that a Retrieve call names decides, by a
-    hash of its key (`contracts.variants.challenges`). A call that names no user, and every Embed call, whose vectors
+    hash of its key (`weir.contracts.variants.challenges`). A call that names no user, and every Embed call, whose vectors
     may come back without their user, are the champion's.
     """
     if request.bundle_version:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.clustered import Rows, log_share, measures, with_own
-from trainer.losses import exclude_positive
+from weir.trainer.losses import exclude_positive
 
 HISTORIES = [[0, 1, 2], [0, 3, 4], [1, 3, 5], [0, 5, 6], [2, 4, 6], [0, 1, 6]]
 ITEMS = 7

@@ -2,7 +2,7 @@ import pytest
 
 from benchmarks import complete_exports
 from benchmarks.harness import figures_of_ranks
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.workers import Workers
 
 
 def test_each_round_writes_complete_bundles_of_items_that_have_all_moved(monkeypatch: pytest.MonkeyPatch) -> None:

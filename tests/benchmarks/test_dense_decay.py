@@ -1,7 +1,7 @@
 import torch
 
 from benchmarks.dense_decay import RATE, dense_adam
-from trainer.items.embeddings import Embeddings
+from weir.trainer.items.embeddings import Embeddings
 
 
 def test_all_rows_move_as_dense_adam_moves_them() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks import featured_exports
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.workers import Workers
 
 
 def test_both_ways_find_items_that_have_moved(monkeypatch: pytest.MonkeyPatch) -> None:

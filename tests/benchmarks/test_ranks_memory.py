@@ -2,8 +2,8 @@ from pathlib import Path
 
 from benchmarks.ranks_memory import _MB, _SECONDS, _WAITS, figures
 from benchmarks.sharded import Counted
-from contracts import Store
-from contracts.checkpoint import checkpoint_names
+from weir.contracts import Store
+from weir.contracts.checkpoint import checkpoint_names
 
 
 def test_a_rank_finds_a_figure_for_each_column(tmp_path: Path) -> None:

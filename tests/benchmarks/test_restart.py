@@ -4,13 +4,13 @@ import pytest
 
 from benchmarks import restart
 from benchmarks.ranks_memory import change, fill
-from contracts import Store
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.keeper import Keeper
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
 
 
 def test_a_start_compares_what_has_changed_or_every_item(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from benchmarks.row_weights import WEIGHTS, Weight, training_with, weighed
-from trainer.config import NegativesConfig, TrainerConfig
-from trainer.losses import exclude_positive, sampled_softmax, softmax
-from trainer.losses.inputs import LossInputs
+from weir.trainer.config import NegativesConfig, TrainerConfig
+from weir.trainer.losses import exclude_positive, sampled_softmax, softmax
+from weir.trainer.losses.inputs import LossInputs
 
 ROWS, COLUMNS, DIMENSION = 5, 12, 4
 STANDARD = TrainerConfig(negatives=NegativesConfig(correction="standard"))

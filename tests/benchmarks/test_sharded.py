@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.sharded import Counted, steps
-from contracts import Store, UserError
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TowerConfig, TrainerConfig
+from weir.contracts import Store, UserError
+from weir.trainer.config import TowerConfig, TrainerConfig
 
 CONFIG = TrainerConfig(device="cpu", batch_size=8, tower=TowerConfig(dimension=8, history_length=6, heads=2))
 

@@ -8,8 +8,8 @@ import typer
 
 from benchmarks import stream_towers
 from benchmarks.stream_towers import Pass, config_of, draw_all, passed
-from contracts import Store
 from tests.trainer.windows import WindowWriter, synthetic
+from weir.contracts import Store
 
 
 def test_a_tower_is_named_with_its_layers() -> None:

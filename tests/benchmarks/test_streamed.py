@@ -6,14 +6,14 @@ import pytest
 from benchmarks import streamed
 from benchmarks.harness import weir
 from benchmarks.streamed import METRICS, MODEL, Stream, ingested, scores_of
-from contracts import Store, WindowManifest
-from trainer.config import TrainerConfig
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.stored import read_store
-from trainer.ranking import means
-from trainer.state.evaluation import Evaluation
-from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives
+from weir.contracts import Store, WindowManifest
+from weir.trainer.config import TrainerConfig
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.stored import read_store
+from weir.trainer.ranking import means
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.positives import Positives
 
 CONFIG = TrainerConfig(batch_size=64, evaluation_examples=10**6, evaluation_k=(20,))
 PLAYS = 'pipeline.event_types={"play":"positive","skip":"negative"}'

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from benchmarks.timed_towers import BUCKETS, TIMED, Knows, Timed, bucket
 from benchmarks.times import VARIANTS
-from trainer.config import TowerConfig
-from trainer.towers import build_tower
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers import build_tower
 
 ROWS, LENGTH, DIMENSION = 3, 6, 8
 KNOWING = {name: knows for name, knows in VARIANTS.items() if knows != Knows()}

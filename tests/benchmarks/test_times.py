@@ -8,13 +8,13 @@ import torch
 
 from benchmarks.timed_towers import TIMED
 from benchmarks.times import METRICS, VARIANTS, TimedLog, fresh, train
-from trainer.config import TowerConfig, TrainerConfig
-from trainer.offline.compare import Plan, run
-from trainer.offline.data import Interactions
-from trainer.offline.evaluator import Rules
-from trainer.offline.examples import training_batches
-from trainer.offline.fit import Budget
-from trainer.offline.rows import ROWS
+from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.trainer.offline.compare import Plan, run
+from weir.trainer.offline.data import Interactions
+from weir.trainer.offline.evaluator import Rules
+from weir.trainer.offline.examples import training_batches
+from weir.trainer.offline.fit import Budget
+from weir.trainer.offline.rows import ROWS
 
 USERS, ITEMS, EVENTS = 20, 30, 1200
 TOWER = TowerConfig(dimension=8, heads=1, history_length=6, expansion=1)

@@ -5,12 +5,12 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-import contracts.verification
-from contracts import CommitLog, LogState, Store
-from contracts.verification import Finding, verify
-from pipelines.attempts import sweep
+import weir.contracts.verification
 from tests.campaigns.ingest_lives import WINDOW_SECONDS, events_of
 from tests.pipelines import support
+from weir.contracts import CommitLog, LogState, Store
+from weir.contracts.verification import Finding, verify
+from weir.pipelines.attempts import sweep
 
 
 def check(store: Store, parts: Iterable[int], history_length: int) -> None:
@@ -43,6 +43,6 @@ def leftovers(store: Store) -> list[Finding]:
     But for the hidden temporary file of the very write that a kill interrupted: no reader sees it.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contracts.verification, "_YOUNG_SECONDS", -1.0)
+        patch.setattr(weir.contracts.verification, "_YOUNG_SECONDS", -1.0)
         found = verify(store).findings
     return [finding for finding in found if not fnmatchcase(finding.name.rpartition("/")[2], ".*.tmp")]

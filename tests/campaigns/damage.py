@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts import Store
+from weir.contracts import Store
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, LogState, Store
-from pipelines.erasure import Erasure
-from pipelines.forgotten import Forgotten
-from pipelines.ingest import ingest
-from pipelines.redaction import forget_users
 from tests.campaigns.hunter import finish, fork, hunt, kill, moment
 from tests.campaigns.ingest_lives import settings, write_part
+from weir.contracts import CommitLog, LogState, Store
+from weir.pipelines.erasure import Erasure
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.ingest import ingest
+from weir.pipelines.redaction import forget_users
 
 FORGOTTEN = ("user-1", "user-2", "user-3")
 LONGEST = 0.6

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, WindowLog
-from pipelines import merger, merging
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
 from tests.campaigns.hunter import finish, hunt, moment
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import Store, WindowLog
+from weir.pipelines import merger, merging
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
 
 WINDOW_SECONDS = 5
 USERS, ITEMS = 12, 30

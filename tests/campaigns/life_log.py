@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from contracts import Store, WindowLog
-from logs import is_topic
 from tests.campaigns.lives import ROOT
-from tests.logs.files import ORIGIN, Event, write_delimited, write_lines, write_parquet
+from tests.readers.files import ORIGIN, Event, write_delimited, write_lines, write_parquet
+from weir.contracts import Store, WindowLog
+from weir.readers import is_topic
 
 USERS: Final = 20
 GUESTS: Final = "guest-"

@@ -10,12 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pipelines.ingest  # noqa: F401 - commands import it
-import trainer.train  # noqa: F401 - commands import it
-from contracts import BundleLog, Store
+import weir.pipelines.ingest  # noqa: F401 - commands import it
+import weir.trainer.train  # noqa: F401 - commands import it
 from tests.campaigns.hunter import finish, fork
 from tests.campaigns.life_log import first_end
 from weir.cli.main import main as weir
+from weir.contracts import BundleLog, Store
 
 WHOLE: Final = 120.0
 """Seconds after which a command is killed that ought to have ended."""

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from contracts import BundleLog, Store, WindowLog, hash_id, read_format
-from serving.client import RetrievalClient, by_history, by_user
-from serving.loading import load_bundle
 from tests.campaigns.life_beside import K
 from tests.campaigns.life_log import LATE, events_of, first_end
-from tests.logs.files import ORIGIN, Event
+from tests.readers.files import ORIGIN, Event
+from weir.contracts import BundleLog, Store, WindowLog, hash_id, read_format
+from weir.serving.client import RetrievalClient, by_history, by_user
+from weir.serving.loading import load_bundle
 
 
 class Written(NamedTuple):

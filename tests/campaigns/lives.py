@@ -12,29 +12,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contracts import Store
 from tests.campaigns.hunter import hunt, moment
+from weir.contracts import Store
 
 ROOT = Path(__file__).parents[2]
 
 
 def trainer(store: Store, settings: str) -> Callable[[], Any]:
-    from trainer.config import TrainerConfig
-    from trainer.train import train
+    from weir.trainer.config import TrainerConfig
+    from weir.trainer.train import train
 
     return partial(train, store, TrainerConfig.model_validate_json(settings), follow=True)
 
 
 def server(store: Store, settings: str) -> Callable[[], Any]:
-    from serving.config import ServingConfig
-    from serving.server import serve
+    from weir.serving.config import ServingConfig
+    from weir.serving.server import serve
 
     return partial(serve, store, ServingConfig.model_validate_json(settings))
 
 
 def monitor(store: Store, settings: str) -> Callable[[], Any]:
-    from serving.monitor.config import MonitorConfig
-    from serving.monitor.loop import monitor as run
+    from weir.serving.monitor.config import MonitorConfig
+    from weir.serving.monitor.loop import monitor as run
 
     return partial(run, store, MonitorConfig.model_validate_json(settings))
 
@@ -52,7 +52,7 @@ def started(stage: str, store: Store, settings: str, kills: int, log: Path) -> "
 
 def at_work(rng: random.Random, store: Store) -> None:
     """Wait for a checkpoint that was not there before, a minute at most, and then for a moment."""
-    from trainer.state.checkpoint import CheckpointLog
+    from weir.trainer.state.checkpoint import CheckpointLog
 
     names = CheckpointLog(store).names
     before, end = names(), time.monotonic() + 60

@@ -12,25 +12,25 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-import contracts
-from contracts import BundleLog, EventClock, LogState, Store, UserKeys, hash_id
-from logs import discover
-from pipelines.ingest import ingest
-from pipelines.key_owners import KeyOwners
-from pipelines.layout import open_layout
-from pipelines.plan import InHand, make_plan
-from serving.metrics import BundleMetrics
-from serving.monitor.results import recorded
-from serving.queries import ByHistory, ByUser, Query, Task
-from serving.retriever import Retriever
-from serving.watcher import BundleWatcher
 from tests.campaigns import real_store
 from tests.pipelines import support
 from tests.serving.support import histories_of
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.train import train
+from weir import contracts
 from weir.cli.main import app
+from weir.contracts import BundleLog, EventClock, LogState, Store, UserKeys, hash_id
+from weir.pipelines.ingest import ingest
+from weir.pipelines.key_owners import KeyOwners
+from weir.pipelines.layout import open_layout
+from weir.pipelines.plan import InHand, make_plan
+from weir.readers import discover
+from weir.serving.metrics import BundleMetrics
+from weir.serving.monitor.results import recorded
+from weir.serving.queries import ByHistory, ByUser, Query, Task
+from weir.serving.retriever import Retriever
+from weir.serving.watcher import BundleWatcher
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.train import train
 
 
 @dataclass

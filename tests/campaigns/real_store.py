@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-import contracts.log_state
-import pipelines.key_owners
-import serving.monitor.loop
-from contracts import BundleLog, EventClock, Pin, Store, Withdrawal
-from contracts.served import served_files
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from serving.client import RetrievalClient, by_user
-from serving.monitor.config import MonitorConfig
-from serving.monitor.loop import Monitor
-from serving.monitor.metrics import MonitorMetrics
+import weir.contracts.log_state
+import weir.pipelines.key_owners
+import weir.serving.monitor.loop
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.serving.process import ServerProcess
-from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
-from trainer.export.compaction import compact
-from trainer.export.kept import Kept
-from trainer.export.servable import Servable
-from trainer.train import train
+from weir.contracts import BundleLog, EventClock, Pin, Store, Withdrawal
+from weir.contracts.served import served_files
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.serving.client import RetrievalClient, by_user
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.loop import Monitor
+from weir.serving.monitor.metrics import MonitorMetrics
+from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from weir.trainer.export.compaction import compact
+from weir.trainer.export.kept import Kept
+from weir.trainer.export.servable import Servable
+from weir.trainer.train import train
 
 USERS, ITEMS, ROUNDS = 12, 25, 5
 CUTOFFS = (2, 5)
@@ -90,9 +90,9 @@ def build(folder: Path) -> Store:
     store = Store(str(folder / "store"))
     with pytest.MonkeyPatch.context() as patch:
         # These files are written every so many commits; a small store has few.
-        patch.setattr(contracts.log_state, "_EVERY", 2)
-        patch.setattr(pipelines.key_owners, "_PANES_BETWEEN_SAVES", 2)
-        patch.setattr(serving.monitor.loop, "_WINDOWS_BETWEEN_SAVES", 2)
+        patch.setattr(weir.contracts.log_state, "_EVERY", 2)
+        patch.setattr(weir.pipelines.key_owners, "_PANES_BETWEEN_SAVES", 2)
+        patch.setattr(weir.serving.monitor.loop, "_WINDOWS_BETWEEN_SAVES", 2)
         for number in range(ROUNDS):
             advance(folder, number)
             if number in {1, 2, 3}:

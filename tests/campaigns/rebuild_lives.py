@@ -13,13 +13,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, Store
-from pipelines.config import PipelineConfig
-from pipelines.cut_over import cut_over
-from pipelines.ingest import ingest
-from pipelines.rebuild import WindowSource, prepare
 from tests.campaigns.hunter import finish, hunt, moment
 from tests.campaigns.ingest_lives import settings, write_part
+from weir.contracts import CommitLog, Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.cut_over import cut_over
+from weir.pipelines.ingest import ingest
+from weir.pipelines.rebuild import WindowSource, prepare
 
 WINDOW_SECONDS = 12
 LONGEST = 2.0

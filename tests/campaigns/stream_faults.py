@@ -17,23 +17,23 @@ from typing import Any, Final
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, EventClock, LogState, Store
 from deploy.engines.flink import job_manager, job_server, task_manager
 from deploy.engines.kafka import broker
 from deploy.engines.pool import worker_pool
 from deploy.engines.processes import EngineError, Service, start, stop
 from deploy.engines.settings import HOST, EngineSettings
-from pipelines.config import PipelineConfig
-from pipelines.kafka.metrics import TopicMetrics
-from pipelines.kafka.source import TopicSource
-from pipelines.plan import InHand
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.job import submit
-from pipelines.stream.start import sources
 from tests.campaigns import size
 from tests.campaigns.lives import ROOT
 from tests.integration.flink_cluster import moved
 from tests.integration.test_kafka import wait_until
+from weir.contracts import CommitLog, EventClock, LogState, Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.metrics import TopicMetrics
+from weir.pipelines.kafka.source import TopicSource
+from weir.pipelines.plan import InHand
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.job import submit
+from weir.pipelines.stream.start import sources
 
 PATIENCE: Final = size.of(240, 900)
 """Seconds within which a commit has to follow any fault; how long it takes is reported, not tested."""

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
-from contracts import HistoryFiles, Label, LogState, Store, UserHistories, UserKeys, WindowLog, columns, hash_ids
-from pipelines.attempts import forget, new_run
-from pipelines.config import PipelineConfig
-from pipelines.rebuilt_histories import rebuilt
-from pipelines.transforms.count import empty_sketch
 from tests.pipelines import support
+from weir.contracts import HistoryFiles, Label, LogState, Store, UserHistories, UserKeys, WindowLog, columns, hash_ids
+from weir.pipelines.attempts import forget, new_run
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.rebuilt_histories import rebuilt
+from weir.pipelines.transforms.count import empty_sketch
 
 LABELS = {"click": 1, "skip": -1, "view": 0}
 EVENT = [("window", "i8"), ("user", "i8"), ("item", "i8"), ("ms", "i8"), ("label", "i8")]

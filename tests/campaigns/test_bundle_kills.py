@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from contracts import BundleLog, BundleManifest, Store
-from contracts.verification import verify
-from serving.bundle import LoadedBundle
-from serving.loading import load_bundle
 from tests.campaigns.tally import counting
 from tests.kills import KilledError, killed_at
 from tests.trainer.export.test_deltas import assert_published, turn
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TowerConfig, TrainerConfig
-from trainer.export import clusters, export_bundle, fit
-from trainer.export.compaction import compact
-from trainer.export.keeper import Keeper
-from trainer.export.kept import Kept
-from trainer.export.servable import Servable
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import BundleLog, BundleManifest, Store
+from weir.contracts.verification import verify
+from weir.serving.bundle import LoadedBundle
+from weir.serving.loading import load_bundle
+from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.trainer.export import clusters, export_bundle, fit
+from weir.trainer.export.compaction import compact
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.kept import Kept
+from weir.trainer.export.servable import Servable
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 CONFIG = TrainerConfig(
     device="cpu",

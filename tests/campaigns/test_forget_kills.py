@@ -5,16 +5,16 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from contracts import CommitLog, Store, WindowLog
-from pipelines.absence import sightings
-from pipelines.attempts import sweep
-from pipelines.forgotten import Forgotten
 from tests.campaigns import committed_once, size
 from tests.campaigns.forget_lives import FORGOTTEN
 from tests.campaigns.ingest_lives import WINDOW_SECONDS, events_of, settings
 from tests.campaigns.lives import ROOT
 from tests.campaigns.tally import counting
 from tests.pipelines import support
+from weir.contracts import CommitLog, Store, WindowLog
+from weir.pipelines.absence import sightings
+from weir.pipelines.attempts import sweep
+from weir.pipelines.forgotten import Forgotten
 
 
 def test_killed_again_and_again_only_the_forgotten_are_gone(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from contracts import CommitLog, Store
 from tests.campaigns import committed_once, size
 from tests.campaigns.ingest_lives import WHOLE, settings
 from tests.campaigns.lives import ROOT
 from tests.campaigns.tally import counting
+from weir.contracts import CommitLog, Store
 
 
 def test_killed_again_and_again_every_event_is_committed_once(tmp_path: Path) -> None:

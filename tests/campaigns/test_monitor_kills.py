@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from serving.client import RetrievalClient
-from serving.monitor.config import MonitorConfig
-from serving.monitor.loop import Monitor
-from serving.monitor.metrics import MonitorMetrics
-from serving.monitor.results import recorded
 from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import Store
+from weir.serving.client import RetrievalClient
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.loop import Monitor
+from weir.serving.monitor.metrics import MonitorMetrics
+from weir.serving.monitor.results import recorded
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 MOST_WINDOWS = 200

@@ -15,16 +15,16 @@ from typing import Any, Final
 
 import pytest
 
-from contracts import CorruptArtefactError, Store
-from contracts.format import StoreFormatError
-from contracts.verification import verify
 from tests.campaigns import real_store, size
 from tests.campaigns.damage import Mutation, linked_copy, mutate
 from tests.campaigns.readers import Readers, listening
 from tests.campaigns.tally import Row, counting
 from tests.pipelines import support
 from tests.serving.process import ServerProcess
-from trainer.state.checkpoint import CheckpointMismatchError
+from weir.contracts import CorruptArtefactError, Store
+from weir.contracts.format import StoreFormatError
+from weir.contracts.verification import verify
+from weir.trainer.state.checkpoint import CheckpointMismatchError
 
 SEED: Final = 20
 

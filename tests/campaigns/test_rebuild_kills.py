@@ -4,14 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from contracts import LogState, Store
-from contracts.verification import verify
 from tests.campaigns import size
 from tests.campaigns.ingest_lives import events_of
 from tests.campaigns.lives import ROOT
 from tests.campaigns.rebuild_lives import WINDOW_SECONDS, parts
 from tests.campaigns.tally import counting
 from tests.pipelines import support
+from weir.contracts import LogState, Store
+from weir.contracts.verification import verify
 
 
 def test_killed_again_and_again_a_rebuild_holds_every_event_once(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from contracts import BundleLog, Store
-from serving.client import RetrievalClient, RetrievalError, by_history
-from serving.config import ServingConfig
 from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
 from tests.ports import free_port
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, Store
+from weir.serving.client import RetrievalClient, RetrievalError, by_history
+from weir.serving.config import ServingConfig
 
 K = 5
 HISTORY = ["shared-1", "shared-2"]

@@ -11,10 +11,6 @@ from typing import Any
 
 import pytest
 
-from contracts import BundleLog, Store
-from contracts.verification import verify
-from serving.client import RetrievalClient
-from serving.monitor.results import recorded
 from tests.campaigns import size
 from tests.campaigns.life_beside import Beside, Load, asking, settings_in, settled, weir
 from tests.campaigns.life_log import write_part
@@ -26,6 +22,10 @@ from tests.campaigns.tally import NOTES, Row, counting
 from tests.integration.kafka_broker import Broker
 from tests.integration.object_store import bucket
 from tests.pipelines.kafka.support import new_topic
+from weir.contracts import BundleLog, Store
+from weir.contracts.verification import verify
+from weir.serving.client import RetrievalClient
+from weir.serving.monitor.results import recorded
 
 WINDOW_SECONDS = 200
 """Of the rebuilt store: none of those that lives have."""

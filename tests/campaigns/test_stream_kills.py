@@ -10,12 +10,12 @@ from time import monotonic, sleep
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from contracts import LogState
 from tests.campaigns import committed_once, size
 from tests.campaigns.stream_faults import PATIENCE, Stream, producing, recovered, streaming
 from tests.campaigns.stream_truth import Truth, check
 from tests.campaigns.tally import NOTES, counting
 from tests.integration.test_kafka import wait_until
+from weir.contracts import LogState
 
 logger = logging.getLogger(__name__)
 

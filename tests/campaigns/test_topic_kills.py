@@ -8,8 +8,6 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from contracts import LogState, Store
-from pipelines.ingest import ingest
 from tests.campaigns import committed_once, size
 from tests.campaigns.ingest_lives import WINDOW_SECONDS
 from tests.campaigns.lives import ROOT
@@ -19,6 +17,8 @@ from tests.integration.kafka_broker import Broker, ends
 from tests.pipelines import support
 from tests.pipelines.kafka.support import new_topic
 from tests.pipelines.support import Event
+from weir.contracts import LogState, Store
+from weir.pipelines.ingest import ingest
 
 
 def test_killed_again_and_again_every_offset_is_accounted_for_once(tmp_path: Path, broker: Broker) -> None:

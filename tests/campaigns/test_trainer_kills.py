@@ -6,20 +6,20 @@ from pathlib import Path
 
 import numpy as np
 
-from contracts import BundleLog, Store
-from contracts.checkpoint import read_checkpoint_mark
-from contracts.verification import verify
-from serving.loading import load_bundle
 from tests.campaigns import lives, size
 from tests.campaigns.tally import counting
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
-from trainer.export import Content
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.train import train
+from weir.contracts import BundleLog, Store
+from weir.contracts.checkpoint import read_checkpoint_mark
+from weir.contracts.verification import verify
+from weir.serving.loading import load_bundle
+from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from weir.trainer.export import Content
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.train import train
 
 MOST_WINDOWS = 200
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Commit, CommitLog, CommitTakenError, Store
-from pipelines.ingest import ingest
 from tests.campaigns import committed_once, size
 from tests.campaigns.ingest_lives import settings, write_part
 from tests.campaigns.lives import ROOT
 from tests.campaigns.tally import counting
 from tests.integration.object_store import bucket
+from weir.contracts import Commit, CommitLog, CommitTakenError, Store
+from weir.pipelines.ingest import ingest
 
 
 def race(folder: Path, url: str, parts: int) -> int:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, WindowLog
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
 from tests.campaigns.hunter import hunt, moment
 from tests.campaigns.ingest_lives import ITEMS, USERS, WINDOW_SECONDS
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import Store, WindowLog
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
 
 LATENESS = 20
 

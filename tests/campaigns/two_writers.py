@@ -15,11 +15,11 @@ from threading import Event
 
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from pipelines.ingest import _Driver, ingest
-from pipelines.metrics import PipelineMetrics
 from tests.campaigns.hunter import finish, fork
 from tests.campaigns.ingest_lives import settings, write_part
+from weir.contracts import Store
+from weir.pipelines.ingest import _Driver, ingest
+from weir.pipelines.metrics import PipelineMetrics
 
 
 def follow(folder: Path, url: str) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from contracts import BundleManifest, Commit, Document, EventClock, Store, StoreFormat
-from contracts.checkpoint import CheckpointMark
-from contracts.commits import Head
-from contracts.documents import encode_fields
-from contracts.format import FORMAT
-from contracts.log_state import _Snapshot
-from contracts.storage import checksum
-from serving.monitor.results import WindowRecall
-from trainer.state.evaluation import Evaluation
+from weir.contracts import BundleManifest, Commit, Document, EventClock, Store, StoreFormat
+from weir.contracts.checkpoint import CheckpointMark
+from weir.contracts.commits import Head
+from weir.contracts.documents import encode_fields
+from weir.contracts.format import FORMAT
+from weir.contracts.log_state import _Snapshot
+from weir.contracts.storage import checksum
+from weir.serving.monitor.results import WindowRecall
+from weir.trainer.state.evaluation import Evaluation
 
 KINDS: dict[str, type[BaseModel]] = {
     "STORE.json": StoreFormat,

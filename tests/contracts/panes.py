@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from contracts import (
+from weir.contracts import (
     Commit,
     CommitLog,
     CommitTakenError,
@@ -14,7 +14,7 @@ from contracts import (
     WindowLog,
     WindowManifest,
 )
-from contracts.commits import Cursor
+from weir.contracts.commits import Cursor
 
 
 def a_pane(sequence: int, **changes: Any) -> WindowManifest:

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from contracts.arrow_columns import column, not_utf8, numbers, text_lists, texts
+from weir.contracts.arrow_columns import column, not_utf8, numbers, text_lists, texts
 
 WORDS = [["a", "b"], None, []]
 

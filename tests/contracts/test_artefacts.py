@@ -5,8 +5,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts import Store
-from contracts.artefacts import GROUP, write_groups, write_table
+from weir.contracts import Store
+from weir.contracts.artefacts import GROUP, write_groups, write_table
 
 
 def test_groups_are_written_as_the_whole_table_is(tmp_path: Path) -> None:

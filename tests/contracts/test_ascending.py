@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.ascending import ascending
+from weir.contracts.ascending import ascending
 
 
 @given(st.lists(st.integers(-5, 5), max_size=12))

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo, Pin, Store, Withdrawal
-from contracts.documents import encode_fields, write_document
-from contracts.local_files import new_draft
-from contracts.verification import verify
+from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo, Pin, Store, Withdrawal
+from weir.contracts.documents import encode_fields, write_document
+from weir.contracts.local_files import new_draft
+from weir.contracts.verification import verify
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, CorruptArtefactError, Store
-from contracts import bundle_files as module
-from contracts.bundle_files import BundleFiles, MappedFiles
-from contracts.texts import Texts
 from tests.contracts.test_bundle import write
+from weir.contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, CorruptArtefactError, Store
+from weir.contracts import bundle_files as module
+from weir.contracts.bundle_files import BundleFiles, MappedFiles
+from weir.contracts.texts import Texts
 
 KINDS = [BundleFiles, MappedFiles]
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import MAX_ID_BYTES, FeatureNames
-from contracts.catalogue import ALWAYS, Catalogue
-from contracts.catalogue_files import CatalogueError, decode_catalogue
-from contracts.features import MAX_VALUES
-from contracts.watched_file import WatchedFile
+from weir.contracts import MAX_ID_BYTES, FeatureNames
+from weir.contracts.catalogue import ALWAYS, Catalogue
+from weir.contracts.catalogue_files import CatalogueError, decode_catalogue
+from weir.contracts.features import MAX_VALUES
+from weir.contracts.watched_file import WatchedFile
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
 EIGHT_MS = round(EIGHT.timestamp() * 1000)

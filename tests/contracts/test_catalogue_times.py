@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.catalogue_times import milliseconds
+from weir.contracts.catalogue_times import milliseconds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 offsets = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, FileEntry, Store
-from contracts.checkpoint import (
+from weir.contracts import CorruptArtefactError, FileEntry, Store
+from weir.contracts.checkpoint import (
     CheckpointMark,
     CheckpointRef,
     FirstFormatError,
@@ -15,8 +15,8 @@ from contracts.checkpoint import (
     read_checkpoint_chain,
     read_checkpoint_mark,
 )
-from contracts.documents import write_document
-from contracts.verification import Kind, verify
+from weir.contracts.documents import write_document
+from weir.contracts.verification import Kind, verify
 
 PATH = "checkpoints/0000000003-00000001-00000000/CHECKPOINT.json"
 NAME = PATH.split("/")[1]

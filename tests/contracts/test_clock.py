@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, EventClock, Store
-from contracts.documents import encode_fields
+from weir.contracts import CorruptArtefactError, EventClock, Store
+from weir.contracts.documents import encode_fields
 
 
 def test_a_live_log_runs_with_the_wall_clock(tmp_path: Path) -> None:

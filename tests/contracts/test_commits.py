@@ -14,10 +14,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import CommitLog, CommitTakenError, CorruptArtefactError, Store, UnfitStoreError, check_fitness
-from contracts.commits import Cursor, Head
-from contracts.documents import write_document
 from tests.contracts.panes import a_commit, race
+from weir.contracts import CommitLog, CommitTakenError, CorruptArtefactError, Store, UnfitStoreError, check_fitness
+from weir.contracts.commits import Cursor, Head
+from weir.contracts.documents import write_document
 
 
 class CountingStore(Store):

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts import Store
-from contracts.comparison import Comparison
-from contracts.confidence import Running
+from weir.contracts import Store
+from weir.contracts.comparison import Comparison
+from weir.contracts.confidence import Running
 
 ALPHA = 0.05
 RUNS = 100

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.confidence import Running, boundary
+from weir.contracts.confidence import Running, boundary
 
 ALPHA = 0.05
 LOOKS = 2000

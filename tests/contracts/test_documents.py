@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, Document, Store
-from contracts.documents import decode_document, encode_document, read_document, seal, unseal, write_document
+from weir.contracts import CorruptArtefactError, Document, Store
+from weir.contracts.documents import decode_document, encode_document, read_document, seal, unseal, write_document
 
 
 class Note(Document):

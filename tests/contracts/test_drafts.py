@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from contracts import Store, checksum
-from contracts.drafts import ArrayDraft, mapped, write_lines
+from weir.contracts import Store, checksum
+from weir.contracts.drafts import ArrayDraft, mapped, write_lines
 
 ARRAYS = arrays(st.sampled_from([np.float32, np.int64]), array_shapes(min_dims=1, max_dims=2, min_side=1, max_side=40))
 

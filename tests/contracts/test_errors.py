@@ -2,9 +2,9 @@ import copy
 
 import pytest
 
-from contracts import CorruptArtefactError, UserError
-from contracts.format import StoreFormatError
-from contracts.storage import UnfitStoreError
+from weir.contracts import CorruptArtefactError, UserError
+from weir.contracts.format import StoreFormatError
+from weir.contracts.storage import UnfitStoreError
 
 
 class HintedError(UserError):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from contracts import exposition
-from contracts.exposition import exposed
+from weir.contracts import exposition
+from weir.contracts.exposition import exposed
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import FeatureNames, hash_id
-from contracts.feature_weights import FeatureWeights, Moments, buckets_of
-from contracts.features import MAX_DENSE
+from weir.contracts import FeatureNames, hash_id
+from weir.contracts.feature_weights import FeatureWeights, Moments, buckets_of
+from weir.contracts.features import MAX_DENSE
 
 floats = st.floats(-1e6, 1e6)
 NAMES = FeatureNames(categorical=["genre", "artist"], dense=["price"])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from contracts import INTERACTION_SCHEMA, ITEMS_SCHEMA, FeatureNames, interaction_schema, items_schema
-from contracts.features import CATEGORICAL_TYPE, lists_of_cells, values_of
+from weir.contracts import INTERACTION_SCHEMA, ITEMS_SCHEMA, FeatureNames, interaction_schema, items_schema
+from weir.contracts.features import CATEGORICAL_TYPE, lists_of_cells, values_of
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CorruptArtefactError, Layout, Store, StoreFormat, StoreFormatError, WindowLog, ensure_format
-from contracts.documents import write_document
-from contracts.format import read_format
 from tests.contracts.panes import a_pane
+from weir.contracts import CorruptArtefactError, Layout, Store, StoreFormat, StoreFormatError, WindowLog, ensure_format
+from weir.contracts.documents import write_document
+from weir.contracts.format import read_format
 
 FORMAT_1 = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
 

@@ -4,7 +4,7 @@ import faiss
 import numpy as np
 import pytest
 
-from contracts.graph_index import is_graph, widen_walks
+from weir.contracts.graph_index import is_graph, widen_walks
 
 DIMENSION, ITEMS = 16, 4000
 

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import Commit, CommitLog, CorruptArtefactError, HistoryFile, HistoryFiles, LogState, Store, WindowLog
+from weir.contracts import (
+    Commit,
+    CommitLog,
+    CorruptArtefactError,
+    HistoryFile,
+    HistoryFiles,
+    LogState,
+    Store,
+    WindowLog,
+)
 
 
 def a_file(name: str, shard: int = 0, replaces: Sequence[str] = ()) -> HistoryFile:

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CommitLog, CorruptArtefactError, Horizon, LogState, RetiredError, Store, WindowLog
-from contracts.commits import Cursor
-from contracts.horizon import snapshots, stored_horizon
 from tests.contracts.panes import a_pane, retire_before
+from weir.contracts import CommitLog, CorruptArtefactError, Horizon, LogState, RetiredError, Store, WindowLog
+from weir.contracts.commits import Cursor
+from weir.contracts.horizon import snapshots, stored_horizon
 
 
 @pytest.fixture
@@ -96,6 +96,6 @@ def test_a_state_before_the_newest_snapshot_comes_from_an_older_one(store: Store
 
 
 def test_a_reader_that_does_not_know_retention_stops(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contracts.commits.KNOWN", frozenset())
+    monkeypatch.setattr("weir.contracts.commits.KNOWN", frozenset())
     with pytest.raises(CorruptArtefactError, match="needs retention, unknown to this version: upgrade weir"):
         CommitLog(store).next(Cursor(6, 6))

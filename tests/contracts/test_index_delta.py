@@ -7,7 +7,7 @@ import faiss
 import numpy as np
 import pytest
 
-from contracts.index_delta import append_lists, keep_places, keeps_places, without_rows
+from weir.contracts.index_delta import append_lists, keep_places, keeps_places, without_rows
 
 VECTORS = np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
 KINDS = ["IVF4,Flat", "IVF4,SQfp16", "IVF4,SQ8"]

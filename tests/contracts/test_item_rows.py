@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import PADDING_KEY, IndexRows, ItemKeys
-from contracts.item_rows import FIRST_ITEM_ROW, ItemRows, tower_rows
+from weir.contracts import PADDING_KEY, IndexRows, ItemKeys
+from weir.contracts.item_rows import FIRST_ITEM_ROW, ItemRows, tower_rows
 
 keys = st.integers(-(2**63), 2**63 - 1).filter(bool) | st.integers(1, 9)
 

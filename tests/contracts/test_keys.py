@@ -6,7 +6,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import PADDING_KEY, hash_id, hash_ids, hash_strings
+from weir.contracts import PADDING_KEY, hash_id, hash_ids, hash_strings
 
 
 @given(st.lists(st.text()))

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.layers import Layers
+from weir.contracts.layers import Layers
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 6), st.integers(0, 4))
@@ -30,7 +30,7 @@ def test_rows_are_those_of_a_dictionary_and_no_version_changes(seed: int, count:
         np.testing.assert_array_equal(layers[np.stack([rows, rows[::-1]])][1], layers[rows[::-1]])
         np.testing.assert_array_equal(layers.merged(0.0)[rows], layers[rows])
         assert not layers.merged(0.0)[np.setdiff1d(np.arange(size), rows)].any()
-        with patch("contracts.layers._BLOCK", 2):
+        with patch("weir.contracts.layers._BLOCK", 2):
             pieces = [np.empty((0, 3)), *layers.pieces(0.0)]
         np.testing.assert_array_equal(np.concatenate(pieces), layers.merged(0.0))
         for row in rows:

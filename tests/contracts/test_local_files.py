@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.local_files import create_local, is_draft, new_draft, synced, write_local
+from weir.contracts.local_files import create_local, is_draft, new_draft, synced, write_local
 
 
 def test_a_draft_is_hidden_beside_its_target_and_others_may_read_it(tmp_path: Path) -> None:

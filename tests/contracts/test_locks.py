@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contracts import Store
-from contracts.locks import BusyStoreError, locked, only_one
+from weir.contracts import Store
+from weir.contracts.locks import BusyStoreError, locked, only_one
 
 
 def test_only_one_at_a_time_and_each_name_by_itself(tmp_path: Path) -> None:

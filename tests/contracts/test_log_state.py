@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import CommitLog, CorruptArtefactError, LogState, SourceSpan, Store, WindowLog
 from tests.contracts.panes import a_pane
+from weir.contracts import CommitLog, CorruptArtefactError, LogState, SourceSpan, Store, WindowLog
 
 windows = st.lists(st.integers(0, 4), max_size=3, unique=True)
 runs = st.lists(st.tuples(windows, st.sampled_from("ab"), st.integers(1, 9), st.integers(0, 9)), max_size=12)

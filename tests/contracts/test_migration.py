@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, CorruptArtefactError, LogState, Store, WindowLog
-from contracts.migration import migrate
-from contracts.verification import verify
-from pipelines.ingest import ingest
 from tests.pipelines import support
+from weir.contracts import CommitLog, CorruptArtefactError, LogState, Store, WindowLog
+from weir.contracts.migration import migrate
+from weir.contracts.verification import verify
+from weir.pipelines.ingest import ingest
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
 SETTINGS = {"window_seconds": 60, "user_shards": 2, "history_length": 4, "event_types": {}, "chunk_bytes": 8 << 20}
@@ -72,7 +72,7 @@ def test_migrating_twice_or_after_a_kill_is_the_same(old: Store, monkeypatch: py
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("contracts.migration._rewrap", killed)
+        patch.setattr("weir.contracts.migration._rewrap", killed)
         with pytest.raises(KilledError):
             migrate(old, user_shards=2)
     assert migrate(old, user_shards=2) == 6

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from contracts.models import FrozenModel, StoredModel
+from weir.contracts.models import FrozenModel, StoredModel
 
 
 class Settings(FrozenModel):

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.overlay import Overlay
+from weir.contracts.overlay import Overlay
 
 keys = st.lists(st.integers(-5, 20), unique=True, max_size=8)
 

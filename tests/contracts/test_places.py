@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CorruptArtefactError, Store
-from contracts.places import MonitorPlace
+from weir.contracts import CorruptArtefactError, Store
+from weir.contracts.places import MonitorPlace
 
 
 def test_a_place_is_what_was_stored_last(tmp_path: Path) -> None:

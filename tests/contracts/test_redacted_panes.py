@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from contracts import CommitLog, CorruptArtefactError, HistoryFile, LetterFile, LogState, Store, WindowLog
-from contracts.commit import KNOWN
-from contracts.commits import Cursor
-from contracts.redaction import REDACTION, RedactedPane, RewrittenLetters
-from contracts.source_span import SourceSpan
-from contracts.verification import verify
 from tests.contracts.panes import a_pane, retire_before
+from weir.contracts import CommitLog, CorruptArtefactError, HistoryFile, LetterFile, LogState, Store, WindowLog
+from weir.contracts.commit import KNOWN
+from weir.contracts.commits import Cursor
+from weir.contracts.redaction import REDACTION, RedactedPane, RewrittenLetters
+from weir.contracts.source_span import SourceSpan
+from weir.contracts.verification import verify
 
 FILE: Any = {"size": 3, "checksum": "0" * 32}
 
@@ -161,7 +161,7 @@ def test_replaced_files_may_be_there_or_not(store: Store) -> None:
 
 def test_an_older_version_stops(store: Store, log: WindowLog, monkeypatch: pytest.MonkeyPatch) -> None:
     number = redact(store, 1)
-    monkeypatch.setattr("contracts.commits.KNOWN", KNOWN - {REDACTION})
+    monkeypatch.setattr("weir.contracts.commits.KNOWN", KNOWN - {REDACTION})
     commits = CommitLog(store)
     with pytest.raises(CorruptArtefactError, match="needs redaction, unknown to this version"):
         commits.next(commits.at(number))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from contracts.scratch import in_scratch, naming_the_disk, zeros_in_scratch
+from weir.contracts.scratch import in_scratch, naming_the_disk, zeros_in_scratch
 
 
 def is_mapped(array: np.ndarray) -> bool:

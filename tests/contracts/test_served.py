@@ -6,8 +6,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from contracts import CorruptArtefactError, Store
-from contracts.served import (
+from weir.contracts import CorruptArtefactError, Store
+from weir.contracts.served import (
     SERVED_SCHEMA,
     ServedFile,
     hour_of,
@@ -20,7 +20,7 @@ from contracts.served import (
     served_token,
     write_served,
 )
-from contracts.verification import Kind, verify
+from weir.contracts.verification import Kind, verify
 
 NOW = 1_700_000_000
 SEGMENT = "20231114T221320Z-f0ceea1c"

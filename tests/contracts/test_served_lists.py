@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from contracts import hash_id
-from contracts.served import SERVED_SCHEMA
-from contracts.served_lists import ServedList, joined_list, lists_by_token
+from weir.contracts import hash_id
+from weir.contracts.served import SERVED_SCHEMA
+from weir.contracts.served_lists import ServedList, joined_list, lists_by_token
 
 SECRET = "00112233445566778899aabbccddeeff"  # noqa: S105 - of a test
 

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from contracts.stopping import ended_by_signals
+from weir.contracts.stopping import ended_by_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, FileEntry, Store, checksum
+from weir.contracts import CorruptArtefactError, FileEntry, Store, checksum
 
 URLS = ["local", "memory"]
 
@@ -80,7 +80,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
 
 def test_a_reader_sees_a_file_whole_although_the_writer_is_killed(tmp_path: Path) -> None:
     script = (
-        "import sys; from contracts import Store\n"
+        "import sys; from weir.contracts import Store\n"
         "store, n = Store(sys.argv[1]), 0\n"
         "while True: n += 1; store.write('file', bytes([n % 256]) * 200_000)\n"
     )

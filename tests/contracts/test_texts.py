@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.layers import Layers
-from contracts.texts import Texts
+from weir.contracts.layers import Layers
+from weir.contracts.texts import Texts
 
 some_texts = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), min_size=1, max_size=20)
 

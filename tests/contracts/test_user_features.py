@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import FeatureNames, WindowManifest, columns, examples_schema
-from contracts.features import NO_FEATURES
-from contracts.user_features import UserFeatures
 from tests.contracts.panes import a_pane
+from weir.contracts import FeatureNames, WindowManifest, columns, examples_schema
+from weir.contracts.features import NO_FEATURES
+from weir.contracts.user_features import UserFeatures
 
 NAMES = FeatureNames(categorical=("lives", "langs"), dense=("age",))
 

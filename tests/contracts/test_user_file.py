@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, Store, UserFile, UserKeys, UserTable, user_lookup, write_user_file
-from contracts.user_rows import unite, unknown_users
 from tests.contracts.user_rows import Plain, rows_of, write_rows
+from weir.contracts import CorruptArtefactError, Store, UserFile, UserKeys, UserTable, user_lookup, write_user_file
+from weir.contracts.user_rows import unite, unknown_users
 
 LENGTH = 3
 KEYS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-5, 5), st.integers(2**62, 2**62 + 40))

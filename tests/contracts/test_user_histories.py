@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import (
+from tests.contracts.user_rows import Plain, write_rows
+from weir.contracts import (
     CorruptArtefactError,
     HistoryFile,
     HistoryFiles,
@@ -17,8 +18,7 @@ from contracts import (
     UserKeys,
     user_lookup,
 )
-from contracts.keys import shards_of
-from tests.contracts.user_rows import Plain, write_rows
+from weir.contracts.keys import shards_of
 
 LENGTH, SHARDS, BOUND = 2, 3, 4
 USERS = list(range(-6, 12))

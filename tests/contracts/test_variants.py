@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, Key, Store, hash_id
-from contracts.variants import (
+from tests.contracts.test_bundle import write
+from weir.contracts import CorruptArtefactError, Key, Store, hash_id
+from weir.contracts.variants import (
     CHAMPION,
     MAIN,
     Champion,
@@ -26,8 +27,7 @@ from contracts.variants import (
     variant_of,
     version_of,
 )
-from contracts.verification import Kind, verify
-from tests.contracts.test_bundle import write
+from weir.contracts.verification import Kind, verify
 
 USERS = [hash_id(f"user-{number}") for number in range(20_000)]
 

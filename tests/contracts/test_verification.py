@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CommitLog, Store
-from contracts.migration import migrate
-from contracts.verification import Finding, Kind, verify
+from weir.contracts import CommitLog, Store
+from weir.contracts.migration import migrate
+from weir.contracts.verification import Finding, Kind, verify
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
 

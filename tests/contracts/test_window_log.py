@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from contracts import (
+from weir.contracts import (
     ITEMS_SCHEMA,
     CommitLog,
     CorruptArtefactError,
@@ -17,8 +17,8 @@ from contracts import (
     examples_schema,
     items_schema,
 )
-from contracts.artefacts import write_table
-from contracts.user_features import UserFeatures
+from weir.contracts.artefacts import write_table
+from weir.contracts.user_features import UserFeatures
 
 DAY = 86_400_000
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from deploy.engines.settings import EngineSettings
-from serving.client import RetrievalClient, by_history
 from tests.deploy.blocked import closure
 from tests.deploy.support import DEPLOY, ROOT, tool
 from tests.weir.cli.test_stages import SMALL
 from weir.demo.generator import GeneratorConfig, generate
+from weir.serving.client import RetrievalClient, by_history
 
 IMAGES = sorted((DEPLOY / "images").glob("*.Dockerfile"))
 JARS = {"kafka.Dockerfile", "flink.Dockerfile"}

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from serving.shared.database import PASSWORD
 from tests.deploy.support import (
     COMPONENTS,
     DEPLOY,
@@ -22,9 +21,10 @@ from tests.deploy.support import (
     tool,
     with_components,
 )
-from trainer.config import TrainerConfig
 from weir.cli.nodes import Nodes
 from weir.config import Settings, load_settings
+from weir.serving.shared.database import PASSWORD
+from weir.trainer.config import TrainerConfig
 
 pytestmark = needs_kubectl
 

@@ -16,16 +16,23 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from deploy.monitoring import build
 from deploy.monitoring.grafana import scoped
 from deploy.monitoring.prometheus import asked, faster
-from pipelines.metrics import PipelineMetrics
-from pipelines.stream.flink_metrics import FlinkMetrics
-from serving.metrics import BundleMetrics, CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
-from serving.monitor.metrics import AttributionMetrics, MonitorMetrics
-from serving.monitor.variants.metrics import VariantMetrics
-from serving.shared.metrics import FollowerMetrics
-from serving.variants.metrics import LineMetrics
-from trainer.stream.metrics import TrainerMetrics
 from weir.cli.main import app
 from weir.config import Settings
+from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.stream.flink_metrics import FlinkMetrics
+from weir.serving.metrics import (
+    BundleMetrics,
+    CatalogueMetrics,
+    HistoryMetrics,
+    RequestMetrics,
+    RpcMetrics,
+    ServedMetrics,
+)
+from weir.serving.monitor.metrics import AttributionMetrics, MonitorMetrics
+from weir.serving.monitor.variants.metrics import VariantMetrics
+from weir.serving.shared.metrics import FollowerMetrics
+from weir.serving.variants.metrics import LineMetrics
+from weir.trainer.stream.metrics import TrainerMetrics
 
 HERE = build.HERE
 RULES = [rule for group in build.groups() for rule in group["rules"]]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contracts import Store
 from deploy.monitoring.producer import Producer
+from weir.contracts import Store
 
 
 @pytest.fixture(scope="module")

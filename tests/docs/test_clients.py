@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from google import api
 
-from contracts import Store
-from serving.client import SERVICE_CONFIG
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
+from weir.serving.client import SERVICE_CONFIG
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "clients.md").read_text()

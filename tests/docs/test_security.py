@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
-from serving.client import RetrievalClient, RetrievalError
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.config import load_settings
+from weir.contracts import Store
+from weir.serving.client import RetrievalClient, RetrievalError
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 

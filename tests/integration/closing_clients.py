@@ -14,11 +14,11 @@ import threading
 import time
 from contextlib import closing
 
-from serving.access.channel import AsyncChannel, Channel, SentToken
-from serving.access.config import ClientConfig
-from serving.client import CHANNEL_OPTIONS
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.access.channel import AsyncChannel, Channel, SentToken
+from weir.serving.access.config import ClientConfig
+from weir.serving.client import CHANNEL_OPTIONS
 
 _ROUNDS = 30
 _DROPPED = threading.Event()

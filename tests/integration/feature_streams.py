@@ -6,21 +6,21 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, WindowLog
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.evaluation import Evaluation, mean_metrics
-from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives, read_positives
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.prequential import evaluate
-from trainer.stream.progress import ProgressObserver
-from trainer.stream.windows import StopSignal
+from weir.contracts import Store, WindowLog
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.evaluation import Evaluation, mean_metrics
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.positives import Positives, read_positives
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.prequential import evaluate
+from weir.trainer.stream.progress import ProgressObserver
+from weir.trainer.stream.windows import StopSignal
 
 HOUR = 3600
 ORIGIN = 1_700_000_000 // HOUR * HOUR

@@ -12,8 +12,8 @@ from deploy.engines.flink import job_manager, job_server, task_manager
 from deploy.engines.pool import worker_pool
 from deploy.engines.processes import Service, start, stop
 from deploy.engines.settings import EngineSettings
-from pipelines.stream.flink import FlinkClient
 from tests.ports import free_port
+from weir.pipelines.stream.flink import FlinkClient
 
 
 @dataclass(frozen=True)

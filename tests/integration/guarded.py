@@ -16,13 +16,13 @@ import pytest
 from google.rpc import status_pb2
 from grpc_status import rpc_status
 
-from contracts import Store
-from serving.access.config import ClientConfig
-from serving.client import RetrievalClient, RetrievalError, by_history
 from tests.integration import hostile
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
+from weir.serving.access.config import ClientConfig
+from weir.serving.client import RetrievalClient, RetrievalError, by_history
 
 CALLS_PER_SECOND: Final = 50
 """Of each caller; a busy machine has to exceed it."""

@@ -30,15 +30,15 @@ import grpc
 import jwt
 import numpy as np
 
-from contracts import Store
-from serving.access.channel import Channel
-from serving.access.config import ClientConfig
-from serving.client import RetrievalClient, by_history
 from tests.integration.odd_filters import ITEMS, described, large_request, odd_request
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.access.channel import Channel
+from weir.serving.access.config import ClientConfig
+from weir.serving.client import RetrievalClient, by_history
 
 METHOD = "/weir.retrieval.v1.RetrievalService/Retrieve"
 GOOD = [by_history(["item-1", "item-2"], 10)]

@@ -5,9 +5,9 @@ import random
 from pathlib import Path
 from typing import Final
 
-from serving.catalogue import CatalogueFiles
-from serving.client import by_history
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.catalogue import CatalogueFiles
+from weir.serving.client import by_history
 
 ITEMS: Final = 20_000
 TAGS: Final = 2000

@@ -3,15 +3,15 @@
 import time
 from pathlib import Path
 
-from contracts import Store, hash_id
-from contracts.served import read_served, segment_of, served_files
-from contracts.verification import verify
-from serving.client import RetrievalClient, by_history, by_user
 from tests.ports import free_port
 from tests.serving.process import MonitorProcess, ServerProcess
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from tests.weir.cli.interactions import told, weir
+from weir.contracts import Store, hash_id
+from weir.contracts.served import read_served, segment_of, served_files
+from weir.contracts.verification import verify
+from weir.serving.client import RetrievalClient, by_history, by_user
 
 T = 1_700_000_000_000
 PATIENT = 120

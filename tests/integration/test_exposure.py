@@ -10,13 +10,13 @@ from typing import Any
 
 import yaml
 
-from contracts import BundleLog, Store, WindowLog, hash_id
-from contracts.served import served_files
-from serving.client import RetrievalClient, by_user
 from tests.ports import free_port
 from tests.serving.process import ServerProcess
-from trainer.replay.bundle import Replay
-from trainer.replay.bundle import replay_bundle as replayed
+from weir.contracts import BundleLog, Store, WindowLog, hash_id
+from weir.contracts.served import served_files
+from weir.serving.client import RetrievalClient, by_user
+from weir.trainer.replay.bundle import Replay
+from weir.trainer.replay.bundle import replay_bundle as replayed
 
 START = 1_700_000_000
 PATIENT = 120

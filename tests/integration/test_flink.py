@@ -12,10 +12,10 @@ from uuid import uuid4
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pipelines.stream.flink import FlinkAwayError, FlinkClient, Job, JobMissingError
-from pipelines.stream.flink_metrics import FlinkMetrics
 from tests.integration import flink_jobs
 from tests.integration.flink_cluster import Cluster
+from weir.pipelines.stream.flink import FlinkAwayError, FlinkClient, Job, JobMissingError
+from weir.pipelines.stream.flink_metrics import FlinkMetrics
 
 PATIENCE_SECONDS = 150
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from contracts import BundleLog, LogState, UserKeys, WindowLog, hash_id
-from serving.client import RetrievalClient, by_user
-from serving.monitor.results import recorded
 from tests.campaigns import real_store
 from tests.campaigns.lives import ROOT
 from tests.pipelines import aging, redacting
 from tests.serving.process import ServerProcess
 from tests.serving.support import histories_of
-from trainer.train import train
+from weir.contracts import BundleLog, LogState, UserKeys, WindowLog, hash_id
+from weir.serving.client import RetrievalClient, by_user
+from weir.serving.monitor.results import recorded
+from weir.trainer.train import train
 
 
 def weir(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":

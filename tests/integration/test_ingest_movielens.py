@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, WindowLog
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from sketches import CountMinSketch
+from weir.contracts import Store, WindowLog
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.sketches import CountMinSketch
 
 LOG = Path(os.environ.get("WEIR_DATA", "../shared/data")) / "ml-1m/interactions.parquet"
 WEEK = 7 * 86_400

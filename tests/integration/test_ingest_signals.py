@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import Store
 
 FOLLOW = """
 import logging, sys
 from pathlib import Path
-from contracts import Store
-from pipelines.ingest import ingest
+from weir.contracts import Store
+from weir.pipelines.ingest import ingest
 from tests.pipelines import support
 logging.basicConfig(level=logging.INFO, force=True)
 folder = Path(sys.argv[1])

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from contracts import Store, hash_ids
 from tests.integration.feature_streams import HOUR, ORIGIN, WINDOWS, learned
-from trainer.ranks.workers import deterministic
-from trainer.step.positives import Positives
+from weir.contracts import Store, hash_ids
+from weir.trainer.ranks.workers import deterministic
+from weir.trainer.step.positives import Positives
 
 EVENTS, USERS = 1200, 400
 GENRES, LEVELS, NEW = 20, 2, 2

@@ -15,19 +15,19 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, LogState, Store
-from pipelines.bare_commits import append
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from pipelines.kafka.config import KEY_PASSWORD
-from pipelines.kafka.config import PASSWORD as PASSWORD_VARIABLE
-from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, StoppedPartitionError, TopicMissingError
 from tests.integration.kafka_broker import PASSWORD, USER, Broker, ends
 from tests.pipelines import support
 from tests.pipelines.kafka.schema_registry import schema_registry
 from tests.pipelines.kafka.support import config, line, new_topic, now, once, spans, values
 from tests.pipelines.support import ORIGIN, Event
+from weir.contracts import CommitLog, LogState, Store
 from weir.log.v1.interaction_pb2 import Interaction
+from weir.pipelines.bare_commits import append
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.pipelines.kafka.config import KEY_PASSWORD
+from weir.pipelines.kafka.config import PASSWORD as PASSWORD_VARIABLE
+from weir.pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, StoppedPartitionError, TopicMissingError
 
 COMPACTED = {
     "cleanup.policy": "compact",

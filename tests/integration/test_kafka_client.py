@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import TopicClient
-from pipelines.kafka.config import KafkaConfig
-from pipelines.kafka.errors import BrokerAwayError, TopicMissingError
 from tests.integration.kafka_broker import Broker, kafka
 from tests.pipelines.kafka.support import new_topic
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import TopicClient
+from weir.pipelines.kafka.config import KafkaConfig
+from weir.pipelines.kafka.errors import BrokerAwayError, TopicMissingError
 
 # The controller takes the broker for dead between two heartbeats, as it does for a moment after the broker hung.
 FENCED = """

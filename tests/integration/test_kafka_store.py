@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import LogState, Store
-from contracts.verification import verify
-from pipelines.config import PipelineConfig
-from pipelines.cut_over import cut_over
-from pipelines.ingest import ingest
-from pipelines.rebuild import RebuildError, prepare
-from pipelines.retention import plan_retirement, retire
-from pipelines.sources import MovedStoreError, log_source
 from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, new_topic, once, send, spans
 from tests.pipelines.test_chain import driver
+from weir.contracts import LogState, Store
+from weir.contracts.verification import verify
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.cut_over import cut_over
+from weir.pipelines.ingest import ingest
+from weir.pipelines.rebuild import RebuildError, prepare
+from weir.pipelines.retention import plan_retirement, retire
+from weir.pipelines.sources import MovedStoreError, log_source
 
 
 @pytest.mark.parametrize("from_log", [False, True])

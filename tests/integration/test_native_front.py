@@ -16,15 +16,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from serving.client import RetrievalClient, RetrievalError, by_history
-from serving.config import ServingConfig
-from serving.server import Server
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, user_weights, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.client import RetrievalClient, RetrievalError, by_history
+from weir.serving.config import ServingConfig
+from weir.serving.server import Server
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("weir_front") is None, reason="needs the compiled front: make native, which needs Rust"

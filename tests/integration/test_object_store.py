@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from contracts import BundleLog, CommitLog, Store, WindowLog, check_fitness
-from contracts.verification import verify
-from serving.client import RetrievalClient, by_user
 from tests.contracts.panes import race
 from tests.integration.object_store import bucket
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.serving.process import MonitorProcess, ServerProcess
+from weir.contracts import BundleLog, CommitLog, Store, WindowLog, check_fitness
+from weir.contracts.verification import verify
+from weir.serving.client import RetrievalClient, by_user
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_a_follower_sees_what_another_process_commits(store: Store) -> None:
     assert log.committed() == []
     for number in range(3):
         code = (
-            "import sys; from contracts import Store, WindowLog; from tests.contracts.panes import a_pane; "
+            "import sys; from weir.contracts import Store, WindowLog; from tests.contracts.panes import a_pane; "
             f"WindowLog(Store({store.url!r})).commit(a_pane({number}))"
         )
         subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, cwd=Path(__file__).parents[2])
@@ -59,8 +59,8 @@ def test_a_follower_sees_what_another_process_commits(store: Store) -> None:
 
 PIPELINE = """
 import sys, threading
-from contracts import Store
-from pipelines.ingest import ingest
+from weir.contracts import Store
+from weir.pipelines.ingest import ingest
 from tests.pipelines import support
 from pathlib import Path
 settings = support.config(Path(sys.argv[2]), event_types={}, poll_seconds=0.1, idle_seconds=0.3)
@@ -68,9 +68,9 @@ ingest(Store(sys.argv[1]), settings, follow=True)
 """
 TRAINER = """
 import sys
-from contracts import Store
-from trainer.config import TrainerConfig
-from trainer.train import train
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.train import train
 tower = {"dimension": 8, "history_length": 3}
 settings = {"tower": tower, "batch_size": 16, "metrics_port": 0, "poll_seconds": 0.1, "admit_after": 1}
 train(Store(sys.argv[1]), TrainerConfig.model_validate(settings), follow=True)

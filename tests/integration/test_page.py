@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import pytest
 
-from contracts import Store, WindowLog
 from deploy.cluster_check.checks import unseen
-from serving.access.config import ClientConfig
 from tests.ports import free_port
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from tests.weir.up.damage import whole_store
 from weir.config import Settings
+from weir.contracts import Store, WindowLog
 from weir.page.server import page_served
+from weir.serving.access.config import ClientConfig
 from weir.session import REMEMBERED
 
 selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts import BundleFile, BundleLog, Store, columns
-from serving.client import RetrievalClient, by_user
 from tests.serving.process import ServerProcess
+from weir.contracts import BundleFile, BundleLog, Store, columns
+from weir.serving.client import RetrievalClient, by_user
 
 DATA = Path(os.environ.get("WEIR_DATA", "../shared/data"))
 LOG = DATA / "ml-1m" / "interactions.parquet"

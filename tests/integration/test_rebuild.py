@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from pipelines.cut_over import cut_over
-from pipelines.ingest import ingest
-from pipelines.rebuild import WindowSource, prepare
-from pipelines.sources import MovedStoreError
-from serving.client import Retrieval, RetrievalClient, RetrievalError, by_user
 from tests.integration.test_serving_replicas import wait_for
 from tests.pipelines import support
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
+from weir.pipelines.cut_over import cut_over
+from weir.pipelines.ingest import ingest
+from weir.pipelines.rebuild import WindowSource, prepare
+from weir.pipelines.sources import MovedStoreError
+from weir.serving.client import Retrieval, RetrievalClient, RetrievalError, by_user
 
 
 def lines(first: int, last: int) -> list[str]:

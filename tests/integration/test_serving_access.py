@@ -17,11 +17,11 @@ from grpc_status import rpc_status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.access.config import ClientConfig
-from serving.client import RetrievalClient
 from tests.integration.guarded import CALLS_PER_SECOND, DENIED, QUERY, Guarded, guarded_server, refused
 from tests.serving.authority import Authority, Issuer
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.access.config import ClientConfig
+from weir.serving.client import RetrievalClient
 
 FORGER = Issuer()
 

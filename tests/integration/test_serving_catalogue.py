@@ -12,12 +12,12 @@ from typing import Any
 import grpc
 import pytest
 
-from contracts import BundleLog, Store
-from serving.catalogue import CatalogueFiles
-from serving.client import RetrievalClient, RetrievalError, by_history
 from tests.serving import deltas
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, Store
+from weir.serving.catalogue import CatalogueFiles
+from weir.serving.client import RetrievalClient, RetrievalError, by_history
 
 QUERY = [by_history(["item-1", "item-4"], 20)]
 GENRES = ("jazz", "blues", "folk")

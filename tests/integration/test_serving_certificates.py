@@ -10,16 +10,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from contracts import Store
-from serving.access.channel import credentials_of
-from serving.access.config import ClientConfig
-from serving.client import RetrievalClient, RetrievalError
 from tests.integration.guarded import DENIED, QUERY, refused
 from tests.serving.authority import Authority
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.access.channel import credentials_of
+from weir.serving.access.config import ClientConfig
+from weir.serving.client import RetrievalClient, RetrievalError
 
 
 def test_only_certificates_of_the_authority_count(tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from contracts import Store
-from serving.access.config import ClientConfig
-from serving.client import RetrievalClient, RetrievalError, by_history
 from tests.integration import hostile, odd_filters
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.access.config import ClientConfig
+from weir.serving.client import RetrievalClient, RetrievalError, by_history
 
 
 @pytest.fixture(scope="module", params=["plain", "tls"])

@@ -19,13 +19,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from contracts import Store
-from serving.client import RetrievalClient, RetrievalError, by_history, by_user
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.client import RetrievalClient, RetrievalError, by_history, by_user
 
 STATUS = health_pb2.HealthCheckResponse
 SERVICE = "weir.retrieval.v1.RetrievalService"

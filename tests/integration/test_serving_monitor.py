@@ -3,11 +3,11 @@
 import time
 from pathlib import Path
 
-from contracts import Store
-from serving.monitor.results import recorded
 from tests.serving.process import MonitorProcess, ServerProcess
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import Store
+from weir.serving.monitor.results import recorded
 
 T = 1_700_000_000_000
 

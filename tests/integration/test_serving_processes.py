@@ -15,14 +15,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from contracts import BundleLog, Store
-from serving.access.config import TlsConfig
-from serving.client import RetrievalClient, by_history, by_item
 from tests.ports import free_port
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.access.config import TlsConfig
+from weir.serving.client import RetrievalClient, by_history, by_item
 
 STATUS = health_pb2.HealthCheckResponse
 SERVICE = "weir.retrieval.v1.RetrievalService"

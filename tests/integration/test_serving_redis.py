@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from grpc_health.v1 import health_pb2
 
-from contracts import Store
-from serving.client import RetrievalClient, by_user
 from tests.integration.test_serving_lifecycle import HISTORIES, SERVICE, health
 from tests.serving.process import FollowerProcess, ServerProcess
 from tests.serving.shared.redis_server import RedisServer
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import Store
+from weir.serving.client import RetrievalClient, by_user
 
 STATUS = health_pb2.HealthCheckResponse
 T = 1_700_000_000_000

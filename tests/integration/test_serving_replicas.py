@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
-from serving.aio import AsyncRetrievalClient
-from serving.client import RetrievalClient, RetrievalError, by_history
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
+from weir.serving.aio import AsyncRetrievalClient
+from weir.serving.client import RetrievalClient, RetrievalError, by_history
 
 STARTED = "grpc_server_started_total", 'grpc_method="Retrieve"'
 

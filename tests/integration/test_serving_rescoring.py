@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts import Store
-from serving.client import RetrievalClient, by_embedding, by_history
 from tests.serving.process import ServerProcess
 from tests.serving.rescorers import bilinear, form, with_scorer
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
+from weir.serving.client import RetrievalClient, by_embedding, by_history
 
 NATIVE = pytest.mark.skipif(
     importlib.util.find_spec("weir_front") is None, reason="needs the compiled front: make native, which needs Rust"

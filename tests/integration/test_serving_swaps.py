@@ -9,11 +9,11 @@ import grpc
 import numpy as np
 import pytest
 
-from contracts import BundleFile, BundleLog, BundleManifest, Store
-from serving.client import Hits, RetrievalClient, RetrievalError, by_history, by_item
 from tests.serving.deltas import Change, changed, dense, write_delta
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleFile, BundleLog, BundleManifest, Store
+from weir.serving.client import Hits, RetrievalClient, RetrievalError, by_history, by_item
 
 SWAPS = 50
 DELTAS = 30

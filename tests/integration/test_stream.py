@@ -15,18 +15,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from contracts import LogState, Store
-from contracts.verification import verify
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.driver import NoTopicError, stream
-from pipelines.stream.engine import job_name
-from pipelines.stream.flink import FlinkAwayError
 from tests.integration.flink_cluster import Cluster
 from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, line, new_topic
 from tests.pipelines.support import Event
 from tests.ports import free_port
+from weir.contracts import LogState, Store
+from weir.contracts.verification import verify
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.driver import NoTopicError, stream
+from weir.pipelines.stream.engine import job_name
+from weir.pipelines.stream.flink import FlinkAwayError
 
 PATIENCE_SECONDS = 240
 OVER = {"FINISHED", "CANCELED", "FAILED"}

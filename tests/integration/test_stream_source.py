@@ -12,23 +12,23 @@ import pytest
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, EventClock, LogState, SourceSpan, Store, columns
-from pipelines.config import PipelineConfig
-from pipelines.kafka.errors import StoppedPartitionError
-from pipelines.kafka.metrics import TopicMetrics
-from pipelines.kafka.source import TopicSource
-from pipelines.plan import InHand
-from pipelines.stream.batch import Batch
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.mark import Mark
-from pipelines.stream.reader import PartitionReader
-from pipelines.stream.source import PartitionSource
-from pipelines.stream.start import commit_starts, sources
 from tests.integration.kafka_broker import Broker, ends, kafka
 from tests.integration.test_kafka import COMPACTED
 from tests.pipelines.kafka.schema_registry import schema_registry
 from tests.pipelines.kafka.support import config, new_topic, now, values
 from tests.pipelines.support import ORIGIN
+from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store, columns
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.errors import StoppedPartitionError
+from weir.pipelines.kafka.metrics import TopicMetrics
+from weir.pipelines.kafka.source import TopicSource
+from weir.pipelines.plan import InHand
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.mark import Mark
+from weir.pipelines.stream.reader import PartitionReader
+from weir.pipelines.stream.source import PartitionSource
+from weir.pipelines.stream.start import commit_starts, sources
 
 SMALL = {"idle_seconds": 0.4, "allowed_lateness_seconds": 1}
 

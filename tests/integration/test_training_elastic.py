@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts import BundleLog, Store
 from tests.integration.test_training_restart import CONFIG, ENVIRONMENT, final
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.state.checkpoint import CheckpointLog
+from weir.contracts import BundleLog, Store
+from weir.trainer.state.checkpoint import CheckpointLog
 
 PORT = 29400
 TIMEOUT = 5.0

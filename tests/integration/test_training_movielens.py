@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from contracts import Store, WindowLog
-from contracts.documents import read_document
 from tests.trainer.windows import WindowWriter
-from trainer.config import TowerConfig, TrainerConfig
-from trainer.state.evaluation import Evaluation
-from trainer.train import train
+from weir.contracts import Store, WindowLog
+from weir.contracts.documents import read_document
+from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.train import train
 
 DATA = Path(os.environ.get("WEIR_DATA", Path(__file__).parents[3] / "shared/data")) / "ml-1m/interactions.parquet"
 EVENTS = int(os.environ.get("WEIR_EVENTS", "80000"))

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts import BundleLog, Store
 from tests.integration.test_training_restart import CONFIG, ENVIRONMENT, final, started
 from tests.ports import free_port
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.state.checkpoint import CheckpointLog
+from weir.contracts import BundleLog, Store
+from weir.trainer.state.checkpoint import CheckpointLog
 
 
 @dataclass

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts import BundleLog, Store
 from tests.integration.test_training_restart import CONFIG, ENVIRONMENT, ROOT, wait_until
 from tests.ports import free_port
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.state.checkpoint import CheckpointLog
+from weir.contracts import BundleLog, Store
+from weir.trainer.state.checkpoint import CheckpointLog
 
 PROC = Path("/proc")
 LISTEN = "0A"
@@ -138,7 +138,7 @@ SLOW_EXPORT = """
 import sys, time
 from datetime import timedelta
 from torch.distributed import distributed_c10d
-from trainer.export import exporter
+from weir.trainer.export import exporter
 from tests.integration import train_worker
 
 distributed_c10d.default_pg_timeout = timedelta(seconds=3)

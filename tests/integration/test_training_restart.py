@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts import BundleLog, Store
-from contracts.verification import verify
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.stream.progress import TrainSummary
+from weir.contracts import BundleLog, Store
+from weir.contracts.verification import verify
+from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.stream.progress import TrainSummary
 
 ROOT = Path(__file__).parents[2]
 WORKER = ROOT / "tests/integration/train_worker.py"

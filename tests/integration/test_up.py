@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from contracts import BundleLog, Store
+from weir.contracts import BundleLog, Store
 from weir.demo.generator import GeneratorConfig, generate
 from weir.up.ports import PORTS
 

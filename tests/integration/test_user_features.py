@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import PADDING_KEY, Store, WindowLog
-from serving.client import RetrievalClient, by_history, by_user
-from serving.monitor.recall import ask, sample
 from tests.integration.feature_streams import HOUR, ORIGIN, WINDOWS, learned
 from tests.serving.process import ServerProcess
-from trainer.export import export_bundle
-from trainer.ranks.workers import deterministic
-from trainer.step.positives import Positives
+from weir.contracts import PADDING_KEY, Store, WindowLog
+from weir.serving.client import RetrievalClient, by_history, by_user
+from weir.serving.monitor.recall import ask, sample
+from weir.trainer.export import export_bundle
+from weir.trainer.ranks.workers import deterministic
+from weir.trainer.step.positives import Positives
 
 EVENTS = 1200
 COUNTRIES, LEVELS, ITEMS = 20, 2, 20

@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from contracts import Store, hash_id
-from contracts.comparison import Comparison
-from contracts.variants import Champion, challenges, log_of
-from contracts.verification import verify
-from serving.client import RetrievalClient, RetrievalError, by_user
 from tests.ports import free_port
 from weir.cli.variant_facts import variant_facts
+from weir.contracts import Store, hash_id
+from weir.contracts.comparison import Comparison
+from weir.contracts.variants import Champion, challenges, log_of
+from weir.contracts.verification import verify
 from weir.demo.generator import GeneratorConfig, generate
+from weir.serving.client import RetrievalClient, RetrievalError, by_user
 
 ROOT = Path(__file__).parents[2]
 USERS = 120

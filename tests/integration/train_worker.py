@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-from contracts import Store
-from trainer.config import TrainerConfig
-from trainer.stream.progress import TrainProgress
-from trainer.train import train
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.stream.progress import TrainProgress
+from weir.trainer.train import train
 
 
 def main(url: str, settings: str, notes: str, follow: str) -> None:

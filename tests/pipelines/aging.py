@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-import contracts.verification
-from contracts import LogState, Store
-from contracts.verification import Finding, verify
-from logs import discover
-from pipelines.ingest import ingest
-from pipelines.retention import Retention
+import weir.contracts.verification
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import LogState, Store
+from weir.contracts.verification import Finding, verify
+from weir.pipelines.ingest import ingest
+from weir.pipelines.retention import Retention
+from weir.readers import discover
 
 WINDOW = 10
 KEPT = 40
@@ -70,5 +70,5 @@ def retire_and_remove(folder: Path) -> None:
 def leftovers(store: Store) -> list[Finding]:
     """Verify a store; what nothing names is foreign at once, however young."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(contracts.verification, "_YOUNG_SECONDS", -1.0)
+        patch.setattr(weir.contracts.verification, "_YOUNG_SECONDS", -1.0)
         return verify(store).findings

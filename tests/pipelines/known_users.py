@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from contracts import FoundUsers, Records, SeenItems, UserKeys, UserRows, UserTable
-from contracts.user_rows import unknown_users
+from weir.contracts import FoundUsers, Records, SeenItems, UserKeys, UserRows, UserTable
+from weir.contracts.user_rows import unknown_users
 
 
 class KnownUsers(UserTable):

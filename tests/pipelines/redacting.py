@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, LogState, Store, UserHistories, UserKeys, WindowLog, hash_id, read_format
-from logs import DeadLetter
-from pipelines.absence import sightings
-from pipelines.config import PipelineConfig
-from pipelines.erasure import Erasure
-from pipelines.forgotten import Forgotten
-from pipelines.ingest import ingest
-from pipelines.redaction import RedactionReport, forget_users
-from pipelines.transforms.dead_letters import read_dead_letters
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import CommitLog, LogState, Store, UserHistories, UserKeys, WindowLog, hash_id, read_format
+from weir.pipelines.absence import sightings
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.erasure import Erasure
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.ingest import ingest
+from weir.pipelines.redaction import RedactionReport, forget_users
+from weir.pipelines.transforms.dead_letters import read_dead_letters
+from weir.readers import DeadLetter
 
 USERS = 8
 WINDOW = 10

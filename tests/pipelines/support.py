@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from contracts import (
+from tests.readers.files import ORIGIN, Event, write_gzip, write_lines, write_parquet  # noqa: F401 - used as support's
+from weir.contracts import (
     CommitLog,
     FeatureNames,
     LogState,
@@ -20,15 +21,14 @@ from contracts import (
     hash_id,
     read_format,
 )
-from contracts.user_features import UserFeatures
-from logs import DeadLetter, discover
-from pipelines.config import PipelineConfig, SketchConfig
-from pipelines.layout import identify_files, open_layout
-from pipelines.plan import InHand, RunPlan, make_plan
-from pipelines.run_once import run_once
-from pipelines.transforms.dead_letters import read_dead_letters
-from sketches import ExactCounter, load
-from tests.logs.files import ORIGIN, Event, write_gzip, write_lines, write_parquet  # noqa: F401 - used as support's
+from weir.contracts.user_features import UserFeatures
+from weir.pipelines.config import PipelineConfig, SketchConfig
+from weir.pipelines.layout import identify_files, open_layout
+from weir.pipelines.plan import InHand, RunPlan, make_plan
+from weir.pipelines.run_once import run_once
+from weir.pipelines.transforms.dead_letters import read_dead_letters
+from weir.readers import DeadLetter, discover
+from weir.sketches import ExactCounter, load
 
 TYPES = {"click": "positive", "skip": "negative", "view": "ignore"}
 

@@ -5,12 +5,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from contracts import LocalCache, LogState, Store, hash_id
-from pipelines.absence import sightings
-from pipelines.forgotten import Forgotten
 from tests.pipelines import redacting
 from tests.pipelines.redacting import user
 from tests.pipelines.support import write_lines
+from weir.contracts import LocalCache, LogState, Store, hash_id
+from weir.pipelines.absence import sightings
+from weir.pipelines.forgotten import Forgotten
 
 
 @pytest.fixture(scope="module")

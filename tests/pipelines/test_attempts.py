@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store, WindowLog
-from contracts.commits import Cursor
-from contracts.local_files import new_draft
-from pipelines.attempts import GRACE_SECONDS, discard, new_run, registered, sweep
-from pipelines.positions import Base, Run
 from tests.contracts.panes import a_pane
+from weir.contracts import Store, WindowLog
+from weir.contracts.commits import Cursor
+from weir.contracts.local_files import new_draft
+from weir.pipelines.attempts import GRACE_SECONDS, discard, new_run, registered, sweep
+from weir.pipelines.positions import Base, Run
 
 
 class KilledError(Exception):

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from contracts import LogState, Store
-from logs import Reading
-from pipelines.ingest import _Driver
-from pipelines.metrics import PipelineMetrics
-from pipelines.positions import Base
-from pipelines.run_once import run_once
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import LogState, Store
+from weir.pipelines.ingest import _Driver
+from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.positions import Base
+from weir.pipelines.run_once import run_once
+from weir.readers import Reading
 
 FEATURES = {"categorical": ["genre"], "dense": ["price"]}
 

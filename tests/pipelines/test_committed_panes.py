@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts import LogState, Store, WindowLog
-from contracts.commits import Cursor
-from contracts.log_state import Panes
-from pipelines.committed_panes import panes_before, remember_panes
-from pipelines.positions import Base
 from tests.contracts.panes import a_pane
+from weir.contracts import LogState, Store, WindowLog
+from weir.contracts.commits import Cursor
+from weir.contracts.log_state import Panes
+from weir.pipelines.committed_panes import panes_before, remember_panes
+from weir.pipelines.positions import Base
 
 NONE = Panes(count=0, commit=-1)
 

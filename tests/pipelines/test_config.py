@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipelines.config import PipelineConfig, SketchConfig
+from weir.pipelines.config import PipelineConfig, SketchConfig
 
 
 @pytest.mark.parametrize(

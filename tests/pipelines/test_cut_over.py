@@ -10,23 +10,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, CorruptArtefactError, LogState, Store, commits
-from contracts.commit import KNOWN, MOVED
-from contracts.verification import verify
-from logs import discover
-from pipelines import cut_over as cutting
-from pipelines.config import PipelineConfig
-from pipelines.cut_over import cut_over
-from pipelines.forgotten import Forgotten
-from pipelines.ingest import _Driver, ingest
-from pipelines.metrics import PipelineMetrics
-from pipelines.rebuild import RebuildError, prepare
-from pipelines.redaction import RedactionReport, forget_users
-from pipelines.sources import MovedStoreError
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.pipelines.test_chain import add, batches, driver
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import CommitLog, CorruptArtefactError, LogState, Store, commits
+from weir.contracts.commit import KNOWN, MOVED
+from weir.contracts.verification import verify
+from weir.pipelines import cut_over as cutting
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.cut_over import cut_over
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.ingest import _Driver, ingest
+from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.rebuild import RebuildError, prepare
+from weir.pipelines.redaction import RedactionReport, forget_users
+from weir.pipelines.sources import MovedStoreError
+from weir.readers import discover
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))

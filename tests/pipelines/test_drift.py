@@ -5,9 +5,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from contracts import ITEMS_SCHEMA, Store, WindowCounts, WindowLog, WindowManifest, WindowName
-from contracts.artefacts import write_table
-from pipelines.drift import RecentItems
+from weir.contracts import ITEMS_SCHEMA, Store, WindowCounts, WindowLog, WindowManifest, WindowName
+from weir.contracts.artefacts import write_table
+from weir.pipelines.drift import RecentItems
 
 MINUTE = 60_000
 

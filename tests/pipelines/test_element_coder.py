@@ -7,12 +7,12 @@ from apache_beam.typehints import Tuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import Block, BlockId, Lines
-from pipelines.element_coder import ElementCoder
-from pipelines.stream.batch import Batch
-from pipelines.stream.slices import Slice
-from pipelines.transforms.deduplicate import ShardWindow
-from pipelines.transforms.split import Keyed, Piece
+from weir.pipelines.element_coder import ElementCoder
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.slices import Slice
+from weir.pipelines.transforms.deduplicate import ShardWindow
+from weir.pipelines.transforms.split import Keyed, Piece
+from weir.readers import Block, BlockId, Lines
 
 
 @pytest.mark.parametrize("kind", [Batch, Block, Keyed, Piece, ShardWindow, Slice])

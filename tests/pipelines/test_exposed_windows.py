@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import INTERACTION_SCHEMA, PADDING_KEY, ExposureCounts, Store, WindowLog, hash_id
-from contracts.served import SERVED_SCHEMA, new_segment, served_token, write_served
-from contracts.verification import verify
-from pipelines.forgotten import Forgotten
-from pipelines.ingest import ingest
-from pipelines.redaction import forget_users
-from pipelines.stream.batch import Batch
-from pipelines.stream.committer import commit_window
-from pipelines.stream.slices import slices_of
-from tests.logs.files import ORIGIN
 from tests.pipelines import support
 from tests.pipelines.stream import simulation
 from tests.pipelines.test_rebuild import content, rebuild
+from tests.readers.files import ORIGIN
+from weir.contracts import INTERACTION_SCHEMA, PADDING_KEY, ExposureCounts, Store, WindowLog, hash_id
+from weir.contracts.served import SERVED_SCHEMA, new_segment, served_token, write_served
+from weir.contracts.verification import verify
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.ingest import ingest
+from weir.pipelines.redaction import forget_users
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.committer import commit_window
+from weir.pipelines.stream.slices import slices_of
 
 LIMIT = 3
 USERS = ["ann", "bob", "cyd"]

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import hash_id, shards_of
-from pipelines.forgotten import Forgotten
+from weir.contracts import hash_id, shards_of
+from weir.pipelines.forgotten import Forgotten
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-import pipelines.holds
-from contracts import LogState, Store, WindowCounts, WindowLog
-from contracts.checkpoint import CHECKPOINT_MARK, CheckpointMark
-from contracts.documents import write_document
-from contracts.places import GATE_WINDOWS, MonitorPlace
-from contracts.variants import line_of
-from pipelines.holds import Hold, holds
+import weir.pipelines.holds
 from tests.contracts.panes import a_pane, retire_before
+from weir.contracts import LogState, Store, WindowCounts, WindowLog
+from weir.contracts.checkpoint import CHECKPOINT_MARK, CheckpointMark
+from weir.contracts.documents import write_document
+from weir.contracts.places import GATE_WINDOWS, MonitorPlace
+from weir.contracts.variants import line_of
+from weir.pipelines.holds import Hold, holds
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_checkpoint_that_the_trainer_removes_meanwhile_holds_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint(store, 10, 2)
-    real = pipelines.holds.checkpoint_names
+    real = weir.pipelines.holds.checkpoint_names
 
     def then_the_trainer_goes_on(line: Store) -> list[str]:
         names = real(line)
@@ -62,7 +62,7 @@ def test_a_checkpoint_that_the_trainer_removes_meanwhile_holds_nothing(
         store.remove("checkpoints/0000000010")
         return names
 
-    monkeypatch.setattr(pipelines.holds, "checkpoint_names", then_the_trainer_goes_on)
+    monkeypatch.setattr(weir.pipelines.holds, "checkpoint_names", then_the_trainer_goes_on)
     assert needed(store) == {"trainer": 6, "gate": 3}
 
 

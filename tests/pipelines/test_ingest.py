@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, LogState, Store, WindowLog
-from logs import LogColumns, discover
-from pipelines.config import PipelineConfig
-from pipelines.ingest import IngestSummary, _Driver, ingest
-from pipelines.layout import LayoutError
-from pipelines.metrics import PipelineMetrics
-from pipelines.plan import RunPlan
-from pipelines.sources import UselessLogError
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import CommitLog, LogState, Store, WindowLog
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import IngestSummary, _Driver, ingest
+from weir.pipelines.layout import LayoutError
+from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.plan import RunPlan
+from weir.pipelines.sources import UselessLogError
+from weir.readers import LogColumns, discover
 
 CLICKS = [Event("ann", f"item-{number}", number) for number in range(12)]
 

@@ -5,9 +5,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import ITEMS_SCHEMA, FeatureNames, items_schema
-from logs.features import with_features
-from pipelines.item_features import newest_known, observed
+from weir.contracts import ITEMS_SCHEMA, FeatureNames, items_schema
+from weir.pipelines.item_features import newest_known, observed
+from weir.readers.features import with_features
 
 NAMES = FeatureNames(categorical=["genre"], dense=["price"])
 KEYED = pa.schema([("item_key", pa.int64()), ("user_key", pa.int64()), ("timestamp", pa.int64())])

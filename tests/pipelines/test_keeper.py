@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, CorruptArtefactError, FileEntry, LogState, Store, WindowLog
-from contracts.verification import verify
-from pipelines import merger
-from pipelines.attempts import mark, new_run, sweep
-from pipelines.ingest import ingest
-from pipelines.keeper import HistoryKeeper
-from pipelines.rebuilt_histories import broken_shards
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import CommitLog, CorruptArtefactError, FileEntry, LogState, Store, WindowLog
+from weir.contracts.verification import verify
+from weir.pipelines import merger
+from weir.pipelines.attempts import mark, new_run, sweep
+from weir.pipelines.ingest import ingest
+from weir.pipelines.keeper import HistoryKeeper
+from weir.pipelines.rebuilt_histories import broken_shards
 
 ROUNDS = 7
 

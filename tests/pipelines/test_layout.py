@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
-from pipelines.layout import LayoutError, open_layout
 from tests.pipelines import support
+from weir.contracts import Store
+from weir.pipelines.layout import LayoutError, open_layout
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
-from pipelines.lock import BusyStoreError, only_driver, only_writer
+from weir.contracts import Store
+from weir.pipelines.lock import BusyStoreError, only_driver, only_writer
 
 HOLD = """
 import sys
-from contracts import Store
-from pipelines.lock import only_writer
+from weir.contracts import Store
+from weir.pipelines.lock import only_writer
 with only_writer(Store(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import HistoryFile, LocalCache, Store, UserKeys, UserTable
-from contracts.user_histories import open_file
-from pipelines import merging
-from pipelines.merging import MOST_DELTAS, FileMerge, merge_plan
 from tests.contracts.user_rows import write_rows
+from weir.contracts import HistoryFile, LocalCache, Store, UserKeys, UserTable
+from weir.contracts.user_histories import open_file
+from weir.pipelines import merging
+from weir.pipelines.merging import MOST_DELTAS, FileMerge, merge_plan
 
 LENGTH, BOUND = 2, 3
 people = st.dictionaries(

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from contracts import EventClock, Store
-from pipelines.ingest import ingest
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import EventClock, Store
+from weir.pipelines.ingest import ingest
 
 
 def test_metrics_agree_with_the_commits(tmp_path: Path) -> None:

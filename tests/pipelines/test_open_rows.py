@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import Store, columns
-from pipelines.open_rows import claims_in_hand, read_open_rows, write_open_rows
+from weir.contracts import Store, columns
+from weir.pipelines.open_rows import claims_in_hand, read_open_rows, write_open_rows
 
 ROWS = st.lists(
     st.tuples(

@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CorruptArtefactError, EventClock, LogState, Store
-from logs import discover
-from pipelines.plan import InHand, make_plan
-from pipelines.run_once import run_once
-from pipelines.transforms.commit import RunOutcome
-from pipelines.transforms.dead_letters import read_dead_letters
 from tests.pipelines import support
 from tests.pipelines.support import ORIGIN, Event
+from weir.contracts import CorruptArtefactError, EventClock, LogState, Store
+from weir.pipelines.plan import InHand, make_plan
+from weir.pipelines.run_once import run_once
+from weir.pipelines.transforms.commit import RunOutcome
+from weir.pipelines.transforms.dead_letters import read_dead_letters
+from weir.readers import discover
 
 
 def lines(*seconds: int) -> list[str]:

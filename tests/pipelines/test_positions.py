@@ -2,11 +2,11 @@ from typing import Any
 
 import numpy as np
 
-from contracts import Inherited, LetterFile, SourceSpan
-from logs import Format, Partition
-from pipelines.open_rows import OpenRows
-from pipelines.positions import END_OF_TIME, Base, Run
-from pipelines.progress import LettersWritten, PartitionProgress, Progress
+from weir.contracts import Inherited, LetterFile, SourceSpan
+from weir.pipelines.open_rows import OpenRows
+from weir.pipelines.positions import END_OF_TIME, Base, Run
+from weir.pipelines.progress import LettersWritten, PartitionProgress, Progress
+from weir.readers import Format, Partition
 
 
 def span(stop: int, resume: int, **changes: Any) -> SourceSpan:

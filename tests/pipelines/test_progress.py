@@ -3,7 +3,7 @@ from apache_beam.runners.worker.statecache import get_deep_size
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.progress import Progress
+from weir.pipelines.progress import Progress
 
 CLAIMS = st.lists(st.tuples(st.integers(-2, 2), st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 2)), max_size=8)
 

@@ -10,18 +10,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from contracts import EventClock, LogState, Store, WindowCounts, WindowLog, WindowManifest, read_format
-from contracts.verification import verify
-from pipelines.config import PipelineConfig
-from pipelines.forgotten import Forgotten
-from pipelines.ingest import _Driver, ingest
-from pipelines.metrics import PipelineMetrics
-from pipelines.rebuild import RebuildError, WindowSource, prepare
-from pipelines.redaction import forget_users
-from pipelines.sources import MovedStoreError
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.pipelines.test_chain import FEATURES, add, batches, with_features
+from weir.contracts import EventClock, LogState, Store, WindowCounts, WindowLog, WindowManifest, read_format
+from weir.contracts.verification import verify
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.ingest import _Driver, ingest
+from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.rebuild import RebuildError, WindowSource, prepare
+from weir.pipelines.redaction import forget_users
+from weir.pipelines.sources import MovedStoreError
 
 EVENTS = [
     with_features(

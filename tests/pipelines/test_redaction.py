@@ -11,24 +11,24 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, CorruptArtefactError, LogState, Store, WindowLog, hash_id, read_format
-from contracts.local_files import is_draft, new_draft
-from contracts.verification import verify
-from pipelines import lock, merger
-from pipelines.absence import sightings
-from pipelines.attempts import GRACE_SECONDS, mark, new_run, sweep, sweep_redactions
-from pipelines.config import SketchConfig
-from pipelines.erasure import Erasure
-from pipelines.ingest import ingest
-from pipelines.rebuild import RebuildError, WindowSource, prepare
-from pipelines.redacted_files import REDACTED
-from pipelines.redaction import forget_users
-from pipelines.removal import Removal
-from pipelines.retention import plan_retirement, retire
-from sketches import ExactCounter, load
 from tests.kills import KilledError, killed_at
 from tests.pipelines import aging, redacting, support
 from tests.pipelines.redacting import USERS, Content, user
+from weir.contracts import CommitLog, CorruptArtefactError, LogState, Store, WindowLog, hash_id, read_format
+from weir.contracts.local_files import is_draft, new_draft
+from weir.contracts.verification import verify
+from weir.pipelines import lock, merger
+from weir.pipelines.absence import sightings
+from weir.pipelines.attempts import GRACE_SECONDS, mark, new_run, sweep, sweep_redactions
+from weir.pipelines.config import SketchConfig
+from weir.pipelines.erasure import Erasure
+from weir.pipelines.ingest import ingest
+from weir.pipelines.rebuild import RebuildError, WindowSource, prepare
+from weir.pipelines.redacted_files import REDACTED
+from weir.pipelines.redaction import forget_users
+from weir.pipelines.removal import Removal
+from weir.pipelines.retention import plan_retirement, retire
+from weir.sketches import ExactCounter, load
 
 EXACT: Any = {"sketch": SketchConfig(kind="exact"), "secret_keys": True, "user_shards": 3}
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from contracts import CommitLog, CorruptArtefactError, LogState, RetiredError, Store, WindowLog
-from contracts.commits import Cursor
-from contracts.variants import log_of
-from pipelines import merger
-from pipelines.removal import Removal
-from pipelines.retention import plan_retirement, retire
 from tests.contracts.test_bundle import write
 from tests.kills import KilledError, killed_at
 from tests.pipelines import aging, support
 from tests.pipelines.support import Event
+from weir.contracts import CommitLog, CorruptArtefactError, LogState, RetiredError, Store, WindowLog
+from weir.contracts.commits import Cursor
+from weir.contracts.variants import log_of
+from weir.pipelines import merger
+from weir.pipelines.removal import Removal
+from weir.pipelines.retention import plan_retirement, retire
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions, StandardOptions, TypeOptions
 
-from pipelines.run_once import _Options
+from weir.pipelines.run_once import _Options
 
 FLAGS = ["--runner=PrismRunner", "--direct_num_workers=3", "--no_pipeline_type_check"]
 

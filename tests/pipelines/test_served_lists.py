@@ -5,12 +5,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from contracts import CorruptArtefactError, Store, UserKeys, hash_id
-from contracts.served import SERVED_SCHEMA, new_segment, read_served, served_files, write_served
-from contracts.verification import verify
-from pipelines.forgotten import Forgotten
-from pipelines.served_lists import forget_served
 from tests.pipelines import redacting
+from weir.contracts import CorruptArtefactError, Store, UserKeys, hash_id
+from weir.contracts.served import SERVED_SCHEMA, new_segment, read_served, served_files, write_served
+from weir.contracts.verification import verify
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.served_lists import forget_served
 
 NOW = 1_700_000_000
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import LogState, SourceSpan
-from logs import Format, Partition
-from pipelines.config import PipelineConfig
-from pipelines.kafka.errors import BrokerAwayError
-from pipelines.plan import InHand
-from pipelines.sources import FileSource, log_source
+from weir.contracts import LogState, SourceSpan
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.errors import BrokerAwayError
+from weir.pipelines.plan import InHand
+from weir.pipelines.sources import FileSource, log_source
+from weir.readers import Format, Partition
 
 
 @given(

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import FeatureNames, Store, WindowLog, WindowManifest, hash_id, interaction_schema
-from pipelines.config import PipelineConfig
-from pipelines.ingest import _Driver, ingest
-from pipelines.metrics import PipelineMetrics
-from pipelines.stream.batch import Batch
-from pipelines.stream.committer import commit_window
-from pipelines.stream.slices import slices_of
-from tests.logs.files import ORIGIN
 from tests.pipelines import support
 from tests.pipelines.stream import simulation
+from tests.readers.files import ORIGIN
+from weir.contracts import FeatureNames, Store, WindowLog, WindowManifest, hash_id, interaction_schema
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import _Driver, ingest
+from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.committer import commit_window
+from weir.pipelines.stream.slices import slices_of
 
 NAMES = FeatureNames(categorical=["lives", "langs"], dense=["age"])
 PARTITION = "kafka/c/t/id/0"

@@ -5,9 +5,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import UserKeys
-from pipelines.user_state import TouchedUsers
 from tests.pipelines.known_users import KnownUsers
+from weir.contracts import UserKeys
+from weir.pipelines.user_state import TouchedUsers
 
 LENGTH = 3
 

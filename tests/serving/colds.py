@@ -5,16 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from contracts import BundleLog, FeatureNames, Store
-from contracts.catalogue import CATALOGUE_SCHEMA
-from contracts.catalogue import Catalogue as Described
-from contracts.feature_weights import FeatureWeights, Moments
-from contracts.features import MAX_DENSE
-from serving.bundle import LoadedBundle, Shelf
-from serving.cold import ColdItems, absent_entries
-from serving.loading import load_bundle
-from serving.tagged import TaggedRows
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, FeatureNames, Store
+from weir.contracts.catalogue import CATALOGUE_SCHEMA
+from weir.contracts.catalogue import Catalogue as Described
+from weir.contracts.feature_weights import FeatureWeights, Moments
+from weir.contracts.features import MAX_DENSE
+from weir.serving.bundle import LoadedBundle, Shelf
+from weir.serving.cold import ColdItems, absent_entries
+from weir.serving.loading import load_bundle
+from weir.serving.tagged import TaggedRows
 
 COLD = 40
 """How many of the items of a catalogue no bundle has: the last ones."""

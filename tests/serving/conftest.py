@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
 from tests.serving.support import Catalogue
+from weir.contracts import Store
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import faiss
 import numpy as np
 import pyarrow as pa
 
-from contracts import (
+from tests.serving.support import Catalogue, mean_tower, write_bundle
+from weir.contracts import (
     BUNDLE_ITEMS_SCHEMA,
     BundleFile,
     BundleLog,
@@ -18,9 +19,8 @@ from contracts import (
     columns,
     hash_id,
 )
-from contracts.artefacts import write_table
-from serving.bundle import LoadedBundle
-from tests.serving.support import Catalogue, mean_tower, write_bundle
+from weir.contracts.artefacts import write_table
+from weir.serving.bundle import LoadedBundle
 
 KINDS = ["Flat", "IVF4,Flat", "IVF4,SQfp16"]
 QUERIES = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)

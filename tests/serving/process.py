@@ -16,32 +16,32 @@ from typing import Self
 
 from pydantic import BaseModel
 
-from contracts import Store
-from serving.access.config import ClientConfig
-from serving.catalogue import CatalogueFiles
-from serving.client import RetrievalClient, RetrievalError
-from serving.config import ServingConfig
-from serving.monitor.config import MonitorConfig
-from serving.monitor.variants.comparing import Contest
-from serving.shared.config import FollowerConfig
+from weir.contracts import Store
+from weir.serving.access.config import ClientConfig
+from weir.serving.catalogue import CatalogueFiles
+from weir.serving.client import RetrievalClient, RetrievalError
+from weir.serving.config import ServingConfig
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.variants.comparing import Contest
+from weir.serving.shared.config import FollowerConfig
 
 _SERVE = (
-    "from functools import partial; from serving.server import serve; from serving.catalogue import CatalogueFiles; "
-    "from serving.config import ServingConfig as Config; from contracts import FeatureNames; "
+    "from functools import partial; from weir.serving.server import serve; from weir.serving.catalogue import CatalogueFiles; "
+    "from weir.serving.config import ServingConfig as Config; from weir.contracts import FeatureNames; "
     "run = partial(serve, files={files!r}, variants={variants!r})"
 )
 _MONITOR = (
-    "from functools import partial; from serving.monitor.loop import monitor; "
-    "from serving.monitor.config import MonitorConfig as Config; "
-    "from serving.monitor.variants.comparing import Contest; run = partial(monitor, contest={contest!r})"
+    "from functools import partial; from weir.serving.monitor.loop import monitor; "
+    "from weir.serving.monitor.config import MonitorConfig as Config; "
+    "from weir.serving.monitor.variants.comparing import Contest; run = partial(monitor, contest={contest!r})"
 )
 _FOLLOW = (
-    "from functools import partial; from serving.shared.loop import follow; "
-    "from serving.shared.config import FollowerConfig as Config; run = partial(follow, forever=True)"
+    "from functools import partial; from weir.serving.shared.loop import follow; "
+    "from weir.serving.shared.config import FollowerConfig as Config; run = partial(follow, forever=True)"
 )
 _RUN = """
 import logging, sys
-from contracts import Store
+from weir.contracts import Store
 logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 run(Store(sys.argv[1]), Config.model_validate_json(sys.argv[2]))
 """
@@ -108,7 +108,7 @@ class Process:
 
 
 class ServerProcess(Process):
-    """`serving.server.serve` with free ports; `client` says how a client reaches it."""
+    """`weir.serving.server.serve` with free ports; `client` says how a client reaches it."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class ServerProcess(Process):
 
 
 class FollowerProcess(Process):
-    """`serving.shared.loop.follow` with a free port."""
+    """`weir.serving.shared.loop.follow` with a free port."""
 
     def __init__(self, store: Store, **config: object) -> None:
         super().__init__(
@@ -160,7 +160,7 @@ class FollowerProcess(Process):
 
 
 class MonitorProcess(Process):
-    """`serving.monitor.monitor` with a free port."""
+    """`weir.serving.monitor.monitor` with a free port."""
 
     def __init__(self, store: Store, *, contest: Contest | None = None, **config: object) -> None:
         super().__init__(

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from contracts import BundleFile, BundleLog, BundleManifest, Store
+from weir.contracts import BundleFile, BundleLog, BundleManifest, Store
 
 
 def form(dimension: int = 8, seed: int = 0) -> np.ndarray:

@@ -12,8 +12,9 @@ import pyarrow as pa
 from onnx import TensorProto, helper
 from prometheus_client import CollectorRegistry
 
-import sketches
-from contracts import (
+from tests.serving.users import HISTORY_LENGTH, SHARDS, Event, write_users
+from weir import sketches
+from weir.contracts import (
     BUNDLE_ITEMS_SCHEMA,
     BundleFile,
     BundleLog,
@@ -32,14 +33,13 @@ from contracts import (
     examples_schema,
     hash_id,
 )
-from contracts.artefacts import write_table
-from contracts.feature_weights import FeatureWeights, Moments
-from contracts.features import MAX_DENSE
-from contracts.user_features import UserFeatures
-from contracts.window import ITEMS_SCHEMA
-from serving.histories import FollowedHistories
-from serving.metrics import HistoryMetrics
-from tests.serving.users import HISTORY_LENGTH, SHARDS, Event, write_users
+from weir.contracts.artefacts import write_table
+from weir.contracts.feature_weights import FeatureWeights, Moments
+from weir.contracts.features import MAX_DENSE
+from weir.contracts.user_features import UserFeatures
+from weir.contracts.window import ITEMS_SCHEMA
+from weir.serving.histories import FollowedHistories
+from weir.serving.metrics import HistoryMetrics
 
 HOUR_MS = 3_600_000
 LAYOUT = Layout(window_ms=HOUR_MS, user_shards=SHARDS, sketch={})

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
-from serving import filtered, visits
-from serving.bundle import LoadedBundle, Shelf
-from serving.filtered import FilteredSearch
-from serving.sieve import TagFilter
-from serving.spread import TagCap
-from serving.tagged import TaggedRows
+from weir.contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
+from weir.serving import filtered, visits
+from weir.serving.bundle import LoadedBundle, Shelf
+from weir.serving.filtered import FilteredSearch
+from weir.serving.sieve import TagFilter
+from weir.serving.spread import TagCap
+from weir.serving.tagged import TaggedRows
 
 
 @dataclass

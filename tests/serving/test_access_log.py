@@ -16,13 +16,13 @@ import grpc
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from contracts import Store
-from serving import access_log
-from serving.access_log import AccessLog, note
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving import access_log
+from weir.serving.access_log import AccessLog, note
 
 RETRIEVE = "weir.retrieval.v1.RetrievalService/Retrieve"
 NOBODYS = "ann-of-green-gables"

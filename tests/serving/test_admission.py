@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.admission import Admission, Entry
-from serving.errors import NoTimeLeftError
+from weir.serving.admission import Admission, Entry
+from weir.serving.errors import NoTimeLeftError
 
 
 def under_way(calls: int, pace: float, limit: int = 1000) -> Admission:

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from serving.batcher import Batcher
-from serving.bell import Bell
-from serving.errors import DeadlinePassedError, QueueFullError, ShuttingDownError
-from serving.lanes import Outcome, Part
+from weir.serving.batcher import Batcher
+from weir.serving.bell import Bell
+from weir.serving.errors import DeadlinePassedError, QueueFullError, ShuttingDownError
+from weir.serving.lanes import Outcome, Part
 
 
 class Numbers(Batcher[int, int]):

@@ -1,6 +1,6 @@
 import threading
 
-from serving.bell import Bell
+from weir.serving.bell import Bell
 
 
 def test_a_ring_before_the_wait_ends_it_once() -> None:

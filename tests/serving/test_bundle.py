@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store, hash_id
-from contracts.documents import write_document
-from serving.errors import IncompatibleBundleError
-from serving.index import AnnIndex, ExactIndex
-from serving.loading import load_bundle
-from serving.vectors import QueryVectors
 from tests.serving.support import Catalogue, mean_tower, write_bundle
+from weir.contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store, hash_id
+from weir.contracts.documents import write_document
+from weir.serving.errors import IncompatibleBundleError
+from weir.serving.index import AnnIndex, ExactIndex
+from weir.serving.loading import load_bundle
+from weir.serving.vectors import QueryVectors
 
 FILES = [BundleFile.INDEX, BundleFile.ITEMS, BundleFile.EMBEDDINGS, BundleFile.VECTORS, BundleFile.TOWER]
 

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Store, hash_id
-from serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
-from serving.loading import load_bundle
-from serving.metrics import CatalogueMetrics
-from serving.rowsets import rows_in
-from serving.tagged import TaggedRows
 from tests.serving.deltas import Change, base, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, Store, hash_id
+from weir.serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
+from weir.serving.loading import load_bundle
+from weir.serving.metrics import CatalogueMetrics
+from weir.serving.rowsets import rows_in
+from weir.serving.tagged import TaggedRows
 
 
 @pytest.fixture

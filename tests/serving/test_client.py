@@ -5,10 +5,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from contracts import Store
-from serving.client import RetrievalClient, RetrievalError, by_embedding, by_history, by_item, by_user
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, user_weights, write_bundle
+from weir.contracts import Store
+from weir.serving.client import RetrievalClient, RetrievalError, by_embedding, by_history, by_item, by_user
 
 
 def test_answers_are_plain_values(store: Store, catalogue: Catalogue) -> None:

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, FeatureNames, ItemKeys, Store, hash_id
-from contracts.catalogue import Catalogue as Described
-from serving.bundle import LoadedBundle
-from serving.catalogue import CatalogueFiles, CatalogueFollower
-from serving.cold import absent_entries, still_absent
-from serving.in_place import Change, Start
-from serving.loading import Route, load_bundle
-from serving.metrics import CatalogueMetrics
-from serving.queries import ByHistory, ByItem, Hits, Query, Task
-from serving.retriever import Retriever
-from serving.tagged import TaggedRows
 from tests.serving import deltas
 from tests.serving.colds import COLD, cold_of, described, identity, names, rows_of, warm, with_cold, write_warm
 from tests.serving.support import Catalogue, histories_of, write_bundle
+from weir.contracts import BundleLog, FeatureNames, ItemKeys, Store, hash_id
+from weir.contracts.catalogue import Catalogue as Described
+from weir.serving.bundle import LoadedBundle
+from weir.serving.catalogue import CatalogueFiles, CatalogueFollower
+from weir.serving.cold import absent_entries, still_absent
+from weir.serving.in_place import Change, Start
+from weir.serving.loading import Route, load_bundle
+from weir.serving.metrics import CatalogueMetrics
+from weir.serving.queries import ByHistory, ByItem, Hits, Query, Task
+from weir.serving.retriever import Retriever
+from weir.serving.tagged import TaggedRows
 
 
 @pytest.fixture

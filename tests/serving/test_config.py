@@ -1,8 +1,8 @@
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from serving.config import LimitsConfig, ServingConfig
-from serving.monitor.config import MonitorConfig
+from weir.serving.config import LimitsConfig, ServingConfig
+from weir.serving.monitor.config import MonitorConfig
 
 
 @pytest.mark.parametrize("config", [LimitsConfig, ServingConfig, MonitorConfig])

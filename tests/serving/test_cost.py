@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.bundle import LoadedBundle
-from serving.cost import exact_query_cost, parts_of, query_costs, task_cost
-from serving.index import ExactIndex
-from serving.queries import Answer, ByHistory, ByUser, Hits, Query, Task, joined
-from serving.sieve import TagFilter
-from serving.spread import TagCap
 from tests.serving.test_index import VECTORS, built, open_index
+from weir.serving.bundle import LoadedBundle
+from weir.serving.cost import exact_query_cost, parts_of, query_costs, task_cost
+from weir.serving.index import ExactIndex
+from weir.serving.queries import Answer, ByHistory, ByUser, Hits, Query, Task, joined
+from weir.serving.sieve import TagFilter
+from weir.serving.spread import TagCap
 
 EXACT = ExactIndex(VECTORS)
 LISTS = open_index(built("IVF8,Flat"), {"nprobe": 2}, "cpu")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.daemon import in_daemon
+from weir.serving.daemon import in_daemon
 
 
 def test_a_call_runs_in_a_daemon_and_is_waited_for() -> None:
@@ -25,7 +25,7 @@ def test_what_a_call_raises_is_raised() -> None:
 
 def test_a_process_ends_while_a_call_hangs() -> None:
     code = (
-        "import asyncio, time; from serving.daemon import in_daemon\n"
+        "import asyncio, time; from weir.serving.daemon import in_daemon\n"
         "async def main():\n"
         "    asyncio.create_task(in_daemon(lambda: time.sleep(600)))\n"
         "    await asyncio.sleep(0.1)\n"

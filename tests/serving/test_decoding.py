@@ -4,8 +4,8 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.decoding import has_more_fields
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.decoding import has_more_fields
 
 IDS = st.lists(st.text(max_size=200), max_size=8)
 QUERIES = st.one_of(

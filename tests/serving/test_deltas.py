@@ -8,10 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleFile, BundleLog, CorruptArtefactError, Store
-from serving.errors import IncompatibleBundleError
-from serving.index import AnnIndex
-from serving.loading import load_bundle
 from tests.serving.deltas import (
     KINDS,
     Change,
@@ -25,6 +21,10 @@ from tests.serving.deltas import (
     write_same_centroids,
 )
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleFile, BundleLog, CorruptArtefactError, Store
+from weir.serving.errors import IncompatibleBundleError
+from weir.serving.index import AnnIndex
+from weir.serving.loading import load_bundle
 
 
 @settings(max_examples=25, deadline=None)

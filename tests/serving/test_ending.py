@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.ending import Ending, is_over
+from weir.serving.ending import Ending, is_over
 
 
 class Context:

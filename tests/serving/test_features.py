@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import MAX_ID_BYTES
-from serving.features import feature_values, features_of
+from weir.contracts import MAX_ID_BYTES
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.features import feature_values, features_of
 
 Value = pb.Feature
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import IndexRows
-from serving import filtered
-from serving.filtered import FilteredSearch, filtered_cost
-from serving.index import AnnIndex, ExactIndex, on_device
-from serving.rowsets import rowset
-from serving.sieve import Passing
 from tests.serving.tagging import WAYS, search_by
+from weir.contracts import IndexRows
+from weir.serving import filtered
+from weir.serving.filtered import FilteredSearch, filtered_cost
+from weir.serving.index import AnnIndex, ExactIndex, on_device
+from weir.serving.rowsets import rowset
+from weir.serving.sieve import Passing
 
 DIMENSION, ITEMS = 16, 20_000
 

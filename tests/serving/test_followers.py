@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from serving.config import ServingConfig
-from serving.followers import forever
-from serving.server import Server
 from tests.serving.support import write_window
 from tests.serving.users import Event
+from weir.contracts import Store
+from weir.serving.config import ServingConfig
+from weir.serving.followers import forever
+from weir.serving.server import Server
 
 T = 1_700_000_000_000
 

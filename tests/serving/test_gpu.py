@@ -4,8 +4,8 @@ import faiss
 import numpy as np
 import pytest
 
-from serving.gpu import GpuFullError, gpu_bytes, is_halved, room
-from serving.index import on_device
+from weir.serving.gpu import GpuFullError, gpu_bytes, is_halved, room
+from weir.serving.index import on_device
 
 VECTORS = np.random.default_rng(0).standard_normal((300, 12)).astype(np.float32)
 QUERIES = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)
@@ -63,11 +63,11 @@ def test_an_index_takes_room_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert after is not None
     assert before - after >= 0.9 * gpu_bytes(large)
     del on_gpu
-    monkeypatch.setattr("serving.index.room", lambda: FLAT // 2)
+    monkeypatch.setattr("weir.serving.index.room", lambda: FLAT // 2)
     exact = on_device(built("Flat"), {}, "cpu").search(QUERIES, 10).rows
     halved = on_device(built("Flat"), {}, "gpu").search(QUERIES, 10).rows
     assert np.mean([len({*one} & {*other}) / 10 for one, other in zip(exact, halved, strict=True)]) > 0.95
-    monkeypatch.setattr("serving.index.room", lambda: 1)
+    monkeypatch.setattr("weir.serving.index.room", lambda: 1)
     with pytest.raises(GpuFullError):
         on_device(built("Flat"), {}, "gpu")
     assert on_device(built("Flat"), {}, "auto").keep is None

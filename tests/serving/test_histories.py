@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import CorruptArtefactError, LocalCache, SeenItems, Store, WindowLog, hash_id
-from serving.histories import FollowedHistories
-from serving.metrics import HistoryMetrics
 from tests.serving.support import write_window
 from tests.serving.users import BOUND, SHARDS, Event, User, users_of, write_file
+from weir.contracts import CorruptArtefactError, LocalCache, SeenItems, Store, WindowLog, hash_id
+from weir.serving.histories import FollowedHistories
+from weir.serving.metrics import HistoryMetrics
 
 T = 1_700_000_000_000
 NOBODY = [0, 0, 0, 0]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, HistoryFile, HistoryFiles, LocalCache, Store
-from serving import history_files
-from serving.history_files import LARGE, FilesAtHand, readable
+from weir.contracts import CorruptArtefactError, HistoryFile, HistoryFiles, LocalCache, Store
+from weir.serving import history_files
+from weir.serving.history_files import LARGE, FilesAtHand, readable
 
 
 def file(name: str, size: int = 10, shard: int = 0) -> HistoryFile:

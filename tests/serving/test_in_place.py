@@ -8,16 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store
-from serving.bundle import LoadedBundle
-from serving.errors import BundleVersionNotLoadedError, NoBundleError
-from serving.in_place import Change as ChangeInPlace
-from serving.in_place import DamagedIndexError, DeltaPolicy, Start
-from serving.index import AnnIndex
-from serving.loading import Route, load_bundle
-from serving.memory import Memory
-from serving.queries import ByEmbedding, Query, Task
-from serving.retriever import Retriever
 from tests.serving.deltas import (
     QUERIES,
     Change,
@@ -31,6 +21,16 @@ from tests.serving.deltas import (
     write_same_centroids,
 )
 from tests.serving.support import Catalogue, histories_of, user_weights
+from weir.contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store
+from weir.serving.bundle import LoadedBundle
+from weir.serving.errors import BundleVersionNotLoadedError, NoBundleError
+from weir.serving.in_place import Change as ChangeInPlace
+from weir.serving.in_place import DamagedIndexError, DeltaPolicy, Start
+from weir.serving.index import AnnIndex
+from weir.serving.loading import Route, load_bundle
+from weir.serving.memory import Memory
+from weir.serving.queries import ByEmbedding, Query, Task
+from weir.serving.retriever import Retriever
 
 IVF = ["IVF4,Flat", "IVF4,SQfp16", "IVF4,SQ8"]
 

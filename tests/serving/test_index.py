@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.index import AnnIndex, Device, ExactIndex, on_device, pick_gpu
+from weir.serving.index import AnnIndex, Device, ExactIndex, on_device, pick_gpu
 
 VECTORS = np.random.default_rng(0).standard_normal((300, 12)).astype(np.float32)
 QUERIES = np.random.default_rng(1).standard_normal((5, 12)).astype(np.float32)

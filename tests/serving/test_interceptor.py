@@ -1,7 +1,7 @@
 import grpc
 import pytest
 
-from serving.interceptor import go_name
+from weir.serving.interceptor import go_name
 
 
 @pytest.mark.parametrize(

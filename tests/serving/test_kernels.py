@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from serving import kernels
+from weir.serving import kernels
 
-WARN = "import logging; logging.basicConfig(); from serving.kernels import warn_of_old_kernel as warn; warn()"
+WARN = "import logging; logging.basicConfig(); from weir.serving.kernels import warn_of_old_kernel as warn; warn()"
 
 
 def said(kernel: str) -> str:

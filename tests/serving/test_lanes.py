@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.errors import QueueFullError
-from serving.lanes import Job, Lanes, Part
+from weir.serving.errors import QueueFullError
+from weir.serving.lanes import Job, Lanes, Part
 
 LOOP = asyncio.new_event_loop()
 

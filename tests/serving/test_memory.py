@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.memory import Memory
+from weir.serving.memory import Memory
 
 GIB = 1 << 30
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

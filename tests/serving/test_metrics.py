@@ -2,8 +2,8 @@ import re
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
-from serving.monitor.metrics import MonitorMetrics
+from weir.serving.metrics import BundleMetrics, RequestMetrics, RpcMetrics
+from weir.serving.monitor.metrics import MonitorMetrics
 
 
 def test_names_keep_to_the_rules() -> None:

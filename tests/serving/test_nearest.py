@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, Store
-from serving.bundle import LoadedBundle
-from serving.index import AnnIndex
-from serving.loading import load_bundle
-from serving.nearest import nearest
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, Store
+from weir.serving.bundle import LoadedBundle
+from weir.serving.index import AnnIndex
+from weir.serving.loading import load_bundle
+from weir.serving.nearest import nearest
 
 ITEMS, LISTS = 90, 30
 

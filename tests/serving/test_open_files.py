@@ -2,7 +2,7 @@ import resource
 
 import pytest
 
-from serving.open_files import allow_files
+from weir.serving.open_files import allow_files
 
 
 def test_open_files_are_allowed_as_far_as_possible(caplog: pytest.LogCaptureFixture) -> None:

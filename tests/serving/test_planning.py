@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from contracts import BundleLog, ItemKeys, SeenItems, Store, UserKeys, hash_id
-from serving.bundle import LoadedBundle
-from serving.known_users import KnownUsers
-from serving.loading import load_bundle
-from serving.planning import Planner
-from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
-from serving.sieve import Sieve
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, ItemKeys, SeenItems, Store, UserKeys, hash_id
+from weir.serving.bundle import LoadedBundle
+from weir.serving.known_users import KnownUsers
+from weir.serving.loading import load_bundle
+from weir.serving.planning import Planner
+from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
+from weir.serving.sieve import Sieve
 
 ITEMS = 2_000
 

@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.layers import Layers
-from serving.popular import Popular
+from weir.contracts.layers import Layers
+from weir.serving.popular import Popular
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30), st.integers(0, 3))

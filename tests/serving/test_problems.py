@@ -2,8 +2,8 @@ import logging
 
 import pytest
 
-from contracts import CorruptArtefactError
-from serving.problems import Problems
+from weir.contracts import CorruptArtefactError
+from weir.serving.problems import Problems
 
 LOG = logging.getLogger("tests.problems")
 

@@ -3,7 +3,7 @@ import logging
 import pytest
 from grpc._cython.cygrpc import ExecuteBatchError
 
-from serving.quiet import leave_out_departed
+from weir.serving.quiet import leave_out_departed
 
 
 def test_only_a_caller_who_has_left_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2 as pb
 from grpc_reflection.v1alpha.reflection import SERVICE_NAME
 
-from serving.reflection import REFLECTION_V1, enable_reflection
+from weir.serving.reflection import REFLECTION_V1, enable_reflection
 
 
 async def _listed(version: str) -> list[str]:

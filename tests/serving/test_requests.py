@@ -4,17 +4,17 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from contracts import hash_id
-from serving.bundle import LoadedBundle
-from serving.config import LimitsConfig
-from serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError
-from serving.index import ExactIndex
-from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser
-from serving.requests import MAX_VIOLATIONS, embed_task, retrieve_task
-from serving.sieve import TagFilter
-from serving.spread import TagCap
-from serving.status import details_of
+from weir.contracts import hash_id
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import LimitsConfig
+from weir.serving.errors import BundleVersionNotLoadedError, InvalidRequestError, NoCatalogueError
+from weir.serving.index import ExactIndex
+from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser
+from weir.serving.requests import MAX_VIOLATIONS, embed_task, retrieve_task
+from weir.serving.sieve import TagFilter
+from weir.serving.spread import TagCap
+from weir.serving.status import details_of
 
 INDEX = ExactIndex(np.zeros((51_200, 3), np.float32))
 BUNDLE = cast(

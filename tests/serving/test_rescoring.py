@@ -9,24 +9,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, Store, hash_id
-from contracts.errors import IncompatibleBundleError
-from serving.bundle import LoadedBundle
-from serving.cost import task_cost
-from serving.in_place import Change as ChangeInPlace
-from serving.in_place import Start
-from serving.loading import Route, load_bundle
-from serving.processes.arrays import MappedArrays, SharedArrays
-from serving.processes.version import Models, SharedVersion
-from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
-from serving.retriever import Retriever
-from serving.spread import TagCap
-from serving.tagged import TaggedRows
 from tests.serving.deltas import base, changed, dense, drawn, write_delta
 from tests.serving.rescorers import bilinear, form, with_scorer
 from tests.serving.support import Catalogue, histories_of, mean_tower, user_weights, write_bundle, write_window
 from tests.serving.tagging import Described
 from tests.serving.users import Event
+from weir.contracts import BundleLog, Store, hash_id
+from weir.contracts.errors import IncompatibleBundleError
+from weir.serving.bundle import LoadedBundle
+from weir.serving.cost import task_cost
+from weir.serving.in_place import Change as ChangeInPlace
+from weir.serving.in_place import Start
+from weir.serving.loading import Route, load_bundle
+from weir.serving.processes.arrays import MappedArrays, SharedArrays
+from weir.serving.processes.version import Models, SharedVersion
+from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
+from weir.serving.retriever import Retriever
+from weir.serving.spread import TagCap
+from weir.serving.tagged import TaggedRows
 
 T = 1_700_000_000_000
 CANDIDATES = 20

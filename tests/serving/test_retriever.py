@@ -7,15 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, Store, hash_id
-from serving.bundle import LoadedBundle
-from serving.index import AnnIndex, Found
-from serving.loading import load_bundle
-from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
-from serving.retriever import Retriever
-from serving.said import Features
 from tests.serving.support import Catalogue, histories_of, user_weights, write_bundle, write_window
 from tests.serving.users import BOUND, HISTORY_LENGTH, Event
+from weir.contracts import BundleLog, Store, hash_id
+from weir.serving.bundle import LoadedBundle
+from weir.serving.index import AnnIndex, Found
+from weir.serving.loading import load_bundle
+from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
+from weir.serving.retriever import Retriever
+from weir.serving.said import Features
 
 T = 1_700_000_000_000
 

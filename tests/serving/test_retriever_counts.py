@@ -5,16 +5,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import ItemKeys, Store, hash_id
-from serving.bundle import LoadedBundle
-from serving.queries import ByHistory, ByItem, ByUser, Query, Source, Task
-from serving.retriever import Retriever
-from serving.sieve import NO_TAGS, TagFilter
-from serving.spread import TagCap
 from tests.serving.colds import loaded, with_cold
 from tests.serving.support import Catalogue, histories_of, write_window
 from tests.serving.tagging import Described
 from tests.serving.users import Event
+from weir.contracts import ItemKeys, Store, hash_id
+from weir.serving.bundle import LoadedBundle
+from weir.serving.queries import ByHistory, ByItem, ByUser, Query, Source, Task
+from weir.serving.retriever import Retriever
+from weir.serving.sieve import NO_TAGS, TagFilter
+from weir.serving.spread import TagCap
 
 T = 1_700_000_000_000
 ITEMS = 200

@@ -7,21 +7,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, ItemKeys, Store, hash_id
-from serving import retriever
-from serving.bundle import LoadedBundle
-from serving.in_place import Change, Start
-from serving.loading import Route, load_bundle
-from serving.queries import ByEmbedding, ByHistory, ByUser, Hits, Query, Task
-from serving.retriever import Retriever
-from serving.sieve import NO_TAGS, TagFilter
-from serving.spread import TagCap
-from serving.tagged import TaggedRows
 from tests.serving import deltas
 from tests.serving.colds import loaded, with_cold
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
 from tests.serving.tagging import WAYS, Described, search_by
 from tests.serving.users import Event
+from weir.contracts import BundleLog, ItemKeys, Store, hash_id
+from weir.serving import retriever
+from weir.serving.bundle import LoadedBundle
+from weir.serving.in_place import Change, Start
+from weir.serving.loading import Route, load_bundle
+from weir.serving.queries import ByEmbedding, ByHistory, ByUser, Hits, Query, Task
+from weir.serving.retriever import Retriever
+from weir.serving.sieve import NO_TAGS, TagFilter
+from weir.serving.spread import TagCap
+from weir.serving.tagged import TaggedRows
 
 T = 1_700_000_000_000
 NOW = 2_000.0

@@ -7,10 +7,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import FeatureNames
-from contracts.feature_weights import FeatureWeights
-from serving.said import Said, said_in
 from tests.serving.support import user_weights
+from weir.contracts import FeatureNames
+from weir.contracts.feature_weights import FeatureWeights
+from weir.serving.said import Said, said_in
 
 WEIGHTS = user_weights()
 

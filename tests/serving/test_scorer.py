@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from contracts import IndexRows
-from serving import scorer as module
-from serving.index import ExactIndex
-from serving.scorer import Scorer
 from tests.serving.rescorers import bilinear, form
 from tests.serving.support import mean_tower
+from weir.contracts import IndexRows
+from weir.serving import scorer as module
+from weir.serving.index import ExactIndex
+from weir.serving.scorer import Scorer
 
 VECTORS = np.random.default_rng(1).standard_normal((30, 8)).astype(np.float32)
 

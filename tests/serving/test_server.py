@@ -13,22 +13,22 @@ import pytest
 from grpc_health.v1 import health_pb2
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from serving.bundle import LoadedBundle
-from serving.config import ServingConfig
-from serving.cost import parts_of
-from serving.errors import NoBundleError
-from serving.fronts import SERVICE
-from serving.histories import FollowedHistories
-from serving.index import AnnIndex, Found
-from serving.processes.channel import Channel
-from serving.processes.link import ParentLink
-from serving.processes.member import Member
-from serving.queries import ByEmbedding, Query, Task
-from serving.server import LIVENESS, Server, serve
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import Store
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import ServingConfig
+from weir.serving.cost import parts_of
+from weir.serving.errors import NoBundleError
+from weir.serving.fronts import SERVICE
+from weir.serving.histories import FollowedHistories
+from weir.serving.index import AnnIndex, Found
+from weir.serving.processes.channel import Channel
+from weir.serving.processes.link import ParentLink
+from weir.serving.processes.member import Member
+from weir.serving.queries import ByEmbedding, Query, Task
+from weir.serving.server import LIVENESS, Server, serve
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

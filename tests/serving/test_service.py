@@ -18,26 +18,26 @@ from grpc_reflection.v1alpha import reflection
 from grpc_status import rpc_status
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Store
-from contracts.served import segment_of
-from serving.admission import Admission, AdmissionInterceptor
-from serving.aside import Aside
-from serving.batcher import Batcher
-from serving.bundle import LoadedBundle
-from serving.config import LimitsConfig, ServingConfig
-from serving.decoding import DecodingInterceptor
-from serving.interceptor import MetricsInterceptor
-from serving.loading import load_bundle
-from serving.metrics import RequestMetrics, RpcMetrics, ServedMetrics
-from serving.queries import Answer, Task
-from serving.retriever import Retriever
-from serving.served.config import ServedConfig
-from serving.served.lists import ServedLists
-from serving.service import RetrievalService
 from tests.serving.support import Catalogue, histories_of, poisonous_tower, write_bundle, write_window
 from tests.serving.users import BOUND, Event
+from weir.contracts import BundleLog, Store
+from weir.contracts.served import segment_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.admission import Admission, AdmissionInterceptor
+from weir.serving.aside import Aside
+from weir.serving.batcher import Batcher
+from weir.serving.bundle import LoadedBundle
+from weir.serving.config import LimitsConfig, ServingConfig
+from weir.serving.decoding import DecodingInterceptor
+from weir.serving.interceptor import MetricsInterceptor
+from weir.serving.loading import load_bundle
+from weir.serving.metrics import RequestMetrics, RpcMetrics, ServedMetrics
+from weir.serving.queries import Answer, Task
+from weir.serving.retriever import Retriever
+from weir.serving.served.config import ServedConfig
+from weir.serving.served.lists import ServedLists
+from weir.serving.service import RetrievalService
 
 ANN = pb.Query(history=pb.History(item_ids=["item-1", "item-2"]), k=5)
 ASK = pb.RetrieveRequest(queries=[ANN])
@@ -327,7 +327,7 @@ def test_after_refusals_nothing_is_taken_for_a_moment(store: Store, monkeypatch:
             served.gate.set()
             await served.stub.Retrieve(ASK, timeout=5)
             pauses: list[float] = []
-            monkeypatch.setattr("serving.admission.time.sleep", pauses.append)
+            monkeypatch.setattr("weir.serving.admission.time.sleep", pauses.append)
             served.admission.under_way, served.admission.pace = 50, 1.0
             for _ in range(3):
                 code, _ = await refused(served.stub.Retrieve(ASK, timeout=5))

@@ -3,14 +3,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, IndexRows, ItemKeys, Store, hash_id
-from serving.bundle import LoadedBundle
-from serving.loading import load_bundle
-from serving.rowsets import rowset
-from serving.sieve import NO_TAGS, Passing, Sieve, TagFilter
-from serving.tagged import TaggedRows
 from tests.serving.support import Catalogue, write_bundle
 from tests.serving.tagging import Described
+from weir.contracts import BundleLog, IndexRows, ItemKeys, Store, hash_id
+from weir.serving.bundle import LoadedBundle
+from weir.serving.loading import load_bundle
+from weir.serving.rowsets import rowset
+from weir.serving.sieve import NO_TAGS, Passing, Sieve, TagFilter
+from weir.serving.tagged import TaggedRows
 
 NAMES = ["jazz", "blues", "new", "unheard-of"]
 tags = st.lists(st.sampled_from(NAMES), max_size=3, unique=True).map(tuple)

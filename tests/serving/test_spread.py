@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
-from contracts import IndexRows, ItemKeys, hash_ids
-from contracts.bundle_rows import BundleRows
-from contracts.item_rows import ItemRows
-from contracts.layers import Layers
-from serving.spread import Ranked, Spread, TagCap
-from serving.tagged import TaggedRows
 from tests.serving.tagging import Described
+from weir.contracts import IndexRows, ItemKeys, hash_ids
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.item_rows import ItemRows
+from weir.contracts.layers import Layers
+from weir.serving.spread import Ranked, Spread, TagCap
+from weir.serving.tagged import TaggedRows
 
 ITEMS = [f"item-{number}" for number in range(40)]
 TAGS = ["a", "ab", "b", "ba", "é", "z"]

@@ -7,8 +7,9 @@ from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.config import LimitsConfig
-from serving.errors import (
+from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.config import LimitsConfig
+from weir.serving.errors import (
     BundleVersionNotLoadedError,
     DeadlinePassedError,
     InvalidRequestError,
@@ -19,10 +20,9 @@ from serving.errors import (
     ShuttingDownError,
     Violation,
 )
-from serving.features import features_of
-from serving.requests import MAX_VIOLATIONS
-from serving.status import code_of, details_of
-from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.features import features_of
+from weir.serving.requests import MAX_VIOLATIONS
+from weir.serving.status import code_of, details_of
 
 CODES = grpc.StatusCode
 LAST = f"queries[{LimitsConfig().max_queries - 1}]"

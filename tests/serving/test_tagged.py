@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, Store
-from serving.loading import load_bundle
-from serving.rowsets import bits_of, rows_in, rowset
-from serving.tagged import TaggedRows, moved_rows
 from tests.serving.deltas import base, changed, drawn, write_delta
 from tests.serving.tagging import Described
+from weir.contracts import BundleLog, Store
+from weir.serving.loading import load_bundle
+from weir.serving.rowsets import bits_of, rows_in, rowset
+from weir.serving.tagged import TaggedRows, moved_rows
 
 TAGS = ["jazz", "blues", "new"]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from serving.tower import Tower
 from tests.serving.support import mean_tower
+from weir.serving.tower import Tower
 
 
 def test_it_runs_any_batch() -> None:
@@ -39,6 +39,10 @@ def test_the_runtime_tells_nobody_about_the_models_it_loads(tmp_path: Path) -> N
     # The runtime is silent under CI by itself.
     inherited = {name: value for name, value in os.environ.items() if name not in {"CI", "ORT_DISABLE_TELEMETRY"}}
     environment = inherited | {"HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
-    for module, silent in (("serving.tower", True), ("trainer.export.servable", True), ("onnxruntime", False)):
+    for module, silent in (
+        ("weir.serving.tower", True),
+        ("weir.trainer.export.servable", True),
+        ("onnxruntime", False),
+    ):
         subprocess.run([sys.executable, "-c", f"import {module}"], env=environment, check=True, timeout=120)
         assert (list(tmp_path.rglob("*")) == []) is silent, module

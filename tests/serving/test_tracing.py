@@ -12,10 +12,10 @@ import grpc
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from contracts import Store
 from tests.serving.collector import Collector, attributes, collecting
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 

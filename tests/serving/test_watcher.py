@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleFile, BundleLog, EventClock, Store
-from serving.bundle import LoadedBundle
-from serving.in_place import DeltaPolicy
-from serving.index import AnnIndex
-from serving.memory import Memory
-from serving.metrics import BundleMetrics
-from serving.watcher import BundleWatcher
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleFile, BundleLog, EventClock, Store
+from weir.serving.bundle import LoadedBundle
+from weir.serving.in_place import DeltaPolicy
+from weir.serving.index import AnnIndex
+from weir.serving.memory import Memory
+from weir.serving.metrics import BundleMetrics
+from weir.serving.watcher import BundleWatcher
 
 
 def watcher(store: Store) -> tuple[BundleWatcher, CollectorRegistry]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import grpc
 
-from serving.wrapping import AroundInterceptor, Handler, WrappingInterceptor, names_of
+from weir.serving.wrapping import AroundInterceptor, Handler, WrappingInterceptor, names_of
 
 
 class Counting(WrappingInterceptor):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from contracts import (
+from weir.contracts import (
     HistoryFile,
     Records,
     SeenItems,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sketches import CountMinSketch, ExactCounter, FrequencyEstimator
 from tests.sketches.support import F64, I64, zipf
+from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator
 
 WORKERS = 8
 EVENTS, ITEMS = 80_000, 5_000

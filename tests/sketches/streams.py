@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from sketches import CountMinSketch
 from tests.sketches.support import I64, zipf
+from weir.sketches import CountMinSketch
 
 DATA: Final = Path(os.environ.get("WEIR_DATA", "../shared/data"))
 BATCH: Final = 16_384

@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
-from sketches import ExactCounter, FrequencyBank
 from tests.sketches.support import F64, I64, zipf
+from weir.sketches import ExactCounter, FrequencyBank
 
 EPOCH = 40_000
 

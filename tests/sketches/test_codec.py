@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import xxhash
 
-from sketches import CountMinSketch, DistinctCounter, ExactCounter, FrequencyBank, GapEstimator, load
-from sketches.codec import Frame, Kind, decode, encode
+from weir.sketches import CountMinSketch, DistinctCounter, ExactCounter, FrequencyBank, GapEstimator, load
+from weir.sketches.codec import Frame, Kind, decode, encode
 
 KEYS = np.array([3, -1, 3, 2**40, 3], dtype=np.int64)
 GOLDEN = {

@@ -3,9 +3,9 @@ import pytest
 from datasketch import HyperLogLogPlusPlus
 from hypothesis import given
 
-from sketches import DistinctCounter, ExactCounter
-from sketches.hashing import fmix64
 from tests.sketches.support import I64, key_arrays
+from weir.sketches import DistinctCounter, ExactCounter
+from weir.sketches.hashing import fmix64
 
 
 @given(keys=key_arrays())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.spatial import distance
 
-from sketches import Counted, head_distance, jensen_shannon, unseen_share
+from weir.sketches import Counted, head_distance, jensen_shannon, unseen_share
 
 counts = hnp.arrays(np.float64, 12, elements=st.integers(0, 50).map(float))
 counted = st.dictionaries(st.integers(-9, 9), st.integers(1, 40), min_size=1, max_size=12).map(

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sketches import CountMinSketch, ExactCounter
 from tests.sketches.support import F64, I64, true_counts, weighted_batches, zipf
+from weir.sketches import CountMinSketch, ExactCounter
 
 Batch = tuple[I64, F64 | None]
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sketches import CountMinSketch, GapEstimator
 from tests.sketches.support import I64, key_arrays, weighted_error, zipf
+from weir.sketches import CountMinSketch, GapEstimator
 
 
 def reference(events: list[int], slots: list[int], alpha: float, width: int) -> tuple[list[int], list[float]]:

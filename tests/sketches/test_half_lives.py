@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sketches.half_lives import agreed, longest_agreeing, to_longest
+from weir.sketches.half_lives import agreed, longest_agreeing, to_longest
 
 
 def test_a_key_takes_the_longest_memory_that_agrees_with_all_shorter() -> None:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from sketches.hashing import RowHash, fmix64, splitmix64, sum_by_key
 from tests.sketches.support import F64, I64, true_counts, weighted_batches, zipf
+from weir.sketches.hashing import RowHash, fmix64, splitmix64, sum_by_key
 
 MASK = (1 << 64) - 1
 

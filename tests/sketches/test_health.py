@@ -3,7 +3,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from sketches import (
+from tests.sketches.streams import NAMES, counted, stream
+from tests.sketches.support import weighted_error, zipf
+from weir.sketches import (
     CountMinSketch,
     ExactCounter,
     FrequencyBank,
@@ -15,8 +17,6 @@ from sketches import (
     merge_fading,
     parameters,
 )
-from tests.sketches.streams import NAMES, counted, stream
-from tests.sketches.support import weighted_error, zipf
 
 EVENTS = zipf(3_000, 20_000, 1.05)
 DISTINCT = np.unique(EVENTS).size

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sketches import CountMinSketch, ExactCounter, FrequencyBank, FrequencyEstimator, GapEstimator, load
 from tests.sketches.support import I64, key_arrays
+from weir.sketches import CountMinSketch, ExactCounter, FrequencyBank, FrequencyEstimator, GapEstimator, load
 
 Build = Callable[[], FrequencyEstimator]
 BUILDS: dict[str, Build] = {

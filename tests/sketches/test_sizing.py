@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sketches import CountMinSketch
-from sketches.sizing import equal_counts_error, linear_error, smallest
 from tests.sketches.streams import NAMES, counted, stream
 from tests.sketches.support import F64, weighted_error
+from weir.sketches import CountMinSketch
+from weir.sketches.sizing import equal_counts_error, linear_error, smallest
 
 
 def cells(distinct: int, error: float, counts: F64 | None = None) -> int:

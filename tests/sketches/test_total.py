@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sketches.total import Total
+from weir.sketches.total import Total
 
 weights = st.lists(st.floats(0, 1e6, allow_nan=False, allow_subnormal=False), max_size=50)
 

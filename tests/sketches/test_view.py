@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sketches import CountMinSketch, ExactCounter, FrequencyView, merge_fading
+from weir.sketches import CountMinSketch, ExactCounter, FrequencyView, merge_fading
 
 HOUR = 3_600_000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sketches import FrequencyEstimator, load
 from tests.sketches.count_part import EVENTS, WORKERS, empty, stream
+from weir.sketches import FrequencyEstimator, load
 
 ROOT = Path(__file__).parents[2]
 

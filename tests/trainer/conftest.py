@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import settings
 
-from contracts import Store
 from tests.trainer.windows import WindowWriter
-from trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from weir.contracts import Store
+from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 
 # How long an example takes says nothing on a machine that is shared.
 settings.register_profile("trainer", deadline=None)

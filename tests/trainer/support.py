@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
-from contracts import Store, WindowLog, WindowManifest
-from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
-from trainer.config import TrainerConfig
-from trainer.export.cases import MOST
-from trainer.items.rows import TableRows
-from trainer.ranks.workers import Workers
-from trainer.state.codec import Stateful, flatten
-from trainer.state.ingestion import ingest_window
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch, batches
-from trainer.step.positives import Positives, read_positives
-from trainer.step.seeds import Purpose, generator
-from trainer.step.shared_window import SharedWindow
+from weir.contracts import Store, WindowLog, WindowManifest
+from weir.contracts.columns import COUNT, ITEM_ID, ITEM_KEY
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.cases import MOST
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.codec import Stateful, flatten
+from weir.trainer.state.ingestion import ingest_window
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Batch, batches
+from weir.trainer.step.positives import Positives, read_positives
+from weir.trainer.step.seeds import Purpose, generator
+from weir.trainer.step.shared_window import SharedWindow
 
 
 def absorbed(

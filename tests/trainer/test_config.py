@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from contracts.variants import VariantError
-from trainer.config import (
+from weir.contracts.variants import VariantError
+from weir.trainer.config import (
     FeaturesConfig,
     LossConfig,
     NegativesConfig,

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 LOSS = """
 from torch import Tensor
 
-from trainer.config import TrainerConfig
-from trainer.losses.inputs import LossInputs
+from weir.trainer.config import TrainerConfig
+from weir.trainer.losses.inputs import LossInputs
 
 
 def hinge(pos: Tensor, neg: Tensor, keep: Tensor) -> Tensor:
@@ -25,13 +25,13 @@ LINE = '    "hinge": LossNeeds("hinge:hinge_of", "shared"),\n'
 TABLE = "LOSSES: Final = {\n"
 TRAIN = """
 import sys
-import trainer
-from contracts import Store
+from weir import trainer
+from weir.contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.step.step import train_step
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.step import train_step
 
 assert trainer.__file__.startswith(sys.argv[1])
 store = Store(sys.argv[1] + "/store")

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 import torch
 
-import trainer.export.exporter
-import trainer.stream.learner
-from contracts import BundleLog, Store, WindowLog, WindowManifest
-from contracts.documents import read_document
-from pipelines.redacted_files import pane_without
+import weir.trainer.export.exporter
+import weir.trainer.stream.learner
 from tests.contracts.panes import retire_before
 from tests.trainer.export.held import HeldKeeper
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TowerConfig, TrainerConfig
-from trainer.export import export
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
-from trainer.state.evaluation import Evaluation
-from trainer.stream.progress import TrainProgress
-from trainer.tower_config import kinds
-from trainer.train import train
+from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
+from weir.contracts.documents import read_document
+from weir.pipelines.redacted_files import pane_without
+from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.trainer.export import export
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.stream.progress import TrainProgress
+from weir.trainer.tower_config import kinds
+from weir.trainer.train import train
 
 
 class KilledError(Exception):
@@ -168,7 +168,7 @@ def test_a_killed_run_ends_where_it_would_have_ended(
     for store in (whole, killed):
         synthetic(WindowWriter(store), windows=3, events=200)
     train(whole, config)
-    real, count = trainer.stream.learner.train_step, 0
+    real, count = weir.trainer.stream.learner.train_step, 0
 
     def step(*args: object, **kwargs: object) -> object:
         nonlocal count
@@ -177,7 +177,7 @@ def test_a_killed_run_ends_where_it_would_have_ended(
             raise KilledError
         return real(*args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trainer.stream.learner, "train_step", step)
+    monkeypatch.setattr(weir.trainer.stream.learner, "train_step", step)
     with pytest.raises(KilledError):
         train(killed, config)
     train(killed, config)
@@ -261,7 +261,7 @@ def test_a_bundle_that_is_made_beside_a_window_is_published_in_the_middle_of_it(
         writer = WindowWriter(one)
         synthetic(writer, windows=1)
         synthetic(writer, windows=1, events=6400, seed=3, step_ms=7_200_000)
-    monkeypatch.setattr(trainer.export.exporter, "Keeper", lambda **_: keeper)
+    monkeypatch.setattr(weir.trainer.export.exporter, "Keeper", lambda **_: keeper)
     log, seen = BundleLog(store), dict[tuple[int, int], list[str]]()
 
     def note(progress: TrainProgress) -> None:

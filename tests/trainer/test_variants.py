@@ -4,20 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from contracts import BundleLog, Store
-from contracts.comparison import Comparison
-from contracts.confidence import Running
-from contracts.variants import MAIN, Champion, line_of, log_of, variant_of
-from contracts.verification import verify
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import export
-from trainer.export.errors import ExportError
-from trainer.ranks.workers import Workers
-from trainer.replay.bundle import replay_bundle
-from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
-from trainer.train import train
+from weir.contracts import BundleLog, Store
+from weir.contracts.comparison import Comparison
+from weir.contracts.confidence import Running
+from weir.contracts.variants import MAIN, Champion, line_of, log_of, variant_of
+from weir.contracts.verification import verify
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export
+from weir.trainer.export.errors import ExportError
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.replay.bundle import replay_bundle
+from weir.trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
+from weir.trainer.train import train
 
 NEW = {"new": {"seed": 9, "optimizer": {"embedding_learning_rate": 0.02}}}
 

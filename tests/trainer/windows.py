@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from contracts import (
+from tests.pipelines.known_users import KnownUsers
+from weir.contracts import (
     PADDING_KEY,
     FeatureNames,
     Label,
@@ -20,11 +21,10 @@ from contracts import (
     hash_ids,
     items_schema,
 )
-from contracts.artefacts import write_table
-from contracts.user_features import UserFeatures
-from pipelines.user_state import TouchedUsers
-from sketches import CountMinSketch
-from tests.pipelines.known_users import KnownUsers
+from weir.contracts.artefacts import write_table
+from weir.contracts.user_features import UserFeatures
+from weir.pipelines.user_state import TouchedUsers
+from weir.sketches import CountMinSketch
 
 
 class WindowWriter:

@@ -8,15 +8,15 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from contracts import BundleLog, EventClock, Store
-from logs import LogColumns
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
 from tests.contracts.test_bundle import write
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.cli.main import app
+from weir.contracts import BundleLog, EventClock, Store
 from weir.interact import append_event
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.readers import LogColumns
 
 CLOCK = EventClock(event_origin=1_000_000_000, wall_origin=1_000_000_000, speed=1, event_end=1_000_000_000)
 

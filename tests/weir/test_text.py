@@ -10,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from serving.client import Info
 from weir.answers import print_answer, print_change
 from weir.cli.command import command
 from weir.cli.logs import set_up_logging
@@ -20,6 +19,7 @@ from weir.cli.tables import print_table
 from weir.config import Settings
 from weir.errors import CommandError, UsageError
 from weir.interact import Answer, AppendedEvent, Change, Hit
+from weir.serving.client import Info
 from weir.session import Session
 from weir.text import in_words, plain, program, visible
 from weir.up.display import StatusDisplay

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from trainer.offline.evaluator import Difference
+from weir.trainer.offline.evaluator import Difference
 from weir.verdict import against, against_all
 
 

@@ -12,21 +12,21 @@ from functools import partial
 from importlib.metadata import version
 from typing import NamedTuple
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
-from contracts.recipe import Recipe
-from contracts.variants import version_of
-from trainer.export.cases import Cases, RecentCases
-from trainer.export.draft import Complete, Delta
-from trainer.export.errors import AwaitedError, ExportError
-from trainer.export.files import write_complete, write_delta
-from trainer.export.gate import Evidence, Gate, PairedGate, Verdict
-from trainer.export.keeper import Keeper
-from trainer.export.making import Making
-from trainer.export.model_part import ModelPart
-from trainer.export.servable import Servable
-from trainer.export.soundness import fault_of_items
-from trainer.export.trial import Trial, current_or_none
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
+from weir.contracts.recipe import Recipe
+from weir.contracts.variants import version_of
+from weir.trainer.export.cases import Cases, RecentCases
+from weir.trainer.export.draft import Complete, Delta
+from weir.trainer.export.errors import AwaitedError, ExportError
+from weir.trainer.export.files import write_complete, write_delta
+from weir.trainer.export.gate import Evidence, Gate, PairedGate, Verdict
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.making import Making
+from weir.trainer.export.model_part import ModelPart
+from weir.trainer.export.servable import Servable
+from weir.trainer.export.soundness import fault_of_items
+from weir.trainer.export.trial import Trial, current_or_none
+from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["export_bundle"]
 

@@ -7,13 +7,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from contracts import CorruptArtefactError, ItemKeys, RetiredError, Store, WindowLog, WindowManifest
-from contracts.places import GATE_CASES, GATE_WINDOWS
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.step.positives import Positives
-from trainer.step.shared_window import SharedWindow
-from trainer.users.lines import Layout, UserLines
+from weir.contracts import CorruptArtefactError, ItemKeys, RetiredError, Store, WindowLog, WindowManifest
+from weir.contracts.places import GATE_CASES, GATE_WINDOWS
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.positives import Positives
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.users.lines import Layout, UserLines
 
 __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import Store
-from contracts.comparison import Comparison, Measure
-from contracts.variants import Champion, crown, log_of
-from trainer.config import TrainerConfig
-from trainer.export.gate import Gate
+from weir.contracts import Store
+from weir.contracts.comparison import Comparison, Measure
+from weir.contracts.variants import Champion, crown, log_of
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.gate import Gate
 
 __all__ = ["Challenge"]
 

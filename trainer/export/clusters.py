@@ -13,10 +13,10 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexFit
-from contracts.index_delta import append_lists
-from trainer.export.filling import filled
-from trainer.state.assigner import Assigned, assign, lengths_of
+from weir.contracts import IndexFit
+from weir.contracts.index_delta import append_lists
+from weir.trainer.export.filling import filled
+from weir.trainer.state.assigner import Assigned, assign, lengths_of
 
 __all__ = ["Assigned", "Clusters", "family"]
 

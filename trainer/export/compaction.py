@@ -11,13 +11,13 @@ from functools import partial
 
 import numpy as np
 
-from contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest
-from contracts.bundle_files import MappedFiles
-from trainer.export.beside import beside
-from trainer.export.files import write_compacted
-from trainer.export.kept import ByRow, Kept
-from trainer.export.searched import searched_in
-from trainer.export.servable import Servable
+from weir.contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest
+from weir.contracts.bundle_files import MappedFiles
+from weir.trainer.export.beside import beside
+from weir.trainer.export.files import write_compacted
+from weir.trainer.export.kept import ByRow, Kept
+from weir.trainer.export.searched import searched_in
+from weir.trainer.export.servable import Servable
 
 __all__ = ["Compacted", "Compaction"]
 

@@ -11,22 +11,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, BundleFile, ItemKeys, Store, columns
-from contracts.ascending import ascending
-from contracts.drafts import ArrayDraft
-from contracts.scratch import zeros_in_scratch
-from contracts.texts import Texts
-from contracts.variants import version_of
-from trainer.export.clusters import Clusters
-from trainer.export.naming import name_of
-from trainer.items.left_keys import TOO_MANY
-from trainer.items.rows import FIRST_ITEM, Reader, TableRows
-from trainer.state.assigner import Assigned
-from trainer.state.codec import array_of
-from trainer.state.item_writer import ItemPaths
-from trainer.state.trainer_state import TrainerState
-from trainer.step.spool import Spool
-from trainer.towers import project
+from weir.contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, BundleFile, ItemKeys, Store, columns
+from weir.contracts.ascending import ascending
+from weir.contracts.drafts import ArrayDraft
+from weir.contracts.scratch import zeros_in_scratch
+from weir.contracts.texts import Texts
+from weir.contracts.variants import version_of
+from weir.trainer.export.clusters import Clusters
+from weir.trainer.export.naming import name_of
+from weir.trainer.items.left_keys import TOO_MANY
+from weir.trainer.items.rows import FIRST_ITEM, Reader, TableRows
+from weir.trainer.state.assigner import Assigned
+from weir.trainer.state.codec import array_of
+from weir.trainer.state.item_writer import ItemPaths
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.spool import Spool
+from weir.trainer.towers import project
 
 __all__ = ["Content", "Line"]
 

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexInfo, ItemKeys
-from contracts.ascending import ascending
-from contracts.bundle_manifest import BundleRef
-from trainer.export.clusters import Assigned, Clusters
-from trainer.export.content import Content
-from trainer.export.kept import Kept, rows_of
-from trainer.items.rows import SHARED
+from weir.contracts import IndexInfo, ItemKeys
+from weir.contracts.ascending import ascending
+from weir.contracts.bundle_manifest import BundleRef
+from weir.trainer.export.clusters import Assigned, Clusters
+from weir.trainer.export.content import Content
+from weir.trainer.export.kept import Kept, rows_of
+from weir.trainer.items.rows import SHARED
 
 __all__ = ["Chain", "Complete", "Delta", "Difference", "Placed"]
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo
-from contracts.index_delta import takes_deltas
-from trainer.export.clusters import Assigned, Clusters
-from trainer.export.content import Content
-from trainer.export.draft import Chain, Complete, Delta, Difference, Placed
-from trainer.export.fit import is_unfit, may_repair
-from trainer.export.index import empty_index, factory, info_of, least_items
-from trainer.export.kept import ByRow, Lists
+from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexInfo
+from weir.contracts.index_delta import takes_deltas
+from weir.trainer.export.clusters import Assigned, Clusters
+from weir.trainer.export.content import Content
+from weir.trainer.export.draft import Chain, Complete, Delta, Difference, Placed
+from weir.trainer.export.fit import is_unfit, may_repair
+from weir.trainer.export.index import empty_index, factory, info_of, least_items
+from weir.trainer.export.kept import ByRow, Lists
 
 __all__ = [
     "calls_for_compaction",

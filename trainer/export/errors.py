@@ -1,6 +1,6 @@
 """The error of a failed export."""
 
-from contracts import UserError
+from weir.contracts import UserError
 
 __all__ = ["AwaitedError", "ExportError"]
 

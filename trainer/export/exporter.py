@@ -7,23 +7,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
-from contracts.variants import MAIN, line_of, log_of
-from trainer.config import TrainerConfig
-from trainer.export.bundle import export_bundle
-from trainer.export.cases import MOST, RecentCases
-from trainer.export.challenge import Challenge
-from trainer.export.errors import AwaitedError
-from trainer.export.gate import Gate, PairedGate
-from trainer.export.index import check_index
-from trainer.export.keeper import Keeper
-from trainer.export.noting import recognise
-from trainer.export.tower import is_traced
-from trainer.export.tracing import Tracing, tracing_of
-from trainer.export.trial import Trials
-from trainer.state.trainer_state import TrainerState
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.metrics import TrainerMetrics
+from weir.contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
+from weir.contracts.variants import MAIN, line_of, log_of
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.bundle import export_bundle
+from weir.trainer.export.cases import MOST, RecentCases
+from weir.trainer.export.challenge import Challenge
+from weir.trainer.export.errors import AwaitedError
+from weir.trainer.export.gate import Gate, PairedGate
+from weir.trainer.export.index import check_index
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.noting import recognise
+from weir.trainer.export.tower import is_traced
+from weir.trainer.export.tracing import Tracing, tracing_of
+from weir.trainer.export.trial import Trials
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.metrics import TrainerMetrics
 
 __all__ = ["Exporter"]
 

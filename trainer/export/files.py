@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest, FileEntry, Store, columns
-from contracts.artefacts import GROUP, write_groups, write_table
-from contracts.bundle_rows import BundleRows
-from contracts.item_rows import FIRST_ITEM_ROW
-from contracts.layers import Layers
-from trainer.export.draft import Complete, Delta
-from trainer.export.index import write_index
+from weir.contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest, FileEntry, Store, columns
+from weir.contracts.artefacts import GROUP, write_groups, write_table
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.item_rows import FIRST_ITEM_ROW
+from weir.contracts.layers import Layers
+from weir.trainer.export.draft import Complete, Delta
+from weir.trainer.export.index import write_index
 
 __all__ = ["write_compacted", "write_complete", "write_delta"]
 

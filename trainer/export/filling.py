@@ -10,9 +10,9 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts.index_delta import give_lists
-from contracts.layers import Layers
-from trainer.step.spool import Spool
+from weir.contracts.index_delta import give_lists
+from weir.contracts.layers import Layers
+from weir.trainer.step.spool import Spool
 
 __all__ = ["filled"]
 

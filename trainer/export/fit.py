@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from contracts import IndexFit
+from weir.contracts import IndexFit
 
 __all__ = ["is_outgrown", "is_unfit", "may_repair"]
 

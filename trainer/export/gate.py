@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from contracts.comparison import Comparison, Measure
-from contracts.models import StoredModel
-from trainer.config import TrainerConfig
-from trainer.export.cases import ENOUGH
+from weir.contracts.comparison import Comparison, Measure
+from weir.contracts.models import StoredModel
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.cases import ENOUGH
 
 __all__ = ["Evidence", "Gate", "PairedGate", "Verdict"]
 
@@ -120,7 +120,7 @@ class PairedGate:
         return Verdict(not fails, f"{'rolled back' if fails else 'confirmed'}: {comparison} that neither had seen")
 
     def challenged(self, comparison: Comparison, measure: Measure) -> Verdict | None:
-        """Promote a challenger that is better at whatever moment this is asked (`contracts.confidence`)."""
+        """Promote a challenger that is better at whatever moment this is asked (`weir.contracts.confidence`)."""
         word = comparison.measured(measure).word
         return None if word == "not yet" else Verdict(word == "better", comparison.sentence(measure))
 

@@ -9,7 +9,7 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from torch import Tensor, nn
 
-from trainer.export.errors import ExportError
+from weir.trainer.export.errors import ExportError
 
 __all__ = ["OPSET", "compare"]
 

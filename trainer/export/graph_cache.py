@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from contracts import Store
-from contracts.storage import checksum
-from trainer.tower_config import TowerConfig
+from weir.contracts import Store
+from weir.contracts.storage import checksum
+from weir.trainer.tower_config import TowerConfig
 
 __all__ = ["read", "write"]
 

@@ -2,7 +2,7 @@
 
 Below 50,000 items a flat index answers in well under a millisecond and is exact. Above, inverted lists with 16-bit
 vectors: about 4 sqrt(n) lists balance the search for lists against the search within them. Their centroids are kept
-between exports (`trainer.export.keeper`).
+between exports (`weir.trainer.export.keeper`).
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 
 import faiss
 
-from contracts import IndexFit, IndexInfo
+from weir.contracts import IndexFit, IndexInfo
 
 __all__ = ["check_index", "empty_index", "factory", "info_of", "least_items", "write_index"]
 

@@ -17,16 +17,16 @@ from typing import Final
 import faiss
 import numpy as np
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexFit
-from contracts.bundle_manifest import BundleRef
-from contracts.bundle_rows import BundleRows
-from contracts.index_delta import takes_deltas
-from contracts.variants import MAIN
-from trainer.export.clusters import Clusters
-from trainer.export.compaction import Compaction
-from trainer.export.content import Content, Line
-from trainer.export.draft import Complete, Delta, Difference, Placed
-from trainer.export.drafting import (
+from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, IndexFit
+from weir.contracts.bundle_manifest import BundleRef
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.index_delta import takes_deltas
+from weir.contracts.variants import MAIN
+from weir.trainer.export.clusters import Clusters
+from weir.trainer.export.compaction import Compaction
+from weir.trainer.export.content import Content, Line
+from weir.trainer.export.draft import Complete, Delta, Difference, Placed
+from weir.trainer.export.drafting import (
     calls_for_compaction,
     calls_for_repair,
     complete,
@@ -40,15 +40,15 @@ from trainer.export.drafting import (
     repaired_in,
     without_lists,
 )
-from trainer.export.fit import is_outgrown
-from trainer.export.kept import Kept, Lists
-from trainer.export.making import Making
-from trainer.export.noting import is_known, note_published, publish_all
-from trainer.export.opened import OpenBundles
-from trainer.export.opening import Opening
-from trainer.export.servable import Servable
-from trainer.export.training import Training
-from trainer.state.trainer_state import TrainerState
+from weir.trainer.export.fit import is_outgrown
+from weir.trainer.export.kept import Kept, Lists
+from weir.trainer.export.making import Making
+from weir.trainer.export.noting import is_known, note_published, publish_all
+from weir.trainer.export.opened import OpenBundles
+from weir.trainer.export.opening import Opening
+from weir.trainer.export.servable import Servable
+from weir.trainer.export.training import Training
+from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["Keeper"]
 

@@ -6,16 +6,16 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleManifest, IndexFit, ItemKeys
-from contracts.bundle_rows import BundleRows
-from contracts.item_rows import FIRST_ITEM_ROW, ItemRows
-from contracts.layers import Layers
-from contracts.scratch import in_scratch
-from trainer.export.clusters import Assigned, Clusters, family
-from trainer.export.content import Content
-from trainer.export.searched import ListSearch
-from trainer.export.servable import Servable
-from trainer.state.published import are_apart
+from weir.contracts import BundleManifest, IndexFit, ItemKeys
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.item_rows import FIRST_ITEM_ROW, ItemRows
+from weir.contracts.layers import Layers
+from weir.contracts.scratch import in_scratch
+from weir.trainer.export.clusters import Assigned, Clusters, family
+from weir.trainer.export.content import Content
+from weir.trainer.export.searched import ListSearch
+from weir.trainer.export.servable import Servable
+from weir.trainer.state.published import are_apart
 
 __all__ = ["ByRow", "Kept", "Lists", "have_moved", "rows_of"]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from contracts import BundleManifest
-from trainer.export.beside import beside
+from weir.contracts import BundleManifest
+from weir.trainer.export.beside import beside
 
 __all__ = ["Making"]
 

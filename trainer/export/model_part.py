@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import NamedTuple, Self
 
-from contracts import BundleFile
-from contracts.recipe import Stretch
-from trainer.export.scorer import scorer_to_onnx
-from trainer.export.soundness import fault_of
-from trainer.export.tower import tower_to_onnx
-from trainer.items.rows import TableRows
-from trainer.state.evaluation import mean_metrics
-from trainer.state.trainer_state import TrainerState
-from trainer.step.model import Position
+from weir.contracts import BundleFile
+from weir.contracts.recipe import Stretch
+from weir.trainer.export.scorer import scorer_to_onnx
+from weir.trainer.export.soundness import fault_of
+from weir.trainer.export.tower import tower_to_onnx
+from weir.trainer.items.rows import TableRows
+from weir.trainer.state.evaluation import mean_metrics
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.model import Position
 
 __all__ = ["ModelPart"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 import xxhash
 
-from trainer.config import EARLIER
-from trainer.items.rows import FIRST_ITEM, TableRows
-from trainer.state.codec import Stateful, array_of, flatten
-from trainer.state.trainer_state import TrainerState
+from weir.trainer.config import EARLIER
+from weir.trainer.items.rows import FIRST_ITEM, TableRows
+from weir.trainer.state.codec import Stateful, array_of, flatten
+from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["name_of", "place_of"]
 

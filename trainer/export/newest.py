@@ -1,14 +1,14 @@
 """A bundle of the newest checkpoint."""
 
-from contracts import BundleManifest, Store
-from contracts.variants import MAIN, line_of
-from trainer.config import TrainerConfig
-from trainer.export.bundle import export_bundle
-from trainer.export.cases import RecentCases
-from trainer.export.errors import ExportError
-from trainer.export.keeper import Keeper
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
+from weir.contracts import BundleManifest, Store
+from weir.contracts.variants import MAIN, line_of
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.bundle import export_bundle
+from weir.trainer.export.cases import RecentCases
+from weir.trainer.export.errors import ExportError
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
 
 __all__ = ["export"]
 

@@ -1,6 +1,6 @@
 """What a state gets to know of the newest bundle: that it is of this state, and what it says of each item.
 
-Each rank compares its items with that where a step moves all of them (`trainer.state.published`).
+Each rank compares its items with that where a step moves all of them (`weir.trainer.state.published`).
 """
 
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, ItemKeys
-from contracts.bundle_manifest import BundleRef
-from contracts.bundle_rows import BundleRows
-from contracts.item_rows import FIRST_ITEM_ROW
-from contracts.variants import version_of
-from trainer.export.draft import Complete, Delta
-from trainer.export.naming import name_of, place_of
-from trainer.items.rows import FIRST_ITEM, TableRows
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, ItemKeys
+from weir.contracts.bundle_manifest import BundleRef
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.item_rows import FIRST_ITEM_ROW
+from weir.contracts.variants import version_of
+from weir.trainer.export.draft import Complete, Delta
+from weir.trainer.export.naming import name_of, place_of
+from weir.trainer.items.rows import FIRST_ITEM, TableRows
+from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["is_known", "note_published", "publish_all", "recognise"]
 

@@ -3,8 +3,8 @@
 import threading
 from typing import Final
 
-from contracts import BundleLog, BundleManifest
-from trainer.export.servable import Servable
+from weir.contracts import BundleLog, BundleManifest
+from weir.trainer.export.servable import Servable
 
 __all__ = ["OpenBundles"]
 

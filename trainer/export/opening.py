@@ -3,10 +3,10 @@
 import logging
 from functools import partial
 
-from contracts import BundleLog
-from trainer.export.beside import beside
-from trainer.export.kept import Kept
-from trainer.export.servable import Servable
+from weir.contracts import BundleLog
+from weir.trainer.export.beside import beside
+from weir.trainer.export.kept import Kept
+from weir.trainer.export.servable import Servable
 
 __all__ = ["Opening"]
 

@@ -13,8 +13,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor
 
-from trainer.export.graph import OPSET, compare
-from trainer.towers.mixture import MixtureOfLogits
+from weir.trainer.export.graph import OPSET, compare
+from weir.trainer.towers.mixture import MixtureOfLogits
 
 __all__ = ["scorer_to_onnx"]
 
@@ -30,7 +30,7 @@ _INPUTS: Final = (
 
 
 def scorer_to_onnx(scorer: MixtureOfLogits) -> bytes:
-    """Return a scorer as an ONNX model (`contracts.bundle_manifest.BundleFile` says what it takes and gives).
+    """Return a scorer as an ONNX model (`weir.contracts.bundle_manifest.BundleFile` says what it takes and gives).
 
     Raises
     ------

@@ -13,12 +13,12 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from contracts import IndexRows
-from contracts.bundle_delta import BundleDelta
-from contracts.graph_index import is_graph, widen_walks
-from contracts.index_delta import apply_delta, takes_deltas, with_row_ids, without_rows
-from contracts.layers import Layers
-from trainer.export.filling import filled
+from weir.contracts import IndexRows
+from weir.contracts.bundle_delta import BundleDelta
+from weir.contracts.graph_index import is_graph, widen_walks
+from weir.contracts.index_delta import apply_delta, takes_deltas, with_row_ids, without_rows
+from weir.contracts.layers import Layers
+from weir.trainer.export.filling import filled
 
 __all__ = ["Found", "ListSearch", "Searched", "searched", "searched_in"]
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from contracts import BundleFile, BundleLog, BundleManifest, IndexRows
-from contracts.bundle_delta import BundleDelta
-from contracts.bundle_files import BundleFiles, MappedFiles
-from contracts.bundle_rows import BundleRows
-from contracts.feature_weights import FeatureWeights
-from trainer.export.cases import Cases
-from trainer.export.searched import Searched, searched_in
+from weir.contracts import BundleFile, BundleLog, BundleManifest, IndexRows
+from weir.contracts.bundle_delta import BundleDelta
+from weir.contracts.bundle_files import BundleFiles, MappedFiles
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.feature_weights import FeatureWeights
+from weir.trainer.export.cases import Cases
+from weir.trainer.export.searched import Searched, searched_in
 
 __all__ = ["Servable"]
 

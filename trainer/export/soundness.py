@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from contracts.bundle_files import is_finite
-from trainer.export.content import Content
-from trainer.items.rows import TableRows
-from trainer.state.codec import Stateful, flatten
-from trainer.state.trainer_state import TrainerState
+from weir.contracts.bundle_files import is_finite
+from weir.trainer.export.content import Content
+from weir.trainer.items.rows import TableRows
+from weir.trainer.state.codec import Stateful, flatten
+from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["fault_of", "fault_of_items"]
 

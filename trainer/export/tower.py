@@ -1,7 +1,7 @@
 """The user tower as ONNX.
 
 Tracing a tower takes seconds, its parameters change with every bundle: so the graph is traced once per machine
-(`trainer.export.graph_cache`) and the parameters are put in afterwards. Every result is compared with the tower before
+(`weir.trainer.export.graph_cache`) and the parameters are put in afterwards. Every result is compared with the tower before
 it is let out.
 """
 
@@ -14,11 +14,11 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
 
-from trainer.config import TowerConfig
-from trainer.export import graph_cache
-from trainer.export.errors import ExportError
-from trainer.export.graph import OPSET, compare
-from trainer.towers import build_tower
+from weir.trainer.config import TowerConfig
+from weir.trainer.export import graph_cache
+from weir.trainer.export.errors import ExportError
+from weir.trainer.export.graph import OPSET, compare
+from weir.trainer.towers import build_tower
 
 __all__ = ["bare", "is_traced", "keep_graph", "tower_to_onnx", "trace_tower"]
 

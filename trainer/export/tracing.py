@@ -1,6 +1,6 @@
 """The tower's graph, traced beside the stream: in a process of its own, because tracing patches modules in use.
 
-``python -m trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module loads no
+``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module loads no
 torch, so that the process can begin before the rank that waits for it has loaded it.
 """
 
@@ -12,8 +12,8 @@ import sys
 from threading import Thread
 from typing import Final
 
-from trainer.export import graph_cache
-from trainer.tower_config import TowerConfig
+from weir.trainer.export import graph_cache
+from weir.trainer.tower_config import TowerConfig
 
 __all__ = ["Tracing", "tracing_of"]
 
@@ -35,13 +35,13 @@ class Tracing:
     def _trace(self) -> None:
         graph = graph_cache.read(self._config) or self._traced()
         if graph is not None:
-            from trainer.export.tower import keep_graph
+            from weir.trainer.export.tower import keep_graph
 
             keep_graph(self._config, graph)
         logger.info("ready to export")
 
     def _traced(self) -> bytes | None:
-        command = [sys.executable, "-m", "trainer.export.tracing"]
+        command = [sys.executable, "-m", "weir.trainer.export.tracing"]
         settings = self._config.model_dump_json().encode()
         done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
         if done.returncode:
@@ -61,7 +61,7 @@ def tracing_of(config: TowerConfig) -> Tracing:
 
 
 def _main() -> None:
-    from trainer.export.tower import trace_tower
+    from weir.trainer.export.tower import trace_tower
 
     graph = trace_tower(TowerConfig.model_validate_json(sys.stdin.buffer.read()))
     sys.stdout.buffer.write(graph)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from contracts import ItemKeys
-from contracts.bundle_rows import BundleRows
-from contracts.item_rows import ItemRows
-from contracts.layers import Layers
-from trainer.export.beside import beside
-from trainer.export.clusters import Clusters
-from trainer.export.kept import ByRow, Lists
-from trainer.step.spool import Spool, blocks
+from weir.contracts import ItemKeys
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.item_rows import ItemRows
+from weir.contracts.layers import Layers
+from weir.trainer.export.beside import beside
+from weir.trainer.export.clusters import Clusters
+from weir.trainer.export.kept import ByRow, Lists
+from weir.trainer.step.spool import Spool, blocks
 
 __all__ = ["Training"]
 

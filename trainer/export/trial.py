@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, Store, WindowManifest, Withdrawal
-from contracts.documents import Document, read_document, write_document
-from contracts.models import StoredModel
-from trainer.export.cases import Cases
-from trainer.export.gate import Evidence, Gate
-from trainer.export.servable import Servable
+from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, Store, WindowManifest, Withdrawal
+from weir.contracts.documents import Document, read_document, write_document
+from weir.contracts.models import StoredModel
+from weir.trainer.export.cases import Cases
+from weir.trainer.export.gate import Evidence, Gate
+from weir.trainer.export.servable import Servable
 
 __all__ = ["Trial", "Trials", "current_or_none"]
 

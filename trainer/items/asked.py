@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Asked"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contracts.ascending import ascending
+from weir.contracts.ascending import ascending
 
 __all__ = ["distinct", "distinct_and_counts", "distinct_and_places", "order_of", "where"]
 

@@ -4,8 +4,8 @@ Row-wise Adagrad keeps one number per row, the sum of the mean squared gradients
 ``learning_rate * gradient / sqrt(sum)``: Duchi et al., "Adaptive Subgradient Methods", JMLR 2011, with the
 diagonal shared within a row. Dense Adam over the table would cost more than the rest of a step.
 
-Each rank keeps the lines of a share of the rows (`trainer.items.places`) and alone moves these. Rows go to whoever
-needs them, and gradients come back (`trainer.items.route`).
+Each rank keeps the lines of a share of the rows (`weir.trainer.items.places`) and alone moves these. Rows go to whoever
+needs them, and gradients come back (`weir.trainer.items.route`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.items.places import Places
-from trainer.items.route import Route, moved
-from trainer.items.rows import PADDING, SHARED, Reader, TableRows, TouchedRows
-from trainer.ranks.workers import Workers
+from weir.trainer.items.places import Places
+from weir.trainer.items.route import Route, moved
+from weir.trainer.items.rows import PADDING, SHARED, Reader, TableRows, TouchedRows
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Embeddings", "Line"]
 

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from contracts.feature_weights import LARGEST
-from trainer.items.features import FeatureTable
-from trainer.towers.features import FeatureInputs, feature_inputs
+from weir.contracts.feature_weights import LARGEST
+from weir.trainer.items.features import FeatureTable
+from weir.trainer.towers.features import FeatureInputs, feature_inputs
 
 __all__ = ["inputs_of"]
 

@@ -7,14 +7,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from torch import Tensor, nn
 
-from contracts import WindowManifest
-from contracts.feature_weights import FeatureWeights
-from trainer.items.embeddings import Embeddings
-from trainer.items.feature_inputs import inputs_of
-from trainer.items.features import FeatureTable
-from trainer.items.route import Route
-from trainer.items.table import RowChanges, TableRows
-from trainer.towers.features import FeatureInputs, FeatureVectors
+from weir.contracts import WindowManifest
+from weir.contracts.feature_weights import FeatureWeights
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.feature_inputs import inputs_of
+from weir.trainer.items.features import FeatureTable
+from weir.trainer.items.route import Route
+from weir.trainer.items.table import RowChanges, TableRows
+from weir.trainer.towers.features import FeatureInputs, FeatureVectors
 
 __all__ = ["FeaturedItems"]
 

@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from contracts import FeatureNames
-from contracts.feature_weights import Moments, buckets_of
-from contracts.features import MAX_DENSE
-from trainer.items.feature_column import Column, Line
-from trainer.items.places import Places
-from trainer.items.route import Route, moved
-from trainer.items.rows import FIRST_ITEM, TableRows
-from trainer.ranks.workers import Workers
+from weir.contracts import FeatureNames
+from weir.contracts.feature_weights import Moments, buckets_of
+from weir.contracts.features import MAX_DENSE
+from weir.trainer.items.feature_column import Column, Line
+from weir.trainer.items.places import Places
+from weir.trainer.items.route import Route, moved
+from weir.trainer.items.rows import FIRST_ITEM, TableRows
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["FeatureTable", "LineKey"]
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from trainer.items.asked import Asked
-from trainer.items.rows import TableRows, no_rows
-from trainer.items.stripes import Stripes
-from trainer.ranks.workers import Workers
+from weir.trainer.items.asked import Asked
+from weir.trainer.items.rows import TableRows, no_rows
+from weir.trainer.items.stripes import Stripes
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["IDS", "ItemIds", "pack_ids", "unpack_ids"]
 

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts import ItemKeys
-from trainer.items.rows import TableRows
+from weir.contracts import ItemKeys
+from weir.trainer.items.rows import TableRows
 
 __all__ = ["KeyMap"]
 

@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from contracts import PADDING_KEY, ItemKeys
-from trainer.items.asked import Asked
-from trainer.items.key_map import KeyMap
-from trainer.items.rows import TableRows, no_rows
-from trainer.ranks.workers import Workers
+from weir.contracts import PADDING_KEY, ItemKeys
+from weir.trainer.items.asked import Asked
+from weir.trainer.items.key_map import KeyMap
+from weir.trainer.items.rows import TableRows, no_rows
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["KeyShare"]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from trainer.items.stripes import Lines
+from weir.trainer.items.stripes import Lines
 
 __all__ = ["LastSeen"]
 

@@ -4,8 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from contracts import PADDING_KEY, ItemKeys
-from contracts.ascending import ascending
+from weir.contracts import PADDING_KEY, ItemKeys
+from weir.contracts.ascending import ascending
 
 __all__ = ["TOO_MANY", "LeftKeys"]
 

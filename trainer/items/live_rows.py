@@ -5,8 +5,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.items.places import Places
-from trainer.items.rows import FIRST_ITEM, TableRows
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import FIRST_ITEM, TableRows
 
 __all__ = ["LiveRows"]
 

@@ -13,10 +13,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.items.places import Places
-from trainer.items.rows import TableRows, no_rows
-from trainer.items.stripes import Stripes
-from trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import TableRows, no_rows
+from weir.trainer.items.stripes import Stripes
+from weir.trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS
 
 __all__ = ["OwnBytes", "OwnLines", "OwnListed", "OwnPlaces", "OwnSizes", "OwnStripes", "own_table"]
 

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from trainer.items.distinct import distinct_and_places
+from weir.trainer.items.distinct import distinct_and_places
 
 __all__ = ["Places"]
 

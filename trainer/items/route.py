@@ -7,10 +7,10 @@ from typing import Final, Self
 import torch
 from torch import Tensor
 
-from trainer.items.distinct import distinct_and_places
-from trainer.items.places import Places
-from trainer.ranks.packed import packed, unpacked
-from trainer.ranks.workers import Workers
+from weir.trainer.items.distinct import distinct_and_places
+from weir.trainer.items.places import Places
+from weir.trainer.ranks.packed import packed, unpacked
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Route", "moved"]
 

@@ -7,12 +7,12 @@ from typing import Final, NewType
 import numpy as np
 import numpy.typing as npt
 
-from contracts.ascending import ascending
+from weir.contracts.ascending import ascending
 
 __all__ = ["FIRST_ITEM", "PADDING", "SHARED", "Reader", "TableRows", "TouchedRows", "no_rows"]
 
 TableRows = NewType("TableRows", npt.NDArray[np.int64])
-"""Rows of the item table, of any shape; the rows of an index are others (`contracts.IndexRows`)."""
+"""Rows of the item table, of any shape; the rows of an index are others (`weir.contracts.IndexRows`)."""
 
 PADDING: Final = 0
 """The row of missing history; zeros, never trained."""

@@ -15,11 +15,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contracts.scratch import in_scratch
-from trainer.items.embeddings import Embeddings, Line
-from trainer.items.features import FeatureTable
-from trainer.items.rows import TableRows, no_rows
-from trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS, ItemTable
+from weir.contracts.scratch import in_scratch
+from weir.trainer.items.embeddings import Embeddings, Line
+from weir.trainer.items.features import FeatureTable
+from weir.trainer.items.rows import TableRows, no_rows
+from weir.trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS, ItemTable
 
 __all__ = ["PlacedLines", "RowLines", "SharedLines", "Twins", "described", "fetched", "placed", "tabled"]
 

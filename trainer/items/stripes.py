@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trainer.items.rows import TableRows
+from weir.trainer.items.rows import TableRows
 
 __all__ = ["Stripes"]
 

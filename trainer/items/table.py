@@ -2,7 +2,7 @@
 
 Rows are given and taken between windows only, from the committed windows alone: whatever the number of ranks, the same
 item gets the same row. A window costs what it touches, whatever the table holds. Ranks share what is known of items:
-by key, which row it has (`trainer.items.key_share`), and by row, all the rest (`trainer.items.stripes`).
+by key, which row it has (`weir.trainer.items.key_share`), and by row, all the rest (`weir.trainer.items.stripes`).
 """
 
 import json
@@ -13,16 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from contracts import PADDING_KEY, ItemKeys
-from trainer.items.asked import Asked
-from trainer.items.ids import IDS, ItemIds, pack_ids
-from trainer.items.key_share import KeyShare
-from trainer.items.last_seen import LastSeen
-from trainer.items.left_keys import LeftKeys
-from trainer.items.live_rows import LiveRows
-from trainer.items.rows import FIRST_ITEM, PADDING, SHARED, Reader, TableRows, TouchedRows, no_rows
-from trainer.items.stripes import Lines, Stripes
-from trainer.ranks.workers import Workers
+from weir.contracts import PADDING_KEY, ItemKeys
+from weir.trainer.items.asked import Asked
+from weir.trainer.items.ids import IDS, ItemIds, pack_ids
+from weir.trainer.items.key_share import KeyShare
+from weir.trainer.items.last_seen import LastSeen
+from weir.trainer.items.left_keys import LeftKeys
+from weir.trainer.items.live_rows import LiveRows
+from weir.trainer.items.rows import FIRST_ITEM, PADDING, SHARED, Reader, TableRows, TouchedRows, no_rows
+from weir.trainer.items.stripes import Lines, Stripes
+from weir.trainer.ranks.workers import Workers
 
 __all__ = [
     "FIRST_ITEM",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.items.places import Places
+from weir.trainer.items.places import Places
 
 __all__ = ["FetchedCounts"]
 

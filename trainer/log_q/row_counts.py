@@ -4,7 +4,7 @@ A row's count is read from the sketch when its item occurs, and kept in units th
 units times a scale, one number for all rows. What a sketch says is an upper bound, and reading it again later could
 only add what other items left in the same cells since; so the count read last is the closest one.
 
-Ranks share the units (`trainer.log_q.units`). The sum of all counts is the same on all ranks, and for any number of
+Ranks share the units (`weir.trainer.log_q.units`). The sum of all counts is the same on all ranks, and for any number of
 them.
 """
 
@@ -17,14 +17,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contracts import ItemKeys
-from sketches import FrequencyView
-from trainer.items.rows import TableRows, no_rows
-from trainer.items.table import ItemTable, RowChanges
-from trainer.log_q.fetched import FetchedCounts
-from trainer.log_q.floored_sum import FlooredSum
-from trainer.log_q.units import Ints, Line, Units
-from trainer.ranks.workers import Workers
+from weir.contracts import ItemKeys
+from weir.sketches import FrequencyView
+from weir.trainer.items.rows import TableRows, no_rows
+from weir.trainer.items.table import ItemTable, RowChanges
+from weir.trainer.log_q.fetched import FetchedCounts
+from weir.trainer.log_q.floored_sum import FlooredSum
+from weir.trainer.log_q.units import Ints, Line, Units
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["QUESTIONS", "LogQ", "RowCounts"]
 

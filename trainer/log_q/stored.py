@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from trainer.items.rows import TableRows
-from trainer.items.stored import RowLines, SharedLines
-from trainer.log_q.row_counts import RowCounts
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.stored import RowLines, SharedLines
+from weir.trainer.log_q.row_counts import RowCounts
 
 __all__ = ["counted"]
 

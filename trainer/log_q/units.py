@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.items.live_rows import LiveRows
-from trainer.items.places import Places
-from trainer.items.route import Route, moved
-from trainer.items.rows import TableRows
-from trainer.ranks.workers import Workers
+from weir.trainer.items.live_rows import LiveRows
+from weir.trainer.items.places import Places
+from weir.trainer.items.route import Route, moved
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Line", "Units"]
 

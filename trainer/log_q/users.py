@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from contracts import UserKeys
-from sketches import DistinctCounter, FrequencyView
+from weir.contracts import UserKeys
+from weir.sketches import DistinctCounter, FrequencyView
 
 __all__ = ["Users"]
 

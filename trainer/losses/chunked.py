@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from trainer.losses.plan import Plan, row_loss
+from weir.trainer.losses.plan import Plan, row_loss
 
 __all__ = ["pass_in_chunks"]
 
@@ -21,7 +21,7 @@ _BOUND: Final = 64.0
 def pass_in_chunks(
     query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what `trainer.losses.softmax` takes of a pass, with memory for the logits of a chunk."""
+    """Return what `weir.trainer.losses.softmax` takes of a pass, with memory for the logits of a chunk."""
     losses, pull = torch.empty_like(pos), torch.empty_like(pos)
     # That of the items has one line for each dimension: the product is faster.
     query_gradient, items_gradient = torch.empty(0), torch.empty(0, 0)

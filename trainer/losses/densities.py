@@ -10,8 +10,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from trainer.losses import _checks as checks
-from trainer.losses._logspace import widen
+from weir.trainer.losses import _checks as checks
+from weir.trainer.losses._logspace import widen
 
 CORRECTIONS: Final = ("none", "standard", "improved")
 

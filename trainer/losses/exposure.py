@@ -8,9 +8,9 @@ al., "Accurately Interpreting Clickthrough Data as Implicit Feedback" (SIGIR 200
 import torch
 from torch import Tensor
 
-from trainer.config import TrainerConfig
-from trainer.losses.inputs import LossInputs
-from trainer.losses.reference import info_nce
+from weir.trainer.config import TrainerConfig
+from weir.trainer.losses.inputs import LossInputs
+from weir.trainer.losses.reference import info_nce
 
 
 def exposure_of(step: LossInputs, config: TrainerConfig) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.losses.plan import Plan, row_loss
+from weir.trainer.losses.plan import Plan, row_loss
 
 __all__ = ["fused_pass", "is_fused"]
 
@@ -55,7 +55,7 @@ class _Batch(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Pairs outside the sum, as `trainer.losses.kernels` reads them."""
+    """Pairs outside the sum, as `weir.trainer.losses.kernels` reads them."""
 
     bits: Tensor
     dirty: Tensor
@@ -85,7 +85,7 @@ def _is_ready() -> bool:
 def fused_pass(
     query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what `trainer.losses.softmax` takes of a pass, with no memory for logits."""
+    """Return what `weir.trainer.losses.softmax` takes of a pass, with no memory for logits."""
     bias, scale = plan.column_bias * _LOG2_E, plan.scale * _LOG2_E
     batch = _Batch(query.detach().contiguous(), items.detach().contiguous(), bias, scale)
     gone = torch.zeros(len(query), dtype=torch.int64, device=query.device)
@@ -107,7 +107,7 @@ def _noted(
 
     `counted` are how often a number counts, and where that is added up for each line, if it is.
     """
-    from trainer.losses.kernels import WORD, note_pairs
+    from weir.trainer.losses.kernels import WORD, note_pairs
 
     words, device = _parts(shape[1], WORD.value), pairs.device
     bits = torch.zeros(shape[0], words, dtype=torch.int64, device=device)
@@ -120,7 +120,7 @@ def _noted(
 
 def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
     """Return the binary logarithm of each row's sum, (B,), and the mean of its columns, (B, d)."""
-    from trainer.losses.kernels import join_parts, pull_rows
+    from weir.trainer.losses.kernels import join_parts, pull_rows
 
     (rows, width), columns, kernel = batch.query.shape, len(batch.items), _ROWS[batch.query.dtype]
     lines, span, parts = _division(rows, kernel.rows, columns, kernel.columns, batch.query.device)
@@ -139,7 +139,7 @@ def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
 
 def _pulled_columns(batch: _Batch, pairs: _Pairs, levels: Tensor, shares: Tensor) -> Tensor:
     """Return the sum of rows for each column, weighted by their softmax and shares, (N, d)."""
-    from trainer.losses.kernels import pull_columns
+    from weir.trainer.losses.kernels import pull_columns
 
     (rows, width), columns, kernel = batch.query.shape, len(batch.items), _COLUMNS[batch.query.dtype]
     lines, span, parts = _division(columns, kernel.columns, rows, kernel.rows, batch.query.device)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.losses.rescoring import Rescored
+from weir.trainer.losses.rescoring import Rescored
 
 __all__ = ["LossInputs", "LossResult", "Population"]
 
@@ -34,7 +34,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """One rank's b rows, and what the loss says in `trainer.loss_config.LOSSES` that it needs; the rest is None.
+    """One rank's b rows, and what the loss says in `weir.trainer.loss_config.LOSSES` that it needs; the rest is None.
 
     All vectors are as the search compares them; logits are their inner products over the `temperature`.
 

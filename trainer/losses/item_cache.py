@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.losses import _checks as checks
+from weir.trainer.losses import _checks as checks
 
 __all__ = ["ItemCache"]
 

@@ -7,10 +7,10 @@ import math
 
 from torch import Tensor
 
-from trainer.config import TrainerConfig
-from trainer.losses import _checks as checks
-from trainer.losses._logspace import log_diff_exp, log_mean_exp, softplus, widen
-from trainer.losses.inputs import LossInputs
+from weir.trainer.config import TrainerConfig
+from weir.trainer.losses import _checks as checks
+from weir.trainer.losses._logspace import log_diff_exp, log_mean_exp, softplus, widen
+from weir.trainer.losses.inputs import LossInputs
 
 
 def bpr_of(step: LossInputs, _: TrainerConfig) -> Tensor:

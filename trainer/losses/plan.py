@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.losses._logspace import softplus
+from weir.trainer.losses._logspace import softplus
 
 __all__ = ["Plan", "row_loss"]
 

@@ -1,4 +1,4 @@
-"""The reference of the softmax losses, on whole matrices of logits; `trainer.losses.softmax` is what trains.
+"""The reference of the softmax losses, on whole matrices of logits; `weir.trainer.losses.softmax` is what trains.
 
 Only the term of exposure, of a few columns by row, is computed here. Use it for small experiments and as an oracle: the
 tests hold the trained loss against it, for value and gradient.
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.losses import _checks as checks
-from trainer.losses._logspace import count_kept, logsumexp_kept, no_negatives, softplus, widen
-from trainer.losses.densities import CORRECTIONS, log_without_positive
+from weir.trainer.losses import _checks as checks
+from weir.trainer.losses._logspace import count_kept, logsumexp_kept, no_negatives, softplus, widen
+from weir.trainer.losses.densities import CORRECTIONS, log_without_positive
 
 
 def sampled_softmax(

@@ -1,4 +1,4 @@
-"""Importance resampling of in-batch negatives; `trainer.losses.item_cache` adds informative ones from earlier batches.
+"""Importance resampling of in-batch negatives; `weir.trainer.losses.item_cache` adds informative ones from earlier batches.
 
 Source: Chen et al., "Cache-Augmented Inbatch Importance Resampling for Training Recommender Retriever", NeurIPS 2022.
 The batch alone gives their BIR; XIR is lam * resampled_softmax(cache) + (1 - lam) * resampled_softmax(batch), each part
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.config import TrainerConfig
-from trainer.losses import _checks as checks
-from trainer.losses._logspace import softplus, widen
-from trainer.losses.inputs import LossInputs, LossResult
+from weir.trainer.config import TrainerConfig
+from weir.trainer.losses import _checks as checks
+from weir.trainer.losses._logspace import softplus, widen
+from weir.trainer.losses.inputs import LossInputs, LossResult
 
 
 def resampled_softmax_of(step: LossInputs, config: TrainerConfig) -> LossResult:

@@ -1,6 +1,6 @@
 """The loss of the second phase: a sampled softmax over its own scores of the shared negatives.
 
-Corrections and masks are those of the first phase (Khrylchenko et al., RecSys 2025: `trainer.losses.reference`), since
+Corrections and masks are those of the first phase (Khrylchenko et al., RecSys 2025: `weir.trainer.losses.reference`), since
 the negatives are drawn from the same pool.
 """
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from trainer.losses.reference import exclude_positive, sampled_softmax
+from weir.trainer.losses.reference import exclude_positive, sampled_softmax
 
 __all__ = ["Rescored", "rescoring_loss"]
 

@@ -2,7 +2,7 @@
 
 Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
 memory for `chunk_rows` x N logits and O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. What the
-reference (`trainer.losses.reference`) takes as (B, N) matrices is given here in the small form that training has it in:
+reference (`weir.trainer.losses.reference`) takes as (B, N) matrices is given here in the small form that training has it in:
 embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per column.
 """
 
@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from trainer.config import TrainerConfig
-from trainer.losses import _checks as checks
-from trainer.losses._logspace import widen
-from trainer.losses.chunked import pass_in_chunks
-from trainer.losses.densities import CORRECTIONS, log_without_positive
-from trainer.losses.fused import fused_pass, is_fused
-from trainer.losses.inputs import LossInputs
-from trainer.losses.plan import Plan
+from weir.trainer.config import TrainerConfig
+from weir.trainer.losses import _checks as checks
+from weir.trainer.losses._logspace import widen
+from weir.trainer.losses.chunked import pass_in_chunks
+from weir.trainer.losses.densities import CORRECTIONS, log_without_positive
+from weir.trainer.losses.fused import fused_pass, is_fused
+from weir.trainer.losses.inputs import LossInputs
+from weir.trainer.losses.plan import Plan
 
 
 def sampled_softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:

@@ -1,14 +1,14 @@
-"""From the settings to the losses of a step: the function that `trainer.loss_config.LOSSES` names, called."""
+"""From the settings to the losses of a step: the function that `weir.trainer.loss_config.LOSSES` names, called."""
 
 from pkgutil import resolve_name
 from typing import Any
 
 from torch import Tensor
 
-from trainer.config import TrainerConfig
-from trainer.losses.exposure import exposure_of
-from trainer.losses.inputs import LossInputs, LossResult
-from trainer.losses.rescoring import rescoring_loss
+from weir.trainer.config import TrainerConfig
+from weir.trainer.losses.exposure import exposure_of
+from weir.trainer.losses.inputs import LossInputs, LossResult
+from weir.trainer.losses.rescoring import rescoring_loss
 
 __all__ = ["step_loss"]
 
@@ -22,7 +22,7 @@ def step_loss(step: LossInputs, config: TrainerConfig) -> LossResult:
     needs = config.loss.needs
     if len(step.users) < (2 if needs.user_counts else 1):
         return LossResult(0 * step.users.sum(1))
-    function: Any = resolve_name(f"trainer.losses.{needs.function}")
+    function: Any = resolve_name(f"weir.trainer.losses.{needs.function}")
     losses: Tensor | LossResult = function(step, config)
     result = losses if isinstance(losses, LossResult) else LossResult(losses)
     terms = [] if step.exposed is None else [exposure_of(step, config)]

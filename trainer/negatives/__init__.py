@@ -1,11 +1,11 @@
 """Samplers of negatives: each draws the negatives of a step and states the density that they were drawn with."""
 
-from trainer.negatives.bayesian import bayesian_choice
-from trainer.negatives.cached import Cached
-from trainer.negatives.in_batch import InBatch
-from trainer.negatives.mixed import Mixed, shared_pool
-from trainer.negatives.sampler import Draw, Pool, RowList, RowValues, Sampler, accidental_hits
-from trainer.negatives.uniform import PerRow, Uniform, draw_uniform
+from weir.trainer.negatives.bayesian import bayesian_choice
+from weir.trainer.negatives.cached import Cached
+from weir.trainer.negatives.in_batch import InBatch
+from weir.trainer.negatives.mixed import Mixed, shared_pool
+from weir.trainer.negatives.sampler import Draw, Pool, RowList, RowValues, Sampler, accidental_hits
+from weir.trainer.negatives.uniform import PerRow, Uniform, draw_uniform
 
 __all__ = [
     "Cached",

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.losses import ItemCache
-from trainer.negatives.sampler import Draw, Pool, Sampler
+from weir.trainer.losses import ItemCache
+from weir.trainer.negatives.sampler import Draw, Pool, Sampler
 
 __all__ = ["Cached"]
 
@@ -15,7 +15,7 @@ __all__ = ["Cached"]
 class Cached(Sampler):
     """Take the cached items for all rows; its ids are table rows.
 
-    XIR resamples them by `trainer.losses.resample`, which draws candidate i for row u with probability
+    XIR resamples them by `weir.trainer.losses.resample`, which draws candidate i for row u with probability
     `resampling_log_weights`; the log Q here is that of the candidates, before that.
     """
 

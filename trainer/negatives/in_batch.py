@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.items.distinct import distinct
-from trainer.negatives.sampler import Draw, Pool, RowValues, below_one
+from weir.trainer.items.distinct import distinct
+from weir.trainer.negatives.sampler import Draw, Pool, RowValues, below_one
 
 __all__ = ["InBatch"]
 

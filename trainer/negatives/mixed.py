@@ -10,11 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trainer.config import NegativesConfig
-from trainer.losses import mixture_log_q
-from trainer.negatives.in_batch import InBatch
-from trainer.negatives.sampler import Draw, Pool, RowList, RowValues, Sampler, below_one
-from trainer.negatives.uniform import Uniform
+from weir.trainer.config import NegativesConfig
+from weir.trainer.losses import mixture_log_q
+from weir.trainer.negatives.in_batch import InBatch
+from weir.trainer.negatives.sampler import Draw, Pool, RowList, RowValues, Sampler, below_one
+from weir.trainer.negatives.uniform import Uniform
 
 __all__ = ["Mixed", "shared_pool"]
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from trainer.items.distinct import distinct, order_of, where
+from weir.trainer.items.distinct import distinct, order_of, where
 
 __all__ = ["Draw", "Pool", "RowList", "RowValues", "Sampler", "accidental_hits", "below_one"]
 
@@ -89,7 +89,7 @@ class Sampler(Protocol):
         """
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return the same for a row's own positive, which `trainer.losses.exclude_positive` takes out; below 0.
+        """Return the same for a row's own positive, which `weir.trainer.losses.exclude_positive` takes out; below 0.
 
         It differs from `log_q` where the row's own positive is among the negatives for certain and counts once; draws
         that do not look at the positives keep this one.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trainer.negatives.sampler import Draw, Pool, RowList, Sampler
+from weir.trainer.negatives.sampler import Draw, Pool, RowList, Sampler
 
 __all__ = ["PerRow", "Uniform", "draw_uniform"]
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from trainer.offline.model import OfflineModel
-from trainer.offline.results import CurvePoint
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.results import CurvePoint
 
 __all__ = ["BestStep"]
 

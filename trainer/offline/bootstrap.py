@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from trainer.offline.data import Ints
-from trainer.ranking.metrics import Floats
+from weir.trainer.offline.data import Ints
+from weir.trainer.ranking.metrics import Floats
 
 __all__ = ["interval"]
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.offline.data import Interactions, Ints
-from trainer.ranking.cases import Cases, Lists, slices
+from weir.trainer.items.table import FIRST_ITEM, PADDING
+from weir.trainer.offline.data import Interactions, Ints
+from weir.trainer.ranking.cases import Cases, Lists, slices
 
 __all__ = ["Past", "each_interaction", "each_user", "items_by_user", "newest_rows", "top_items_and_positives"]
 

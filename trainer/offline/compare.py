@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from trainer.config import TrainerConfig
-from trainer.offline.data import Interactions
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.fit import Budget, StepReport, fit
-from trainer.offline.model import OfflineModel
-from trainer.offline.results import RunResult, result_name, save_result
-from trainer.offline.rows import Row
-from trainer.offline.splits import Split
-from trainer.ranks.workers import deterministic
+from weir.trainer.config import TrainerConfig
+from weir.trainer.offline.data import Interactions
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.fit import Budget, StepReport, fit
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.results import RunResult, result_name, save_result
+from weir.trainer.offline.rows import Row
+from weir.trainer.offline.splits import Split
+from weir.trainer.ranks.workers import deterministic
 
 __all__ = ["Plan", "compare", "missing_runs", "run"]
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import FeatureNames, Label, columns
-from contracts.features import values_of
-from logs import (
+from weir.contracts import FeatureNames, Label, columns
+from weir.contracts.features import values_of
+from weir.readers import (
     LOG_SUFFIXES,
     PAIR_SUFFIXES,
     DeadLetter,
@@ -91,7 +91,7 @@ def read_interactions(path: str, config: LogConfig | None = None, *, newest: int
         What the log calls its fields, what its event types mean and which values are valid; its `log` and its item
         features are not used.
     newest
-        Read only so many rows from the end of the log, or a few more (`logs.read_newest`); None: all.
+        Read only so many rows from the end of the log, or a few more (`weir.readers.read_newest`); None: all.
 
     Raises
     ------

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.offline.bootstrap import interval
-from trainer.offline.cases import Past, each_interaction, each_user, top_items_and_positives
-from trainer.offline.data import Interactions, Ints
-from trainer.offline.model import OfflineModel
-from trainer.offline.results import Decile, Stratum
-from trainer.offline.strata import popularity_deciles, popularity_strata
-from trainer.ranking import Cases, Ranked, means, per_case, rank, user_vectors
-from trainer.ranking.ranker import Scores
-from trainer.step.seeds import Purpose, derive
+from weir.trainer.items.table import FIRST_ITEM, PADDING
+from weir.trainer.offline.bootstrap import interval
+from weir.trainer.offline.cases import Past, each_interaction, each_user, top_items_and_positives
+from weir.trainer.offline.data import Interactions, Ints
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.results import Decile, Stratum
+from weir.trainer.offline.strata import popularity_deciles, popularity_strata
+from weir.trainer.ranking import Cases, Ranked, means, per_case, rank, user_vectors
+from weir.trainer.ranking.ranker import Scores
+from weir.trainer.step.seeds import Purpose, derive
 
 __all__ = ["Difference", "EvaluationResult", "Evaluator", "Protocol", "Rules"]
 

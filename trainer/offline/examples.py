@@ -6,13 +6,13 @@ from typing import Final
 import numpy as np
 import torch
 
-from trainer.config import TrainerConfig
-from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.negatives.label_matrix import LabelMatrix, cross, naive
-from trainer.offline.cases import items_by_user, newest_rows
-from trainer.offline.data import Interactions, Ints, TooFewError
-from trainer.step.batches import Batch
-from trainer.step.seeds import Purpose, derive
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.table import FIRST_ITEM, PADDING
+from weir.trainer.negatives.label_matrix import LabelMatrix, cross, naive
+from weir.trainer.offline.cases import items_by_user, newest_rows
+from weir.trainer.offline.data import Interactions, Ints, TooFewError
+from weir.trainer.step.batches import Batch
+from weir.trainer.step.seeds import Purpose, derive
 
 __all__ = ["training_batches"]
 

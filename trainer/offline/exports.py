@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from contracts import Store
-from trainer.offline.data import Interactions
-from trainer.offline.evaluator import Evaluator
-from trainer.offline.model import OfflineModel
-from trainer.ranking import Ranked
+from weir.contracts import Store
+from weir.trainer.offline.data import Interactions
+from weir.trainer.offline.evaluator import Evaluator
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.ranking import Ranked
 
 __all__ = ["export_model", "export_ranks"]
 

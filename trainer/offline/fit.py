@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from trainer.offline.best import BestStep
-from trainer.offline.data import Interactions, Ints
-from trainer.offline.evaluator import Evaluator
-from trainer.offline.examples import training_batches
-from trainer.offline.model import OfflineModel
-from trainer.offline.results import CurvePoint
-from trainer.ranks.allocator import keep_freed_memory
-from trainer.ranks.workers import Workers
-from trainer.step.step import train_step
+from weir.trainer.offline.best import BestStep
+from weir.trainer.offline.data import Interactions, Ints
+from weir.trainer.offline.evaluator import Evaluator
+from weir.trainer.offline.examples import training_batches
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.results import CurvePoint
+from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.step import train_step
 
 __all__ = ["Budget", "Fit", "Step", "StepReport", "fit"]
 

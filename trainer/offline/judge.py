@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from trainer.offline.compare import Plan
-from trainer.offline.evaluator import Difference, EvaluationResult, Evaluator
-from trainer.offline.exports import export_model, export_ranks
-from trainer.offline.fit import Fit, Step, fit
-from trainer.offline.model import OfflineModel
-from trainer.offline.peers.contest import LARGEST, Contest, Peer, PeerReport
-from trainer.ranking import Ranked, means
-from trainer.ranks.workers import deterministic
+from weir.trainer.offline.compare import Plan
+from weir.trainer.offline.evaluator import Difference, EvaluationResult, Evaluator
+from weir.trainer.offline.exports import export_model, export_ranks
+from weir.trainer.offline.fit import Fit, Step, fit
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.peers.contest import LARGEST, Contest, Peer, PeerReport
+from weir.trainer.ranking import Ranked, means
+from weir.trainer.ranks.workers import deterministic
 
 __all__ = ["Comparison", "Outcome", "SeedReport", "against_peers"]
 
@@ -77,7 +77,7 @@ def against_peers(
     told
         Called with the name of each peer before it is tuned.
     out
-        Folder for vectors, scores and ranks (`trainer.offline.exports`); None: none are kept.
+        Folder for vectors, scores and ranks (`weir.trainer.offline.exports`); None: none are kept.
 
     Raises
     ------

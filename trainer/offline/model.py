@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
-from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.items.route import Route
-from trainer.items.table import FIRST_ITEM, PADDING, TableRows
-from trainer.losses import ItemCache
-from trainer.offline.data import Interactions, Ints
-from trainer.ranks.device import device_of
-from trainer.step.adamw import AdamW
-from trainer.step.model import Fetched, Position, Totals
-from trainer.step.rescoring import SecondPhase
-from trainer.step.seeds import Purpose, derive, generator
-from trainer.towers import Tower, build_tower, project
-from trainer.towers.features import FeatureInputs
-from trainer.towers.lightgcn import Graph
-from trainer.users.featured import FeaturedUsers
+from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.route import Route
+from weir.trainer.items.table import FIRST_ITEM, PADDING, TableRows
+from weir.trainer.losses import ItemCache
+from weir.trainer.offline.data import Interactions, Ints
+from weir.trainer.ranks.device import device_of
+from weir.trainer.step.adamw import AdamW
+from weir.trainer.step.model import Fetched, Position, Totals
+from weir.trainer.step.rescoring import SecondPhase
+from weir.trainer.step.seeds import Purpose, derive, generator
+from weir.trainer.towers import Tower, build_tower, project
+from weir.trainer.towers.features import FeatureInputs
+from weir.trainer.towers.lightgcn import Graph
+from weir.trainer.users.featured import FeaturedUsers
 
 __all__ = ["Estimator", "OfflineModel"]
 
@@ -42,7 +42,7 @@ _ESTIMATORS: Final[dict[Estimator, Callable[[], FrequencyEstimator]]] = {
 
 @dataclass
 class OfflineModel:
-    """A `trainer.step.model.Model` over I items and U users, created by `fresh`."""
+    """A `weir.trainer.step.model.Model` over I items and U users, created by `fresh`."""
 
     config: TrainerConfig
     tower: Tower

@@ -12,9 +12,9 @@ from typing import Annotated, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from contracts import Store
-from contracts.errors import in_one_line
-from contracts.models import FrozenModel
+from weir.contracts import Store
+from weir.contracts.errors import in_one_line
+from weir.contracts.models import FrozenModel
 
 __all__ = [
     "COMPARISON_NAME",

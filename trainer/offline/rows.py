@@ -7,8 +7,8 @@ same for all rows of a comparison.
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainer.config import LossConfig, NegativesConfig, TrainerConfig
-from trainer.offline.model import Estimator
+from weir.trainer.config import LossConfig, NegativesConfig, TrainerConfig
+from weir.trainer.offline.model import Estimator
 
 __all__ = ["FAMILIES", "ROWS", "Row", "choose_rows"]
 

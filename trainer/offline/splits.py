@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from trainer.offline.data import SPLIT, Interactions, InteractionsError, Ints
+from weir.trainer.offline.data import SPLIT, Interactions, InteractionsError, Ints
 
 __all__ = ["Split", "labelled", "leave_one_out", "random_per_user", "temporal"]
 

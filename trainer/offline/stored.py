@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts import Label, Store, WindowLog, columns
-from trainer.offline.data import Interactions, InteractionsError
+from weir.contracts import Label, Store, WindowLog, columns
+from weir.trainer.offline.data import Interactions, InteractionsError
 
 __all__ = ["is_store", "read_store"]
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from trainer.offline.data import Ints
-from trainer.ranking import Ranked, hits
+from weir.trainer.offline.data import Ints
+from weir.trainer.ranking import Ranked, hits
 
 __all__ = ["STRATA", "popularity_deciles", "popularity_strata"]
 

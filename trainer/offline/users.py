@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from trainer.offline.data import Interactions
-from trainer.step.seeds import Purpose, derive
+from weir.trainer.offline.data import Interactions
+from weir.trainer.step.seeds import Purpose, derive
 
 __all__ = ["sample_users"]
 

@@ -6,9 +6,20 @@ relevant items. Both break ties by the lower column and never exclude a relevant
 evaluation.
 """
 
-from trainer.ranking.cases import Cases, Lists
-from trainer.ranking.metrics import NAMES, MetricSums, coverage, gain, hits, means, ndcg, per_case, precision, recall
-from trainer.ranking.ranker import Ranked, distinct, highest, rank, rank_of, user_vectors
+from weir.trainer.ranking.cases import Cases, Lists
+from weir.trainer.ranking.metrics import (
+    NAMES,
+    MetricSums,
+    coverage,
+    gain,
+    hits,
+    means,
+    ndcg,
+    per_case,
+    precision,
+    recall,
+)
+from weir.trainer.ranking.ranker import Ranked, distinct, highest, rank, rank_of, user_vectors
 
 __all__ = [
     "NAMES",

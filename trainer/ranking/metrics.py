@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.ranking.ranker import Ranked
+from weir.trainer.ranking.ranker import Ranked
 
 __all__ = [
     "NAMES",

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import TowerConfig
-from trainer.items.table import PADDING
-from trainer.ranking.cases import Cases, Ints
-from trainer.towers import project
+from weir.trainer.config import TowerConfig
+from weir.trainer.items.table import PADDING
+from weir.trainer.ranking.cases import Cases, Ints
+from weir.trainer.towers import project
 
 __all__ = ["Ranked", "Scores", "Seen", "distinct", "highest", "rank", "rank_of", "user_vectors"]
 

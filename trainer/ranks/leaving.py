@@ -3,8 +3,8 @@
 import time
 from typing import ClassVar, Final, Protocol
 
-from contracts import UserError
-from trainer.ranks.workers import Workers
+from weir.contracts import UserError
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["NodeLeftError", "Stop", "is_left_to_others", "require_asked"]
 

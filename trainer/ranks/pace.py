@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Pace"]
 

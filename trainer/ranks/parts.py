@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["done_by_all"]
 

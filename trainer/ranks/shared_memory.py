@@ -20,7 +20,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-from trainer.ranks.packed import bytes_of
+from weir.trainer.ranks.packed import bytes_of
 
 __all__ = ["SharedMemory"]
 

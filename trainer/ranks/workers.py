@@ -1,7 +1,7 @@
 """The ranks of one run: started by torchrun, or a single process without it.
 
 Every rank sees the whole stream; a step's rows are shared out, and the rows of the item table are kept in shares, too
-(`trainer.items.embeddings`). With one rank collectives are nothing at all. Sums are made in the order of ranks, so that
+(`weir.trainer.items.embeddings`). With one rank collectives are nothing at all. Sums are made in the order of ranks, so that
 they have the same bits each time. Ranks of one machine meet and talk without leaving it, and exchange what is on the
 CPU through memory that they share.
 """
@@ -25,9 +25,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-from trainer.ranks.device import device_of
-from trainer.ranks.meeting import meet, stay_on_loopback
-from trainer.ranks.shared_memory import SharedMemory
+from weir.trainer.ranks.device import device_of
+from weir.trainer.ranks.meeting import meet, stay_on_loopback
+from weir.trainer.ranks.shared_memory import SharedMemory
 
 __all__ = ["Workers", "deterministic"]
 

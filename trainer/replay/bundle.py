@@ -5,15 +5,15 @@ from collections.abc import Callable
 import torch
 from pydantic import Field
 
-from contracts import BundleManifest, LogState, Store
-from contracts.models import FrozenModel
-from contracts.recipe import Recipe
-from contracts.variants import log_of_version
-from trainer.ranks.workers import Workers, deterministic
-from trainer.replay.compare import differences
-from trainer.replay.retrained import ReplayError, recipe_of, retrained
-from trainer.state.stretches import software
-from trainer.stream.progress import TrainProgress
+from weir.contracts import BundleManifest, LogState, Store
+from weir.contracts.models import FrozenModel
+from weir.contracts.recipe import Recipe
+from weir.contracts.variants import log_of_version
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.replay.compare import differences
+from weir.trainer.replay.retrained import ReplayError, recipe_of, retrained
+from weir.trainer.state.stretches import software
+from weir.trainer.stream.progress import TrainProgress
 
 __all__ = ["Replay", "replay_bundle"]
 

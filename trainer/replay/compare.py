@@ -3,15 +3,15 @@
 import numpy as np
 import numpy.typing as npt
 
-from contracts import BundleFile, BundleLog, BundleManifest
-from contracts.item_rows import FIRST_ITEM_ROW
-from contracts.variants import version_of
-from trainer.export.content import Content
-from trainer.export.scorer import scorer_to_onnx
-from trainer.export.servable import Servable
-from trainer.export.tower import bare, tower_to_onnx
-from trainer.items.rows import SHARED
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleFile, BundleLog, BundleManifest
+from weir.contracts.item_rows import FIRST_ITEM_ROW
+from weir.contracts.variants import version_of
+from weir.trainer.export.content import Content
+from weir.trainer.export.scorer import scorer_to_onnx
+from weir.trainer.export.servable import Servable
+from weir.trainer.export.tower import bare, tower_to_onnx
+from weir.trainer.items.rows import SHARED
+from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["differences"]
 

@@ -7,17 +7,17 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from contracts import BundleManifest, RetiredError, Store, UserError, WindowLog
-from contracts.recipe import Recipe
-from contracts.variants import version_of
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.model import Position
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import ProgressObserver, TrainProgress
+from weir.contracts import BundleManifest, RetiredError, Store, UserError, WindowLog
+from weir.contracts.recipe import Recipe
+from weir.contracts.variants import version_of
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.model import Position
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver, TrainProgress
 
 __all__ = ["ReplayError", "recipe_of", "retrained"]
 

@@ -18,17 +18,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contracts import Store
-from contracts.drafts import ArrayDraft, mapped
-from trainer.items.rows import TableRows
-from trainer.ranks.packed import packed, unpacked
-from trainer.ranks.parts import done_by_all
-from trainer.ranks.workers import Workers
+from weir.contracts import Store
+from weir.contracts.drafts import ArrayDraft, mapped
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.packed import packed, unpacked
+from weir.trainer.ranks.parts import done_by_all
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Assigned", "Assigner", "assign", "lengths_of"]
 
 # FAISS multiplies matrices only for batches above this threshold, which 1.15 set so high that items are compared with
-# the centroids one by one (see `serving.index`).
+# the centroids one by one (see `weir.serving.index`).
 faiss.cvar.distance_compute_blas_threshold = 300
 
 _ASSIGN: Final = "assign "

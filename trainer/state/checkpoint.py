@@ -1,8 +1,8 @@
 """Checkpoints: the whole state, saved so that a killed run continues bit for bit.
 
-``checkpoints/<name>/`` holds the tensors' bytes (`trainer.state.tensor_files`) and, written last, ``CHECKPOINT.json``
-(`contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte is verified before any
-tensor is used, and loading executes nothing. Most checkpoints are deltas (`trainer.state.saved`): they cost what has
+``checkpoints/<name>/`` holds the tensors' bytes (`weir.trainer.state.tensor_files`) and, written last, ``CHECKPOINT.json``
+(`weir.contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte is verified before any
+tensor is used, and loading executes nothing. Most checkpoints are deltas (`weir.trainer.state.saved`): they cost what has
 changed since the one that they continue, which stays as long as they do.
 """
 
@@ -16,8 +16,8 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from contracts import CorruptArtefactError, FileEntry, Store, UserError, checksum
-from contracts.checkpoint import (
+from weir.contracts import CorruptArtefactError, FileEntry, Store, UserError, checksum
+from weir.contracts.checkpoint import (
     CURRENT_FORMAT,
     WITH_USER_FEATURES,
     CheckpointMark,
@@ -29,17 +29,17 @@ from contracts.checkpoint import (
     read_checkpoint_chain,
     read_checkpoint_mark,
 )
-from contracts.documents import write_document
-from trainer.config import EARLIER, TrainerConfig
-from trainer.items.rows import Reader, TableRows, no_rows
-from trainer.items.stored import placed
-from trainer.ranks.workers import Workers
-from trainer.state.codec import flatten
-from trainer.state.links import StoredLinks
-from trainer.state.saved import SavedChain
-from trainer.state.shared import lines_of_all
-from trainer.state.tensor_files import describe, write_tensors
-from trainer.state.trainer_state import SINCE, TrainerState
+from weir.contracts.documents import write_document
+from weir.trainer.config import EARLIER, TrainerConfig
+from weir.trainer.items.rows import Reader, TableRows, no_rows
+from weir.trainer.items.stored import placed
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.codec import flatten
+from weir.trainer.state.links import StoredLinks
+from weir.trainer.state.saved import SavedChain
+from weir.trainer.state.shared import lines_of_all
+from weir.trainer.state.tensor_files import describe, write_tensors
+from weir.trainer.state.trainer_state import SINCE, TrainerState
 
 __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.items.rows import TableRows
+from weir.trainer.items.rows import TableRows
 
 __all__ = ["ROWS", "Delta", "Stateful", "StatefulRows", "array_of", "flatten", "group"]
 

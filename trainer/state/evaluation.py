@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from pydantic import Field
 
-from contracts import Document, Store
-from contracts.documents import write_document
+from weir.contracts import Document, Store
+from weir.contracts.documents import write_document
 
 __all__ = ["Evaluation", "mean_metrics", "save"]
 

@@ -12,15 +12,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contracts import PADDING_KEY, ItemKeys
-from contracts.scratch import zeros_in_scratch
-from sketches.hashing import fmix64, splitmix64
-from trainer.items.embeddings import Embeddings
-from trainer.items.places import Places
-from trainer.items.rows import Reader, TableRows
-from trainer.items.stripes import Stripes
-from trainer.items.table import ItemTable
-from trainer.state.touched import at_first
+from weir.contracts import PADDING_KEY, ItemKeys
+from weir.contracts.scratch import zeros_in_scratch
+from weir.sketches.hashing import fmix64, splitmix64
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import Reader, TableRows
+from weir.trainer.items.stripes import Stripes
+from weir.trainer.items.table import ItemTable
+from weir.trainer.state.touched import at_first
 
 __all__ = ["Fingerprint", "hashes_of"]
 

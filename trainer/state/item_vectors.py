@@ -7,12 +7,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from trainer.config import TowerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.items.featured import FeaturedItems
-from trainer.ranks.workers import Workers
-from trainer.towers import project
-from trainer.towers.features import FeatureInputs
+from weir.trainer.config import TowerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.featured import FeaturedItems
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.towers import project
+from weir.trainer.towers.features import FeatureInputs
 
 __all__ = ["ItemVectors"]
 

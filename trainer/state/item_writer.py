@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
-from contracts.drafts import mapped, write_lines
-from trainer.items.live_rows import LiveRows
-from trainer.items.rows import FIRST_ITEM
-from trainer.ranks.parts import done_by_all
-from trainer.state.codec import array_of
-from trainer.state.item_vectors import ItemVectors
+from weir.contracts.drafts import mapped, write_lines
+from weir.trainer.items.live_rows import LiveRows
+from weir.trainer.items.rows import FIRST_ITEM
+from weir.trainer.ranks.parts import done_by_all
+from weir.trainer.state.codec import array_of
+from weir.trainer.state.item_vectors import ItemVectors
 
 __all__ = ["ItemPaths", "ItemWriter"]
 
@@ -49,7 +49,7 @@ class ItemWriter:
 
     @torch.no_grad()
     def write(self, paths: ItemPaths) -> None:
-        """Fill files that have their shapes (`contracts.drafts`); called as `Embeddings.fetch`."""
+        """Fill files that have their shapes (`weir.contracts.drafts`); called as `Embeddings.fetch`."""
         special, _ = self.vectors.both(self.vectors.fetch, torch.arange(FIRST_ITEM))
         write_lines(Path(paths.embeddings), 0, array_of(special))
         self.vectors.workers.ask(f"{_WRITE}{json.dumps(paths)}")

@@ -11,19 +11,19 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from contracts import Store
-from contracts.checkpoint import FIRST_BY_PLACE, CheckpointMark, CheckpointRef
-from trainer.items.embeddings import Line
-from trainer.items.own_lines import OwnLines, OwnListed, OwnPlaces, OwnStripes, own_table
-from trainer.items.places import Places
-from trainer.items.rows import TableRows, no_rows
-from trainer.items.stripes import Stripes
-from trainer.log_q.units import Line as UnitLine
-from trainer.ranks.workers import Workers
-from trainer.state.codec import ROWS, Delta
-from trainer.state.saved import Layout, SavedChain, SavedRows
-from trainer.state.shared import is_feature_line
-from trainer.state.tensor_files import read_tensors
+from weir.contracts import Store
+from weir.contracts.checkpoint import FIRST_BY_PLACE, CheckpointMark, CheckpointRef
+from weir.trainer.items.embeddings import Line
+from weir.trainer.items.own_lines import OwnLines, OwnListed, OwnPlaces, OwnStripes, own_table
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import TableRows, no_rows
+from weir.trainer.items.stripes import Stripes
+from weir.trainer.log_q.units import Line as UnitLine
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.codec import ROWS, Delta
+from weir.trainer.state.saved import Layout, SavedChain, SavedRows
+from weir.trainer.state.shared import is_feature_line
+from weir.trainer.state.tensor_files import read_tensors
 
 __all__ = ["StoredLinks"]
 

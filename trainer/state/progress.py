@@ -6,9 +6,9 @@ from typing import Final, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from contracts.recipe import Stretch
-from trainer.state.evaluation import Evaluation
-from trainer.step.model import Position
+from weir.contracts.recipe import Stretch
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.step.model import Position
 
 __all__ = ["Progress"]
 

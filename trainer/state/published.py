@@ -12,16 +12,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contracts.ascending import ascending
-from contracts.scratch import zeros_in_scratch
-from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.items.places import Places
-from trainer.items.route import Route
-from trainer.items.rows import TableRows
-from trainer.items.table import ItemTable
-from trainer.state.touched import at_first
-from trainer.towers import project
+from weir.contracts.ascending import ascending
+from weir.contracts.scratch import zeros_in_scratch
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.places import Places
+from weir.trainer.items.route import Route
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.table import ItemTable
+from weir.trainer.state.touched import at_first
+from weir.trainer.towers import project
 
 __all__ = ["PublishedItems", "Vectors", "are_apart"]
 

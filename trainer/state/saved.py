@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
-from contracts.ascending import ascending
-from contracts.checkpoint import CheckpointRef
-from trainer.items.rows import TableRows
+from weir.contracts.ascending import ascending
+from weir.contracts.checkpoint import CheckpointRef
+from weir.trainer.items.rows import TableRows
 
 __all__ = ["Layout", "SavedChain", "SavedRows"]
 

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Final, get_args
 
-from trainer.items.embeddings import Embeddings
-from trainer.items.feature_column import Line
-from trainer.items.featured import FeaturedItems
-from trainer.items.rows import TableRows
-from trainer.items.stored import SharedLines, described, fetched, tabled
-from trainer.items.table import ItemTable
-from trainer.log_q.row_counts import RowCounts
-from trainer.log_q.stored import counted
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.feature_column import Line
+from weir.trainer.items.featured import FeaturedItems
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.stored import SharedLines, described, fetched, tabled
+from weir.trainer.items.table import ItemTable
+from weir.trainer.log_q.row_counts import RowCounts
+from weir.trainer.log_q.stored import counted
 
 __all__ = ["is_feature_line", "lines_of_all", "lines_of_some"]
 

@@ -7,14 +7,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from contracts import ItemKeys
-from contracts.bundle_manifest import BundleRef
-from trainer.config import TrainerConfig
-from trainer.items.left_keys import TOO_MANY
-from trainer.items.rows import Reader, no_rows
-from trainer.state.fingerprint import Fingerprint
-from trainer.state.published import PublishedItems, Vectors
-from trainer.state.touched import TouchedOfAll
+from weir.contracts import ItemKeys
+from weir.contracts.bundle_manifest import BundleRef
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.left_keys import TOO_MANY
+from weir.trainer.items.rows import Reader, no_rows
+from weir.trainer.state.fingerprint import Fingerprint
+from weir.trainer.state.published import PublishedItems, Vectors
+from weir.trainer.state.touched import TouchedOfAll
 
 __all__ = ["SinceBundle"]
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from trainer.items.featured import FeaturedItems
-from trainer.users.featured import FeaturedUsers
+from weir.trainer.items.featured import FeaturedItems
+from weir.trainer.users.featured import FeaturedUsers
 
 if TYPE_CHECKING:
-    from trainer.state.trainer_state import TrainerState
+    from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["start_features", "start_saved", "start_user_features"]
 

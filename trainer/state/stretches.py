@@ -5,9 +5,9 @@ from importlib.metadata import version
 
 import torch
 
-from contracts.recipe import Stretch
-from trainer.ranks.workers import Workers
-from trainer.step.model import Position
+from weir.contracts.recipe import Stretch
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.model import Position
 
 __all__ = ["continued", "software"]
 

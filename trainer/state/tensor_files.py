@@ -1,6 +1,6 @@
 """Tensors as plain files: their bytes, one tensor after another, cut into files of a bounded size.
 
-Nothing in a file says what it means; the checkpoint's mark does (`contracts.checkpoint`). Loading executes nothing.
+Nothing in a file says what it means; the checkpoint's mark does (`weir.contracts.checkpoint`). Loading executes nothing.
 What ranks share is written as it comes from them, and a rank reads the files that hold its lines.
 """
 
@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contracts import FileEntry, Store
-from contracts.checkpoint import TensorEntry
-from trainer.items.own_lines import OwnLines
-from trainer.items.stored import SharedLines
+from weir.contracts import FileEntry, Store
+from weir.contracts.checkpoint import TensorEntry
+from weir.trainer.items.own_lines import OwnLines
+from weir.trainer.items.stored import SharedLines
 
 __all__ = ["describe", "read_tensors", "write_tensors"]
 

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contracts import ItemKeys
-from contracts.ascending import ascending
-from trainer.items.embeddings import Embeddings
-from trainer.items.rows import Reader, TableRows
-from trainer.items.table import ItemTable
-from trainer.ranks.workers import Workers
+from weir.contracts import ItemKeys
+from weir.contracts.ascending import ascending
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.rows import Reader, TableRows
+from weir.trainer.items.table import ItemTable
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["TouchedOfAll", "at_first"]
 

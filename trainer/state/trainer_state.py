@@ -8,40 +8,40 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from contracts.recipe import Stretch
-from sketches import FrequencyView
-from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.items.featured import FeaturedItems
-from trainer.items.live_rows import LiveRows
-from trainer.items.route import Route
-from trainer.items.rows import Reader, TableRows, no_rows
-from trainer.items.stored import SharedLines
-from trainer.items.table import QUESTIONS, ItemTable
-from trainer.log_q import row_counts
-from trainer.log_q.fetched import FetchedCounts
-from trainer.log_q.row_counts import LogQ, RowCounts
-from trainer.log_q.users import Users
-from trainer.losses import ItemCache
-from trainer.ranks.workers import Workers
-from trainer.state.assigner import Assigner
-from trainer.state.codec import ROWS, Delta, Stateful, StatefulRows, flatten, group
-from trainer.state.evaluation import Evaluation
-from trainer.state.item_vectors import ItemVectors
-from trainer.state.item_writer import ItemWriter
-from trainer.state.progress import Progress
-from trainer.state.saved import Layout, SavedChain
-from trainer.state.shared import lines_of_some
-from trainer.state.since_bundle import SinceBundle
-from trainer.state.starting import start_saved
-from trainer.state.touched import TouchedOfAll
-from trainer.step.adamw import AdamW
-from trainer.step.model import Fetched, Position, Totals
-from trainer.step.rescoring import SecondPhase
-from trainer.step.seeds import Purpose, derive, generator
-from trainer.towers import Tower, build_tower
-from trainer.towers.features import FeatureInputs
-from trainer.users.featured import FeaturedUsers
+from weir.contracts.recipe import Stretch
+from weir.sketches import FrequencyView
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.featured import FeaturedItems
+from weir.trainer.items.live_rows import LiveRows
+from weir.trainer.items.route import Route
+from weir.trainer.items.rows import Reader, TableRows, no_rows
+from weir.trainer.items.stored import SharedLines
+from weir.trainer.items.table import QUESTIONS, ItemTable
+from weir.trainer.log_q import row_counts
+from weir.trainer.log_q.fetched import FetchedCounts
+from weir.trainer.log_q.row_counts import LogQ, RowCounts
+from weir.trainer.log_q.users import Users
+from weir.trainer.losses import ItemCache
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.assigner import Assigner
+from weir.trainer.state.codec import ROWS, Delta, Stateful, StatefulRows, flatten, group
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.item_vectors import ItemVectors
+from weir.trainer.state.item_writer import ItemWriter
+from weir.trainer.state.progress import Progress
+from weir.trainer.state.saved import Layout, SavedChain
+from weir.trainer.state.shared import lines_of_some
+from weir.trainer.state.since_bundle import SinceBundle
+from weir.trainer.state.starting import start_saved
+from weir.trainer.state.touched import TouchedOfAll
+from weir.trainer.step.adamw import AdamW
+from weir.trainer.step.model import Fetched, Position, Totals
+from weir.trainer.step.rescoring import SecondPhase
+from weir.trainer.step.seeds import Purpose, derive, generator
+from weir.trainer.towers import Tower, build_tower
+from weir.trainer.towers.features import FeatureInputs
+from weir.trainer.users.featured import FeaturedUsers
 
 __all__ = ["SINCE", "TrainerState"]
 

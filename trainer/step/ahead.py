@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from trainer.step.batches import Batch
+from weir.trainer.step.batches import Batch
 
 __all__ = ["ahead"]
 

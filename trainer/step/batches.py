@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from contracts import PADDING_KEY, ItemKeys
-from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
-from trainer.log_q.users import Users
-from trainer.step.dealt import Dealt
-from trainer.step.positives import Positives
-from trainer.step.shared_window import SharedWindow
-from trainer.step.shuffled import Ints, Shuffled
-from trainer.towers.features import FeatureInputs
-from trainer.users.featured import FeaturedUsers
-from trainer.users.lines import Layout, UserLines
+from weir.contracts import PADDING_KEY, ItemKeys
+from weir.trainer.items.table import FIRST_ITEM, PADDING, ItemTable
+from weir.trainer.log_q.users import Users
+from weir.trainer.step.dealt import Dealt
+from weir.trainer.step.positives import Positives
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.shuffled import Ints, Shuffled
+from weir.trainer.towers.features import FeatureInputs
+from weir.trainer.users.featured import FeaturedUsers
+from weir.trainer.users.lines import Layout, UserLines
 
 __all__ = ["Batch", "Examples", "batches"]
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.ranks.workers import Workers
-from trainer.step.shuffled import Ints
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.shuffled import Ints
 
 __all__ = ["Dealt"]
 

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.config import TrainerConfig
-from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.negatives import Cached, PerRow, Pool, shared_pool
-from trainer.ranks.workers import Workers
-from trainer.step.batches import Batch
-from trainer.step.model import Model
-from trainer.step.rescoring import rescored_columns
-from trainer.step.seeds import Purpose, generator
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.table import FIRST_ITEM, PADDING
+from weir.trainer.negatives import Cached, PerRow, Pool, shared_pool
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.batches import Batch
+from weir.trainer.step.model import Model
+from weir.trainer.step.rescoring import rescored_columns
+from weir.trainer.step.seeds import Purpose, generator
 
 __all__ = ["BatchRows", "RankShare", "SampledInputs", "sample_inputs"]
 

@@ -5,16 +5,16 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.items.route import Route
-from trainer.losses import ItemCache
-from trainer.negatives import RowList, RowValues
-from trainer.step.adamw import AdamW
-from trainer.step.rescoring import SecondPhase
-from trainer.towers import Tower
-from trainer.towers.features import FeatureInputs
-from trainer.users.featured import FeaturedUsers
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.route import Route
+from weir.trainer.losses import ItemCache
+from weir.trainer.negatives import RowList, RowValues
+from weir.trainer.step.adamw import AdamW
+from weir.trainer.step.rescoring import SecondPhase
+from weir.trainer.towers import Tower
+from weir.trainer.towers.features import FeatureInputs
+from weir.trainer.users.featured import FeaturedUsers
 
 __all__ = ["Fetched", "Model", "Position", "Totals"]
 

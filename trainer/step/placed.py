@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from trainer.items.distinct import order_of
-from trainer.step.lookup import Lookup, Sum
-from trainer.towers.history import History
+from weir.trainer.items.distinct import order_of
+from weir.trainer.step.lookup import Lookup, Sum
+from weir.trainer.towers.history import History
 
 __all__ = ["Placed"]
 

@@ -8,10 +8,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import PADDING_KEY, ItemKeys, UserKeys, WindowLog, WindowManifest, columns
-from trainer.ranks.workers import Workers
-from trainer.step.spool import Spool
-from trainer.users.lines import Layout
+from weir.contracts import PADDING_KEY, ItemKeys, UserKeys, WindowLog, WindowManifest, columns
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.spool import Spool
+from weir.trainer.users.lines import Layout
 
 __all__ = ["Positives", "read_positives"]
 
@@ -22,7 +22,7 @@ class Positives(NamedTuple):
     """Positive examples: `users` and `items` (n,), `histories` (n, L) and `weights` (n,).
 
     `exposed` (n, E) were shown beside them and not chosen, padded on the right; E is 0 where nobody asks for them.
-    `features` (n, F) are lines of user features (`trainer.users.lines`); F is 0 where the window has none.
+    `features` (n, F) are lines of user features (`weir.trainer.users.lines`); F is 0 where the window has none.
     """
 
     users: UserKeys

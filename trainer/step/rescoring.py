@@ -10,10 +10,10 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from trainer.config import TrainerConfig
-from trainer.step.adamw import AdamW
-from trainer.step.seeds import Purpose, derive, generator
-from trainer.towers.mixture import MixtureOfLogits, build_scorer
+from weir.trainer.config import TrainerConfig
+from weir.trainer.step.adamw import AdamW
+from weir.trainer.step.seeds import Purpose, derive, generator
+from weir.trainer.towers.mixture import MixtureOfLogits, build_scorer
 
 __all__ = ["SecondPhase", "rescored_columns"]
 

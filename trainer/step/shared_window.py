@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from contracts import WindowLog, WindowManifest
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.step.positives import Positives, read_positives
-from trainer.step.seeds import Purpose, generator
-from trainer.step.spool import blocks
-from trainer.users.lines import NO_FEATURES, Layout
+from weir.contracts import WindowLog, WindowManifest
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.positives import Positives, read_positives
+from weir.trainer.step.seeds import Purpose, generator
+from weir.trainer.step.spool import blocks
+from weir.trainer.users.lines import NO_FEATURES, Layout
 
 __all__ = ["SharedWindow"]
 

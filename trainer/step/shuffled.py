@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts.scratch import naming_the_disk, scratch
+from weir.contracts.scratch import naming_the_disk, scratch
 
 __all__ = ["Ints", "Shuffled"]
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from contracts.scratch import naming_the_disk, scratch
+from weir.contracts.scratch import naming_the_disk, scratch
 
 __all__ = ["Spool", "blocks"]
 

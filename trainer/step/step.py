@@ -12,17 +12,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.config import TrainerConfig
-from trainer.losses.inputs import LossInputs
-from trainer.losses.step_loss import step_loss
-from trainer.ranks.workers import Workers
-from trainer.step.batches import Batch
-from trainer.step.inputs import sample_inputs
-from trainer.step.laps import Clock, Laps
-from trainer.step.model import Model
-from trainer.step.seeds import seed_dropout
-from trainer.step.sums import sum_over_ranks
-from trainer.step.vectors import StepVectors
+from weir.trainer.config import TrainerConfig
+from weir.trainer.losses.inputs import LossInputs
+from weir.trainer.losses.step_loss import step_loss
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.batches import Batch
+from weir.trainer.step.inputs import sample_inputs
+from weir.trainer.step.laps import Clock, Laps
+from weir.trainer.step.model import Model
+from weir.trainer.step.seeds import seed_dropout
+from weir.trainer.step.sums import sum_over_ranks
+from weir.trainer.step.vectors import StepVectors
 
 __all__ = ["Gradients", "StepResult", "compute_gradients", "train_step"]
 

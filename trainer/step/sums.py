@@ -5,9 +5,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from trainer.items.embeddings import Embeddings
-from trainer.items.route import Route
-from trainer.ranks.workers import Workers
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.route import Route
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Sums", "sum_over_ranks"]
 

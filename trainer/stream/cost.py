@@ -12,23 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contracts import WindowLog, WindowManifest
-from trainer.config import TrainerConfig
-from trainer.items.distinct import distinct_and_places
-from trainer.items.table import PADDING
-from trainer.ranks.allocator import keep_freed_memory
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch, batches
-from trainer.step.inputs import sample_inputs
-from trainer.step.laps import Clock
-from trainer.step.lookup import Lookup
-from trainer.step.placed import Placed
-from trainer.step.seeds import Purpose, generator
-from trainer.step.shared_window import SharedWindow
-from trainer.step.step import train_step
-from trainer.step.vectors import forward_of
-from trainer.stream.ingest import ingest
+from weir.contracts import WindowLog, WindowManifest
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.distinct import distinct_and_places
+from weir.trainer.items.table import PADDING
+from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Batch, batches
+from weir.trainer.step.inputs import sample_inputs
+from weir.trainer.step.laps import Clock
+from weir.trainer.step.lookup import Lookup
+from weir.trainer.step.placed import Placed
+from weir.trainer.step.seeds import Purpose, generator
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.step import train_step
+from weir.trainer.step.vectors import forward_of
+from weir.trainer.stream.ingest import ingest
 
 __all__ = ["StepCost", "batches_of", "measure", "newest"]
 

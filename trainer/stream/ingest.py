@@ -1,11 +1,11 @@
 """From the files of a window to the state: its items, frequencies, users and features."""
 
-from contracts import UserKeys, WindowLog, WindowManifest
-from contracts.columns import COUNT, ITEM_ID, ITEM_KEY
-from trainer.items.table import RowChanges
-from trainer.state.ingestion import ingest_window
-from trainer.state.trainer_state import TrainerState
-from trainer.step.shared_window import SharedWindow
+from weir.contracts import UserKeys, WindowLog, WindowManifest
+from weir.contracts.columns import COUNT, ITEM_ID, ITEM_KEY
+from weir.trainer.items.table import RowChanges
+from weir.trainer.state.ingestion import ingest_window
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.shared_window import SharedWindow
 
 __all__ = ["ingest"]
 

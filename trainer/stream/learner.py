@@ -7,24 +7,24 @@ from typing import Final
 
 import torch
 
-from contracts import ItemKeys, WindowLog, WindowManifest
-from trainer.items.table import FIRST_ITEM
-from trainer.ranks.allocator import keep_freed_memory
-from trainer.ranks.leaving import Stop
-from trainer.ranks.pace import Pace
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.stretches import continued
-from trainer.state.trainer_state import TrainerState
-from trainer.step.ahead import ahead
-from trainer.step.batches import Batch, batches
-from trainer.step.seeds import Purpose, generator
-from trainer.step.shared_window import SharedWindow
-from trainer.step.step import train_step
-from trainer.stream.ingest import ingest
-from trainer.stream.prequential import evaluate
-from trainer.stream.progress import ProgressObserver
-from trainer.stream.read_ahead import ReadAhead
+from weir.contracts import ItemKeys, WindowLog, WindowManifest
+from weir.trainer.items.table import FIRST_ITEM
+from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.ranks.leaving import Stop
+from weir.trainer.ranks.pace import Pace
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.stretches import continued
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.ahead import ahead
+from weir.trainer.step.batches import Batch, batches
+from weir.trainer.step.seeds import Purpose, generator
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.step import train_step
+from weir.trainer.stream.ingest import ingest
+from weir.trainer.stream.prequential import evaluate
+from weir.trainer.stream.progress import ProgressObserver
+from weir.trainer.stream.read_ahead import ReadAhead
 
 __all__ = ["Learner"]
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 
-from contracts import BundleManifest, EventClock
-from sketches import FrequencyEstimator, health
-from trainer.items.table import RowChanges
-from trainer.state.evaluation import Evaluation
-from trainer.step.step import StepResult
+from weir.contracts import BundleManifest, EventClock
+from weir.sketches import FrequencyEstimator, health
+from weir.trainer.items.table import RowChanges
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.step.step import StepResult
 
 __all__ = ["TrainerMetrics"]
 

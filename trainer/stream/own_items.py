@@ -6,8 +6,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from trainer.items.places import Places
-from trainer.state.trainer_state import TrainerState
+from weir.trainer.items.places import Places
+from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["OwnItems"]
 

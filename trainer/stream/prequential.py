@@ -2,16 +2,16 @@
 
 import torch
 
-from contracts import WindowManifest
-from trainer.items.rows import FIRST_ITEM
-from trainer.ranking import MetricSums
-from trainer.state.evaluation import Evaluation
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples
-from trainer.step.positives import Positives
-from trainer.stream.scored import scored_blocks
-from trainer.towers.features import FeatureInputs
-from trainer.users.lines import Layout, UserLines
+from weir.contracts import WindowManifest
+from weir.trainer.items.rows import FIRST_ITEM
+from weir.trainer.ranking import MetricSums
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Examples
+from weir.trainer.step.positives import Positives
+from weir.trainer.stream.scored import scored_blocks
+from weir.trainer.towers.features import FeatureInputs
+from weir.trainer.users.lines import Layout, UserLines
 
 __all__ = ["evaluate"]
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
-from contracts import BundleManifest, Store
-from contracts.models import FrozenModel
-from sketches import FrequencyEstimator
-from trainer.items.table import RowChanges
-from trainer.state.evaluation import Evaluation, mean_metrics, save
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import StepResult
-from trainer.stream.metrics import TrainerMetrics
+from weir.contracts import BundleManifest, Store
+from weir.contracts.models import FrozenModel
+from weir.sketches import FrequencyEstimator
+from weir.trainer.items.table import RowChanges
+from weir.trainer.state.evaluation import Evaluation, mean_metrics, save
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import StepResult
+from weir.trainer.stream.metrics import TrainerMetrics
 
 __all__ = ["ProgressObserver", "TrainProgress", "TrainSummary"]
 

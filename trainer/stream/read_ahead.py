@@ -3,10 +3,10 @@
 import logging
 from threading import Thread
 
-from contracts import WindowLog, WindowManifest
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.step.shared_window import SharedWindow
+from weir.contracts import WindowLog, WindowManifest
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.shared_window import SharedWindow
 
 __all__ = ["ReadAhead"]
 

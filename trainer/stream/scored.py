@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.items.rows import FIRST_ITEM, PADDING
-from trainer.ranking import distinct, highest, user_vectors
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples
-from trainer.stream.own_items import OwnItems
-from trainer.towers import project
-from trainer.towers.features import FeatureInputs
+from weir.trainer.items.rows import FIRST_ITEM, PADDING
+from weir.trainer.ranking import distinct, highest, user_vectors
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Examples
+from weir.trainer.stream.own_items import OwnItems
+from weir.trainer.towers import project
+from weir.trainer.towers.features import FeatureInputs
 
 __all__ = ["ScoredBlock", "scored_blocks"]
 

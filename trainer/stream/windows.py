@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Final
 
-from contracts import RetiredError, WindowLog, WindowManifest
-from trainer.ranks.workers import Workers
+from weir.contracts import RetiredError, WindowLog, WindowManifest
+from weir.trainer.ranks.workers import Workers
 
 __all__ = ["StopSignal", "windows"]
 

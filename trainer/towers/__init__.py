@@ -1,6 +1,6 @@
 """User towers and the similarity of their output to item vectors.
 
-An item's vector is its embedding with what its features add (`trainer.towers.features`), normalised where the
+An item's vector is its embedding with what its features add (`weir.trainer.towers.features`), normalised where the
 similarity is a cosine; user towers read the same vectors, so an item that was never a positive but occurs in histories
 has a meaning too.
 """
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer.config import TowerConfig
-from trainer.tower_config import TOWERS
-from trainer.towers.tower import Tower
+from weir.trainer.config import TowerConfig
+from weir.trainer.tower_config import TOWERS
+from weir.trainer.towers.tower import Tower
 
 __all__ = ["Tower", "build_tower", "project", "read_out"]
 
@@ -23,7 +23,7 @@ def build_tower(config: TowerConfig, seed: int) -> Tower:
     """Return the user tower that `config` names, with parameters drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        tower: Tower = resolve_name(f"trainer.towers.{TOWERS[config.kind].path}")(config)
+        tower: Tower = resolve_name(f"weir.trainer.towers.{TOWERS[config.kind].path}")(config)
         return tower
 
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import TowerConfig
-from trainer.towers.history import History
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.history import History
 
 __all__ = ["Attention", "AttentionBlock", "feed_forward"]
 

@@ -5,9 +5,9 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from trainer.config import TowerConfig
-from trainer.towers.history import Dense, History
-from trainer.towers.tower import Tower
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.history import Dense, History
+from weir.trainer.towers.tower import Tower
 
 __all__ = ["ByDistance"]
 

@@ -3,7 +3,7 @@
 Tikhonovich et al., "eSASRec: Enhancing Transformer-based Recommendations in a Modular Fashion", RecSys 2025 (arXiv
 2508.06450), combine three modules: the shifted-sequence objective of SASRec, a sampled softmax, and the layers of LiGR
 (Borisyuk et al., "From Features to Transformers: Redefining Ranking for Scalable Impact", arXiv 2502.03417). The
-objective and the loss are the trainer's own (`trainer.loss`, `trainer.negatives`); this tower is the layers.
+objective and the loss are the trainer's own (`trainer.loss`, `weir.trainer.negatives`); this tower is the layers.
 
 A layer is pre-norm, and a learned gate, which reads the unnormalised input, scales what each half adds to it::
 
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import TowerConfig
-from trainer.towers.blocks import Attention
-from trainer.towers.history import History
-from trainer.towers.sasrec import SasRec
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.blocks import Attention
+from weir.trainer.towers.history import History
+from weir.trainer.towers.sasrec import SasRec
 
 __all__ = ["ESasRec"]
 

@@ -14,7 +14,7 @@ class History(ABC):
     """The vectors of B histories of L items, of length d, oldest first.
 
     A tower that asks for no more than this need not have a vector for each place: an item that occurs at many of them
-    can be read where it is (`trainer.step.placed`).
+    can be read where it is (`weir.trainer.step.placed`).
     """
 
     @property

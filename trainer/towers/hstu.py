@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trainer.config import TowerConfig
-from trainer.towers.by_distance import ByDistance
-from trainer.towers.history import Dense, History
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.by_distance import ByDistance
+from weir.trainer.towers.history import Dense, History
 
 __all__ = ["Hstu"]
 

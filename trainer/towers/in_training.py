@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from trainer.tower_config import TowerConfig
-from trainer.towers.history import History
-from trainer.towers.tower import Tower
+from weir.trainer.tower_config import TowerConfig
+from weir.trainer.towers.history import History
+from weir.trainer.towers.tower import Tower
 
 __all__ = ["Forward", "Precision", "in_parts", "in_training"]
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from trainer.towers.tower import Tower
+from weir.trainer.towers.tower import Tower
 
 __all__ = ["MatrixFactorisation"]
 

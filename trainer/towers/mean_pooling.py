@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from trainer.config import TowerConfig
-from trainer.towers.blocks import feed_forward
-from trainer.towers.history import Dense, History
-from trainer.towers.tower import Tower
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.blocks import feed_forward
+from weir.trainer.towers.history import Dense, History
+from weir.trainer.towers.tower import Tower
 
 __all__ = ["MeanPooling"]
 

@@ -19,10 +19,10 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
-from trainer.config import TowerConfig
-from trainer.towers.blocks import AttentionBlock
-from trainer.towers.by_distance import ByDistance
-from trainer.towers.history import Dense, History
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.blocks import AttentionBlock
+from weir.trainer.towers.by_distance import ByDistance
+from weir.trainer.towers.history import Dense, History
 
 __all__ = ["Recency"]
 

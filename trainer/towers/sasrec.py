@@ -10,10 +10,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from trainer.config import TowerConfig
-from trainer.towers.blocks import Attention, AttentionBlock
-from trainer.towers.history import Dense
-from trainer.towers.tower import Tower
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.blocks import Attention, AttentionBlock
+from weir.trainer.towers.history import Dense
+from weir.trainer.towers.tower import Tower
 
 __all__ = ["SasRec"]
 

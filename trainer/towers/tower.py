@@ -1,12 +1,12 @@
-"""What every user tower is; `trainer.tower_config.TOWERS` maps kinds to classes."""
+"""What every user tower is; `weir.trainer.tower_config.TOWERS` maps kinds to classes."""
 
 from abc import ABC, abstractmethod
 from typing import cast
 
 from torch import Tensor, nn
 
-from trainer.tower_config import TowerConfig, kinds
-from trainer.towers.history import History
+from weir.trainer.tower_config import TowerConfig, kinds
+from weir.trainer.towers.history import History
 
 __all__ = ["Tower"]
 

@@ -10,12 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from contracts import FeatureNames
-from contracts.feature_weights import FeatureWeights, Moments
-from contracts.features import MAX_DENSE
-from contracts.user_features import UserFeatures
-from trainer.towers.features import FeatureInputs, FeatureVectors, feature_inputs
-from trainer.users.lines import UserLines
+from weir.contracts import FeatureNames
+from weir.contracts.feature_weights import FeatureWeights, Moments
+from weir.contracts.features import MAX_DENSE
+from weir.contracts.user_features import UserFeatures
+from weir.trainer.towers.features import FeatureInputs, FeatureVectors, feature_inputs
+from weir.trainer.users.lines import UserLines
 
 __all__ = ["FeaturedUsers"]
 

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from contracts.feature_weights import FeatureWeights, buckets_of
-from contracts.user_features import UserFeatures
+from weir.contracts.feature_weights import FeatureWeights, buckets_of
+from weir.contracts.user_features import UserFeatures
 
 __all__ = ["NO_FEATURES", "Layout", "UserLines"]
 

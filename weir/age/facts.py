@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from contracts import Store
-from contracts.models import FrozenModel
-from serving.monitor.aged import Aged, Judged, Sampling, judged
-from serving.monitor.ages import UP_TO, Of
-from serving.monitor.results import WindowRecall, recorded
-from trainer.offline.bootstrap import interval
+from weir.contracts import Store
+from weir.contracts.models import FrozenModel
+from weir.serving.monitor.aged import Aged, Judged, Sampling, judged
+from weir.serving.monitor.ages import UP_TO, Of
+from weir.serving.monitor.results import WindowRecall, recorded
+from weir.trainer.offline.bootstrap import interval
 from weir.verdict import wilson
 
 __all__ = ["AgeFacts", "AgePoint", "Longer", "ServedAge", "age_facts"]

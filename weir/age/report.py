@@ -6,11 +6,11 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from contracts import Store
-from trainer.offline.report import look
-from trainer.offline.report.page import Picture, environment
 from weir.age.facts import AgeFacts, AgePoint
+from weir.contracts import Store
 from weir.text import span
+from weir.trainer.offline.report import look
+from weir.trainer.offline.report.page import Picture, environment
 
 __all__ = ["draw_ages", "write_report"]
 

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from contracts import columns
-from logs import Block, Chunk, Fault, Lines, Partition, TableRows
-from logs.delimited import split_rows
-from logs.timestamps import arrow_millis
+from weir.contracts import columns
+from weir.readers import Block, Chunk, Fault, Lines, Partition, TableRows
+from weir.readers.delimited import split_rows
+from weir.readers.timestamps import arrow_millis
 
 __all__ = ["Column", "columns_of", "likely_columns"]
 

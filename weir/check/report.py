@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from contracts import columns
-from contracts.models import FrozenModel
-from logs import Block, Chunk, FirstLook, Format, Letters, LogConfig, Validator, row_count
 from weir.check.fields import Column, columns_of, likely_columns
 from weir.check.sample import Piece, Sample, spread, take_sample
+from weir.contracts import columns
+from weir.contracts.models import FrozenModel
 from weir.demo.source import nice_window
+from weir.readers import Block, Chunk, FirstLook, Format, Letters, LogConfig, Validator, row_count
 
 __all__ = ["REQUIRED", "BadRow", "ColumnFacts", "LogReport", "check_log"]
 

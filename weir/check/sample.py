@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
-from contracts import EventClock
-from logs import (
+from weir.contracts import EventClock
+from weir.readers import (
     Block,
     BlockId,
     Chunk,

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.table import Table
 
-from contracts import UserError, columns
-from logs import HINTS, Reason, is_topic
 from weir.check.report import REQUIRED, LogReport
+from weir.contracts import UserError, columns
+from weir.readers import HINTS, Reason, is_topic
 from weir.text import counted, in_words, plain, program
 from weir.verdict import SMALL_LOG, too_small
 

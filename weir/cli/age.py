@@ -34,8 +34,8 @@ def age(
 
     More bundles reach further back: trainer.bundles_kept, trainer.rollback_window_seconds.
     """
-    from serving.monitor.aged import Sampling
     from weir.age.facts import age_facts
+    from weir.serving.monitor.aged import Sampling
 
     if out is not None:
         # Before the work, which takes longer: it may be missing.

@@ -10,7 +10,7 @@ from weir.cli.options import JsonOutput, StoreOptions, Target, Wanted
 from weir.errors import UsageError
 
 if TYPE_CHECKING:
-    from serving.client import RetrievalClient
+    from weir.serving.client import RetrievalClient
 
 __all__ = ["click", "query"]
 
@@ -52,9 +52,9 @@ def query(
 ) -> None:
     """Show a user's top items, each next to its rank by popularity; tags are those of the server's catalogue."""
     session = options.open()
-    from serving.client import RetrievalClient
     from weir.answers import print_answer
     from weir.interact import Asker, WantedTags
+    from weir.serving.client import RetrievalClient
 
     tags = WantedTags(any=any_tag or (), all=all_tag or (), none=none_tag or (), most=max_per_tag)
     with RetrievalClient(target or session.target, config=session.settings.client) as client:
@@ -119,8 +119,8 @@ def click(
         else:
             session.out.print(plain(f"{user} -> {item}: appended to {event.segment}"))
         return
-    from serving.client import RetrievalClient
     from weir.answers import print_change
+    from weir.serving.client import RetrievalClient
 
     with RetrievalClient(target or session.target, config=session.settings.client) as client:
         asker = Asker(client, session.store)

@@ -24,10 +24,10 @@ from weir.session import Session
 from weir.text import plain
 
 if TYPE_CHECKING:
-    from trainer.offline.compare import Plan
-    from trainer.offline.fit import Budget, Step, StepReport
-    from trainer.offline.results import Comparison
-    from trainer.offline.rows import Row
+    from weir.trainer.offline.compare import Plan
+    from weir.trainer.offline.fit import Budget, Step, StepReport
+    from weir.trainer.offline.results import Comparison
+    from weir.trainer.offline.rows import Row
 
 __all__ = ["app"]
 
@@ -73,10 +73,10 @@ def losses(
     """
     session = options.open()
     set_up_logging(session.notes)
-    from trainer.offline.compare import Plan, compare, missing_runs
-    from trainer.offline.fit import Budget
-    from trainer.offline.report import write_report
-    from trainer.offline.results import save_comparison
+    from weir.trainer.offline.compare import Plan, compare, missing_runs
+    from weir.trainer.offline.fit import Budget
+    from weir.trainer.offline.report import write_report
+    from weir.trainer.offline.results import save_comparison
 
     chosen = _chosen(rows)
     _check_headline(headline, options.rules.cutoffs)
@@ -103,7 +103,7 @@ def losses(
 
 
 def _chosen(rows: str) -> "dict[str, Row]":
-    from trainer.offline.rows import choose_rows
+    from weir.trainer.offline.rows import choose_rows
 
     try:
         return choose_rows(rows)
@@ -112,7 +112,7 @@ def _chosen(rows: str) -> "dict[str, Row]":
 
 
 def _check_headline(headline: str, cutoffs: tuple[int, ...]) -> None:
-    from trainer.ranking import NAMES
+    from weir.trainer.ranking import NAMES
 
     allowed = [f"{name}@{k}" for name in NAMES for k in cutoffs]
     if headline not in allowed:
@@ -122,7 +122,7 @@ def _check_headline(headline: str, cutoffs: tuple[int, ...]) -> None:
 def _comparison(
     plan: "Plan", rows: "dict[str, Row]", seeds: tuple[int, ...], options: ExperimentOptions, headline: str
 ) -> "Comparison":
-    from trainer.offline.results import Comparison
+    from weir.trainer.offline.results import Comparison
 
     budget, sizes, data = plan.budget, plan.split, Path(options.data)
     return Comparison(
@@ -171,7 +171,7 @@ def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
 
 def _refuse_other(out: Path, comparison: "Comparison") -> None:
     """Refuse to mix the runs of two different comparisons in one folder."""
-    from trainer.offline.results import COMPARISON_NAME, load_comparison
+    from weir.trainer.offline.results import COMPARISON_NAME, load_comparison
 
     if not (out / COMPARISON_NAME).exists():
         return

@@ -13,7 +13,7 @@ from weir.errors import CommandError
 from weir.text import plain
 
 if TYPE_CHECKING:
-    from trainer.stream.cost import StepCost
+    from weir.trainer.stream.cost import StepCost
 
 __all__ = ["step"]
 
@@ -45,9 +45,9 @@ def step(
     two gradients), which no step can do without. Times are CPU time, or wall time on a GPU. Nothing is written.
     """
     session = options.open()
-    from contracts import WindowLog
-    from trainer.stream.cost import measure
     from weir.cli.window_facts import no_window
+    from weir.contracts import WindowLog
+    from weir.trainer.stream.cost import measure
 
     config = session.settings.trainer
     if not WindowLog(session.store).newest(1):

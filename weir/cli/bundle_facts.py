@@ -10,7 +10,7 @@ from weir.errors import CommandError
 from weir.session import Session
 
 if TYPE_CHECKING:
-    from contracts import BundleLog, BundleManifest, Store, Withdrawal
+    from weir.contracts import BundleLog, BundleManifest, Store, Withdrawal
 
 __all__ = ["BundleFacts", "StoreFacts", "facts_of", "print_bundles"]
 
@@ -65,7 +65,7 @@ def facts_of(store: "Store", last: int, wanted: str | None = None) -> StoreFacts
 
     Raises `CommandError` where there is no such version.
     """
-    from contracts.variants import MAIN, lines
+    from weir.contracts.variants import MAIN, lines
 
     remarks: list[str] = []
     found: list[BundleFacts] = []
@@ -83,8 +83,8 @@ def facts_of(store: "Store", last: int, wanted: str | None = None) -> StoreFacts
 
 def _of_line(store: "Store", line: str, wanted: str | None, remarks: list[str]) -> tuple[str | None, list[BundleFacts]]:
     """Return which bundle of a line is promoted, and its bundles; adds what is remarkable to the remarks."""
-    from contracts import CorruptArtefactError
-    from contracts.variants import MAIN, log_of
+    from weir.contracts import CorruptArtefactError
+    from weir.contracts.variants import MAIN, log_of
 
     log, current, pinned = log_of(store, line), None, None
     unpin = "weir promote --unpin" + ("" if line == MAIN else f" --variant {line}")
@@ -104,7 +104,7 @@ def _of_line(store: "Store", line: str, wanted: str | None, remarks: list[str]) 
 
 def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | None) -> BundleFacts | None:
     """Return what is known of a bundle; None if it has just been retired."""
-    from contracts import CorruptArtefactError
+    from weir.contracts import CorruptArtefactError
 
     manifest, withdrawal, problem = None, None, None
     try:

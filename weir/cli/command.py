@@ -116,7 +116,7 @@ def _spread(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
 
 def explain(error: Exception) -> tuple[list[str], int] | None:
     """Return the lines to print and the exit status; None for an error that keeps its traceback."""
-    from contracts import UserError
+    from weir.contracts import UserError
 
     if isinstance(error, UserError):
         return error.explain(), error.exit_status

@@ -38,7 +38,7 @@ def generate(
     """
     import gzip
 
-    from contracts import Store
+    from weir.contracts import Store
     from weir.demo.generator import GeneratorConfig, catalogue_of
     from weir.demo.generator import generate as make
 
@@ -81,12 +81,12 @@ def produce(
     import sys
     import threading
 
-    from contracts.stopping import ended_by_signals
-    from logs import is_topic
-    from pipelines.kafka.address import Topic
+    from weir.contracts.stopping import ended_by_signals
     from weir.demo.generator import GeneratorConfig
     from weir.demo.live import live_events
     from weir.demo.live import produce as run
+    from weir.pipelines.kafka.address import Topic
+    from weir.readers import is_topic
 
     if rate <= 0:
         raise UsageError(f"--rate {rate}: must be above 0")
@@ -120,11 +120,11 @@ def replay(
 
     Saves the event-time clock in the store, so that delays are reported in wall-clock seconds.
     """
-    from contracts import Store
-    from logs import is_topic
     from weir.cli.progress import Bar
+    from weir.contracts import Store
     from weir.demo.replay import ReplayConfig
     from weir.demo.replay import replay as run
+    from weir.readers import is_topic
 
     if seconds <= 0:
         raise UsageError(f"--seconds {seconds}: must be above 0")

@@ -13,8 +13,8 @@ from weir.cli.offline import ExperimentOptions
 from weir.session import Session
 
 if TYPE_CHECKING:
-    from trainer.offline.compare import Plan
-    from trainer.offline.data import Interactions
+    from weir.trainer.offline.compare import Plan
+    from weir.trainer.offline.data import Interactions
 
 __all__ = ["Effort"]
 
@@ -61,13 +61,13 @@ class Effort:
     @property
     def largest_peers(self) -> int:
         """Most items of which item-kNN and EASE are made."""
-        from trainer.offline.peers.contest import LARGEST
+        from weir.trainer.offline.peers.contest import LARGEST
 
         return _QUICK_PEERS if self.quick else LARGEST
 
     def read(self, session: Session, options: ExperimentOptions) -> "tuple[Interactions, list[str]]":
         """Read the log, all of it or some users of its last rows; return in words what was sampled, if anything."""
-        from trainer.offline.users import sample_users
+        from weir.trainer.offline.users import sample_users
 
         if not self.quick:
             return options.read(session), []
@@ -90,8 +90,8 @@ class Effort:
 
         Raises `TooFewError` where none are left to test on.
         """
-        from trainer.offline.compare import Plan
-        from trainer.offline.fit import Budget
+        from weir.trainer.offline.compare import Plan
+        from weir.trainer.offline.fit import Budget
 
         division, config = options.divide(interactions), session.settings.trainer
         if not self.quick:

@@ -24,9 +24,9 @@ def evaluate(*, options: ExperimentOptions, effort: Effort, json: JsonOutput = F
     started = time.monotonic()
     session = options.open()
     set_up_logging(session.notes)
-    from trainer.offline.data import TooFewError
-    from trainer.offline.judge import Outcome
     from weir.cli.outcome import judge, next_steps, peers_in_words, print_facts, print_tables, verdict_of, written
+    from weir.trainer.offline.data import TooFewError
+    from weir.trainer.offline.judge import Outcome
     from weir.verdict import SMALL_LOG, too_small
 
     interactions, sampled = effort.read(session, options)

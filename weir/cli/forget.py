@@ -13,9 +13,9 @@ from weir.errors import CommandError, UsageError
 from weir.text import plain
 
 if TYPE_CHECKING:
-    from contracts import LocalCache, LogState
-    from pipelines.erasure import Erasure
-    from pipelines.redaction import RedactionReport
+    from weir.contracts import LocalCache, LogState
+    from weir.pipelines.erasure import Erasure
+    from weir.pipelines.redaction import RedactionReport
     from weir.session import Session
 
 __all__ = ["forget"]
@@ -52,12 +52,12 @@ def forget(
     session = options.open()
     days = session.settings.pipeline.erasure_days
     seconds = 86_400 * days if grace is None else seconds_of(grace, "--grace")
-    from contracts import LogState, read_format
-    from pipelines.erasure import Erasure
-    from pipelines.forgotten import Forgotten
-    from pipelines.open_rows import open_files_of
-    from pipelines.redaction import forget_users
     from weir.cli.progress import Bar
+    from weir.contracts import LogState, read_format
+    from weir.pipelines.erasure import Erasure
+    from weir.pipelines.forgotten import Forgotten
+    from weir.pipelines.open_rows import open_files_of
+    from weir.pipelines.redaction import forget_users
 
     found = read_format(session.store)
     if found is None:

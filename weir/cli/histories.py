@@ -26,6 +26,6 @@ def histories(
     """
     session = options.open({"histories.redis": redis})
     set_up_logging(session.notes)
-    from serving.shared.loop import follow as run
+    from weir.serving.shared.loop import follow as run
 
     run(session.store, session.settings.histories, forever=follow)

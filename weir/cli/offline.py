@@ -14,10 +14,10 @@ from weir.cli.topics import LogFiles, log_files
 from weir.session import Session, open_session
 
 if TYPE_CHECKING:
-    from logs import LogConfig
-    from trainer.offline.data import Interactions
-    from trainer.offline.evaluator import Rules
-    from trainer.offline.splits import Split
+    from weir.readers import LogConfig
+    from weir.trainer.offline.data import Interactions
+    from weir.trainer.offline.evaluator import Rules
+    from weir.trainer.offline.splits import Split
 
 __all__ = ["ExperimentOptions", "SplitKind"]
 
@@ -87,8 +87,8 @@ class ExperimentOptions:
 
         Raises `UnreadableLogError` where other settings would read more of it.
         """
-        from logs import is_topic
-        from trainer.offline.stored import is_store, read_store
+        from weir.readers import is_topic
+        from weir.trainer.offline.stored import is_store, read_store
 
         if not is_topic(self.data) and is_store(self.data):
             return read_store(self.data, newest=newest)
@@ -97,7 +97,7 @@ class ExperimentOptions:
         return replace(found, source=self.data, newest_rows=files.newest_rows or found.newest_rows)
 
     def _read(self, files: LogFiles, log: "LogConfig", newest: int | None) -> "Interactions":
-        from trainer.offline.data import InteractionsError, read_interactions
+        from weir.trainer.offline.data import InteractionsError, read_interactions
 
         try:
             interactions = read_interactions(files.path, log, newest=newest)
@@ -122,8 +122,8 @@ class ExperimentOptions:
 
     def divide(self, interactions: "Interactions") -> "Split":
         """Divide interactions into training, validation and test; raises `TooFewError` where none are left to test."""
-        from trainer.offline import splits
-        from trainer.offline.data import TooFewError
+        from weir.trainer.offline import splits
+        from weir.trainer.offline.data import TooFewError
 
         division = {
             SplitKind.TEMPORAL: splits.temporal,
@@ -148,7 +148,7 @@ class ExperimentOptions:
     @property
     def rules(self) -> "Rules":
         """The rules of the test: a case per user where there is no order, else per interaction."""
-        from trainer.offline.evaluator import Protocol, Rules
+        from weir.trainer.offline.evaluator import Protocol, Rules
 
         protocol: Protocol = "user" if self.split is SplitKind.RANDOM else "interaction"
         return Rules(protocol, tuple(sorted(set(self.cutoffs or _CUTOFFS))), self.filter_seen, self.index_top)

@@ -16,10 +16,10 @@ from weir.text import in_words, plain, program
 from weir.verdict import against, against_all, judgement
 
 if TYPE_CHECKING:
-    from trainer.offline.compare import Plan
-    from trainer.offline.evaluator import EvaluationResult
-    from trainer.offline.fit import Fit, Step
-    from trainer.offline.judge import Comparison, Outcome
+    from weir.trainer.offline.compare import Plan
+    from weir.trainer.offline.evaluator import EvaluationResult
+    from weir.trainer.offline.fit import Fit, Step
+    from weir.trainer.offline.judge import Comparison, Outcome
 
 __all__ = ["judge", "next_steps", "peers_in_words", "print_facts", "print_tables", "verdict_of", "written"]
 
@@ -38,7 +38,7 @@ def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
 
 def judge(session: Session, plan: "Plan", effort: Effort) -> "Outcome":
     """Train and test beside the peers, with progress; say how training went."""
-    from trainer.offline.judge import against_peers
+    from weir.trainer.offline.judge import against_peers
 
     name, started, total = plan.rules.headline, time.monotonic(), plan.budget.steps * effort.seeds
     with Bar(session.notes, "evaluate", plain_seconds=PLAIN_SECONDS) as bar:

@@ -89,7 +89,7 @@ def _alone(folder: str) -> Mapping[str, Any]:
 
     torchrun itself opens a port on all interfaces, without authentication.
     """
-    from trainer.ranks.meeting import RENDEZVOUS
+    from weir.trainer.ranks.meeting import RENDEZVOUS
 
     os.environ[RENDEZVOUS] = f"{folder}/ranks"
     return {

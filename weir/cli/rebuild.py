@@ -13,8 +13,8 @@ from weir.session import open_session, remembered
 from weir.text import plain
 
 if TYPE_CHECKING:
-    from contracts import Store
-    from pipelines.ingest import IngestSummary
+    from weir.contracts import Store
+    from weir.pipelines.ingest import IngestSummary
 
 __all__ = ["rebuild"]
 
@@ -50,18 +50,18 @@ def rebuild(
     """
     if follow and cut_over:
         raise UsageError("--follow and --cut-over: end the process that follows, then cut over")
-    from contracts import Store
     from weir.cli.progress import Bar
+    from weir.contracts import Store
 
     old = Store(origin)
     session = open_session(config, to, assign, {"pipeline.log": log}, _settings_of(old))
     set_up_logging(session.notes)
     from prometheus_client import CollectorRegistry
 
-    from contracts import LogState
-    from pipelines.cut_over import cut_over as cut
-    from pipelines.ingest import ingest
-    from pipelines.rebuild import WindowSource, prepare
+    from weir.contracts import LogState
+    from weir.pipelines.cut_over import cut_over as cut
+    from weir.pipelines.ingest import ingest
+    from weir.pipelines.rebuild import WindowSource, prepare
 
     pipeline = prepare(old, session.store, session.settings.pipeline)
     events = None if log else LogState.open(old).counts.events
@@ -88,7 +88,7 @@ def rebuild(
 
 def _settings_of(old: "Store") -> dict[str, Any]:
     """Return the settings under which a store was written, nested: those of its pipeline, and what it remembers."""
-    from contracts import LogState, WindowLog, read_format
+    from weir.contracts import LogState, WindowLog, read_format
 
     found: dict[str, Any] = {}
     form = read_format(old)

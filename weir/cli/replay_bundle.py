@@ -16,9 +16,9 @@ from weir.errors import CommandError
 from weir.text import plain
 
 if TYPE_CHECKING:
-    from trainer.replay.bundle import Replay
-    from trainer.stream.progress import TrainProgress
     from weir.session import Session
+    from weir.trainer.replay.bundle import Replay
+    from weir.trainer.stream.progress import TrainProgress
 
 __all__ = ["replay_bundle", "replay_worker"]
 
@@ -37,9 +37,9 @@ def replay_bundle(
     """
     session = options.open()
     set_up_logging(session.notes)
-    from contracts.variants import log_of_version
-    from trainer.replay.bundle import Replay
-    from trainer.replay.retrained import recipe_of
+    from weir.contracts.variants import log_of_version
+    from weir.trainer.replay.bundle import Replay
+    from weir.trainer.replay.retrained import recipe_of
 
     try:
         recipe = recipe_of(log_of_version(session.store, version).manifest(version))
@@ -73,8 +73,8 @@ def replay_worker(
     is_first_rank()
     session = options.open()
     set_up_logging(session.notes)
-    from trainer.replay.bundle import replay_bundle as run
     from weir.cli.progress import Bar
+    from weir.trainer.replay.bundle import replay_bundle as run
 
     with Bar(session.notes, "replay") as bar:
 

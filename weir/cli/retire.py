@@ -13,9 +13,9 @@ from weir.errors import CommandError, UsageError
 from weir.text import plain
 
 if TYPE_CHECKING:
-    from contracts import LogState
-    from pipelines.removal import Removal
-    from pipelines.retention import RetirementPlan
+    from weir.contracts import LogState
+    from weir.pipelines.removal import Removal
+    from weir.pipelines.retention import RetirementPlan
     from weir.session import Session
 
 __all__ = ["retire"]
@@ -49,10 +49,10 @@ def retire(
     """
     session = options.open()
     age = _age(session, older_than)
-    from contracts import CommitTakenError, LogState
-    from pipelines.removal import Removal
-    from pipelines.retention import plan_retirement
-    from pipelines.retention import retire as carry_out
+    from weir.contracts import CommitTakenError, LogState
+    from weir.pipelines.removal import Removal
+    from weir.pipelines.retention import plan_retirement
+    from weir.pipelines.retention import retire as carry_out
 
     if not session.store.exists(""):
         raise CommandError(f"{session.store.path('')}: there is no such store")
@@ -89,8 +89,8 @@ def _age(session: "Session", older_than: str | None) -> float:
 
 def _partitions_of_log(session: "Session") -> set[str] | None:
     """Return the keys of the log's files, or of the topic's partitions; None where they cannot be listed from here."""
-    from contracts import UserError
-    from pipelines.sources import log_source
+    from weir.contracts import UserError
+    from weir.pipelines.sources import log_source
 
     try:
         return {partition.key for partition in log_source(session.settings.pipeline).discover()}

@@ -3,12 +3,12 @@
 import time
 from typing import Any, Final
 
-from contracts import Store, WindowLog, WindowManifest, read_format
-from contracts.served import hour_of, read_segment, served_files
-from contracts.variants import variant_of
-from serving.monitor.attribution import EVENT_COLUMNS, Attribution
-from serving.monitor.clicks import bundle_items
 from weir.cli.tables import print_table
+from weir.contracts import Store, WindowLog, WindowManifest, read_format
+from weir.contracts.served import hour_of, read_segment, served_files
+from weir.contracts.variants import variant_of
+from weir.serving.monitor.attribution import EVENT_COLUMNS, Attribution
+from weir.serving.monitor.clicks import bundle_items
 from weir.session import Session
 from weir.text import plain
 

@@ -8,11 +8,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import sketches
-from contracts import ITEMS_SCHEMA, Store, WindowLog, WindowManifest, WindowName, columns
-from sketches import Counted, CountMinSketch, FrequencyEstimator
+from weir import sketches
 from weir.cli.window_facts import find_windows, no_window
+from weir.contracts import ITEMS_SCHEMA, Store, WindowLog, WindowManifest, WindowName, columns
 from weir.errors import CommandError
+from weir.sketches import Counted, CountMinSketch, FrequencyEstimator
 
 __all__ = ["Subject", "compare", "describe", "find"]
 

@@ -18,9 +18,9 @@ from weir.text import plain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pipelines.ingest import IngestSummary
-    from trainer.stream.progress import TrainProgress
     from weir.cli.progress import Bar
+    from weir.pipelines.ingest import IngestSummary
+    from weir.trainer.stream.progress import TrainProgress
 
 __all__ = ["export", "ingest", "monitor", "serve", "stream", "train", "train_worker"]
 
@@ -56,8 +56,8 @@ def ingest(
     """
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
-    from pipelines.ingest import ingest as run
     from weir.cli.progress import Bar
+    from weir.pipelines.ingest import ingest as run
 
     with Bar(session.notes, "ingest") as bar:
         summary = run(session.store, session.settings.pipeline, follow=follow, report=_shown(bar))
@@ -80,8 +80,8 @@ def stream(
     """
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
-    from pipelines.stream.driver import stream as run
     from weir.cli.progress import Bar
+    from weir.pipelines.stream.driver import stream as run
 
     with Bar(session.notes, "stream") as bar:
         summary = run(session.store, session.settings.pipeline, session.settings.stream, report=_shown(bar))
@@ -132,8 +132,8 @@ def train(
     config = session.settings.trainer.of_variant(_line(variant))
     if together is None:
         config.check_stream(ranks)
-    from contracts.locks import only_one
-    from contracts.variants import MAIN
+    from weir.contracts.locks import only_one
+    from weir.contracts.variants import MAIN
 
     named = () if _line(variant) == MAIN else ("--variant", _line(variant))
     alone = only_one(session.store, "-".join(["train", *named[1:]]), " ".join(["weir train", *named]))
@@ -160,13 +160,13 @@ def train_worker(
     session = options.open()
     config = session.settings.trainer.of_variant(_line(variant))
     set_up_logging(session.notes)
-    from trainer.export.tracing import tracing_of
+    from weir.trainer.export.tracing import tracing_of
 
     if first and follow:
         # Beside the imports below, which take as long; the first bundle waits for both.
         tracing_of(config.tower)
-    from trainer.train import train as run
     from weir.cli.progress import Bar
+    from weir.trainer.train import train as run
 
     with Bar(session.notes, "train") as bar:
 
@@ -185,7 +185,7 @@ def train_worker(
 
 def _line(variant: str | None) -> str:
     """Return the line that an option names."""
-    from contracts.variants import MAIN
+    from weir.contracts.variants import MAIN
 
     return variant or MAIN
 
@@ -199,7 +199,7 @@ def export(
     """Export a bundle (user tower, index, items) from the newest checkpoint; promote it if it passes the gate."""
     session = options.open()
     set_up_logging(session.notes)
-    from trainer.export import export as run
+    from weir.trainer.export import export as run
 
     manifest = run(session.store, session.settings.trainer.of_variant(_line(variant)), _line(variant))
     facts = manifest.model_dump(mode="json", exclude={"files"})
@@ -217,8 +217,8 @@ def serve(
     """Answer queries over gRPC from the promoted bundle, and swap to each new one without failing a request."""
     session = options.open({"serving.port": port, "serving.host": host})
     set_up_logging(session.notes)
-    from serving.catalogue import CatalogueFiles
-    from serving.server import serve as run
+    from weir.serving.catalogue import CatalogueFiles
+    from weir.serving.server import serve as run
 
     settings = session.settings
     run(
@@ -236,11 +236,11 @@ def monitor(
     """Measure Recall@k of each window through the running server, separately for index, model and service."""
     session = options.open()
     set_up_logging(session.notes)
-    from contracts.locks import only_one
-    from serving.monitor.loop import monitor as run
-    from serving.monitor.variants.comparing import Contest
-    from serving.variants.lines import check_roles
+    from weir.contracts.locks import only_one
     from weir.page.server import page_served
+    from weir.serving.monitor.loop import monitor as run
+    from weir.serving.monitor.variants.comparing import Contest
+    from weir.serving.variants.lines import check_roles
 
     settings = session.settings
     names = tuple(settings.trainer.variants)

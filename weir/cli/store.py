@@ -14,8 +14,8 @@ from weir.cli.options import JsonOutput, StoreOptions, Variant
 from weir.errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from contracts import BundleLog
-    from pipelines.absence import Sighting
+    from weir.contracts import BundleLog
+    from weir.pipelines.absence import Sighting
     from weir.session import Session
 
 __all__ = ["migrate", "promote", "verify"]
@@ -41,8 +41,8 @@ def verify(
     Names each file that is damaged, missing or foreign (unlisted for more than an hour), and each that holds a user who
     must be absent; exit status 1 if there is one. Other processes may keep writing meanwhile.
     """
-    from contracts.verification import verify as check
     from weir.cli.progress import Bar
+    from weir.contracts.verification import verify as check
     from weir.text import plain
 
     session = options.open()
@@ -81,10 +81,10 @@ def _present(session: "Session", absent: list[str]) -> "list[Sighting]":
     """Return the files that hold users who must be absent."""
     if not absent:
         return []
-    from contracts import read_format
-    from pipelines.absence import sightings
-    from pipelines.forgotten import Forgotten
     from weir.cli.progress import Bar
+    from weir.contracts import read_format
+    from weir.pipelines.absence import sightings
+    from weir.pipelines.forgotten import Forgotten
 
     found = read_format(session.store)
     pipeline, serving = session.settings.pipeline, session.settings.serving
@@ -109,7 +109,7 @@ def migrate(
     Stop all processes that use the store first. Data files stay in place. Checkpoints of format 1 are removed because
     they hold pickled data: training starts again from the first window. If the command is killed, run it again.
     """
-    from contracts.migration import migrate as convert
+    from weir.contracts.migration import migrate as convert
     from weir.text import plain
 
     session = options.open()
@@ -147,8 +147,8 @@ def promote(
             "NAME), or --variant NAME alone to serve its bundles to all; one of the three"
         )
     session = options.open()
-    from contracts import Pin
-    from contracts.variants import MAIN, log_of, log_of_version
+    from weir.contracts import Pin
+    from weir.contracts.variants import MAIN, log_of, log_of_version
 
     if version is None:
         _unpin(log_of(session.store, variant or MAIN)) if unpin else _crown(session, str(variant), why)
@@ -164,8 +164,8 @@ def promote(
 
 def _crown(session: "Session", variant: str, why: str) -> None:
     """Serve a line to all, and say what is known of how it compares."""
-    from contracts.comparison import MEASURES, Comparison
-    from contracts.variants import MAIN, Champion, VariantError, crown
+    from weir.contracts.comparison import MEASURES, Comparison
+    from weir.contracts.variants import MAIN, Champion, VariantError, crown
 
     names = (MAIN, *session.settings.trainer.variants)
     if variant not in names:
@@ -182,7 +182,7 @@ def _crown(session: "Session", variant: str, why: str) -> None:
 
 
 def _unpin(log: "BundleLog") -> None:
-    from contracts import CorruptArtefactError
+    from weir.contracts import CorruptArtefactError
 
     try:
         pin = log.pin()

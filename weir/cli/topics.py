@@ -25,16 +25,16 @@ class LogFiles:
 def log_files(session: Session, log: str, newest: int | None = None) -> Iterator[LogFiles]:
     """Yield the files of a log: itself, or a copy of what a topic has now, all of it or about `newest` messages.
 
-    Raises what `pipelines.kafka.copying.copy_topic` does.
+    Raises what `weir.pipelines.kafka.copying.copy_topic` does.
     """
-    from logs import is_topic
+    from weir.readers import is_topic
 
     if not is_topic(log):
         yield LogFiles(log)
         return
-    from pipelines.kafka.address import Topic
-    from pipelines.kafka.copying import copy_topic
     from weir.cli.progress import PLAIN_SECONDS, Bar
+    from weir.pipelines.kafka.address import Topic
+    from weir.pipelines.kafka.copying import copy_topic
 
     config = session.settings.pipeline.model_copy(update={"log": log})
     with TemporaryDirectory(prefix="weir-topic-") as made:

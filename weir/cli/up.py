@@ -19,7 +19,7 @@ def up(*, wanted: UpOptions, options: StoreOptions, json: JsonOutput = False) ->
     stops everything gracefully, a second one at once. First the log is looked at, as `weir check` does. The output of
     each process is in STORE/logs/NAME.log.
     """
-    from contracts.locks import only_one
+    from weir.contracts.locks import only_one
     from weir.up.prepare import prepare
     from weir.up.run import run_up
 

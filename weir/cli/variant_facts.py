@@ -10,9 +10,9 @@ from weir.session import Session
 from weir.text import plain
 
 if TYPE_CHECKING:
-    from contracts import Store
-    from contracts.comparison import Comparison
-    from contracts.variants import Roles
+    from weir.contracts import Store
+    from weir.contracts.comparison import Comparison
+    from weir.contracts.variants import Roles
 
 __all__ = ["print_variants", "variant_facts"]
 
@@ -22,8 +22,8 @@ def variant_facts(store: "Store", names: Iterable[str]) -> dict[str, Any]:
 
     Raises `VariantError` where the roles are not clear, and `CorruptArtefactError`.
     """
-    from contracts.comparison import Comparison
-    from contracts.variants import Champion, lines, roles_in
+    from weir.contracts.comparison import Comparison
+    from weir.contracts.variants import Champion, lines, roles_in
 
     names = list(names)
     roles, champion = roles_in(store, names), Champion.read(store)
@@ -43,7 +43,7 @@ def variant_facts(store: "Store", names: Iterable[str]) -> dict[str, Any]:
 
 def _line(store: "Store", line: str, roles: "Roles") -> dict[str, Any]:
     """Return what is known of a line; one that is neither champion nor challenger has no role."""
-    from contracts.variants import log_of
+    from weir.contracts.variants import log_of
 
     log = log_of(store, line)
     version = log.current()
@@ -61,7 +61,7 @@ def _line(store: "Store", line: str, roles: "Roles") -> dict[str, Any]:
 
 
 def _compared(comparison: "Comparison") -> dict[str, Any]:
-    from contracts.comparison import MEASURES
+    from weir.contracts.comparison import MEASURES
 
     measures = []
     for measure in MEASURES:

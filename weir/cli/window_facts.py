@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from contracts import Store, WindowLog, WindowManifest
 from weir.cli.tables import minute, print_table
+from weir.contracts import Store, WindowLog, WindowManifest
 from weir.errors import CommandError
 from weir.session import Session
 from weir.text import counted, in_words, plain

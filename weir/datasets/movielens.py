@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from contracts import Store, UserError, columns
-from contracts.models import FrozenModel
+from weir.contracts import Store, UserError, columns
+from weir.contracts.models import FrozenModel
 
 __all__ = ["LAYOUTS", "Converted", "Layout", "MovieLensError", "convert"]
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from contracts import MAX_ID_BYTES
-from contracts.models import FrozenModel, StoredModel
+from weir.contracts import MAX_ID_BYTES
+from weir.contracts.models import FrozenModel, StoredModel
 from weir.demo.catalogue import Catalogue, Float, Int, Users, make_catalogue, make_users
 
 __all__ = ["GENERATED", "GeneratedLog", "GeneratorConfig", "LogTruth", "catalogue_of", "generate"]

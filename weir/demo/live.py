@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from contracts import UserError
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import client_settings
-from pipelines.kafka.config import KafkaConfig
+from weir.contracts import UserError
 from weir.demo.generator import GeneratorConfig, generate
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import client_settings
+from weir.pipelines.kafka.config import KafkaConfig
 
 __all__ = ["live_events", "produce"]
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from pydantic import Field
 
-from contracts import EventClock, Store
-from contracts.models import FrozenModel
-from logs import LogConfig
+from weir.contracts import EventClock, Store
+from weir.contracts.models import FrozenModel
 from weir.demo.source import LogSource, open_log
+from weir.readers import LogConfig
 
 __all__ = ["ReplayConfig", "ReplaySummary", "check_plan", "planned_log", "replay"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from logs import (
+from weir.readers import (
     LOG_SUFFIXES,
     Block,
     BlockId,

@@ -10,12 +10,12 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from serving.client import RetrievalError
 from weir.page.commits import Letter
 from weir.page.door import CALLER, Door
 from weir.page.guard import Rights, guard, secured
 from weir.page.questions import Questions
 from weir.page.watch import Watch
+from weir.serving.client import RetrievalError
 
 __all__ = ["application"]
 

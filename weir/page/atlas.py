@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from serving.client import RetrievalClient, by_item
+from weir.serving.client import RetrievalClient, by_item
 
 __all__ = ["Atlas", "draw", "families", "project"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
-from contracts import Commit, CommitLog, EventClock, LogState, Store, WindowManifest
+from weir.contracts import Commit, CommitLog, EventClock, LogState, Store, WindowManifest
 
 __all__ = ["Letter", "NewestCommits"]
 

@@ -7,11 +7,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 from google.rpc import status_pb2
 
-from serving.access.access import Access, Caller
-from serving.access.config import Right
-from serving.errors import RequestError
-from serving.http.statuses import response_of
-from serving.status import details_of
+from weir.serving.access.access import Access, Caller
+from weir.serving.access.config import Right
+from weir.serving.errors import RequestError
+from weir.serving.http.statuses import response_of
+from weir.serving.status import details_of
 
 __all__ = ["CALLER", "Door"]
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from serving.http.hosts import is_loopback, is_own_host
+from weir.serving.http.hosts import is_loopback, is_own_host
 
 __all__ = ["Rights", "guard", "secured"]
 

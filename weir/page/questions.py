@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from contracts import Store
-from logs import is_topic
-from pipelines.config import PipelineConfig
-from serving.client import RetrievalClient, by_history, by_item, by_user
+from weir.contracts import Store
 from weir.interact import Answer, Asker
 from weir.page.atlas import MOST_ITEMS, Atlas, draw
 from weir.page.tags import Tags
+from weir.pipelines.config import PipelineConfig
+from weir.readers import is_topic
+from weir.serving.client import RetrievalClient, by_history, by_item, by_user
 
 __all__ = ["Questions", "can_click"]
 

@@ -5,13 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from contracts import BundleManifest, EventClock, LogState, Store, WindowManifest
-from contracts.variants import champions_log
-from serving.client import Info, RetrievalClient, RetrievalError
-from serving.monitor.newest import NewestRecalls
-from serving.monitor.results import WindowRecall
+from weir.contracts import BundleManifest, EventClock, LogState, Store, WindowManifest
+from weir.contracts.variants import champions_log
 from weir.page.commits import NewestCommits
 from weir.page.tags import Tags
+from weir.serving.client import Info, RetrievalClient, RetrievalError
+from weir.serving.monitor.newest import NewestRecalls
+from weir.serving.monitor.results import WindowRecall
 
 __all__ = ["RECALLS", "Reader", "Seen"]
 

@@ -10,19 +10,19 @@ from typing import Final, cast
 
 from aiohttp import web
 
-from contracts import Store
-from serving.access.access import Access
-from serving.access.certificates import http_context
-from serving.client import RetrievalClient
-from serving.http.connection import Connection
-from serving.http.hosts import is_loopback
 from weir.config import Settings
+from weir.contracts import Store
 from weir.page.app import application
 from weir.page.door import Door
 from weir.page.guard import Rights
 from weir.page.questions import Questions, can_click
 from weir.page.tags import Tags
 from weir.page.watch import Watch
+from weir.serving.access.access import Access
+from weir.serving.access.certificates import http_context
+from weir.serving.client import RetrievalClient
+from weir.serving.http.connection import Connection
+from weir.serving.http.hosts import is_loopback
 from weir.up.ports import page_scheme
 
 __all__ = ["page_served"]

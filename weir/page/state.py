@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from serving.monitor.newest import mean_recall
-from serving.monitor.results import WindowRecall
 from weir.page.commits import NewestCommits
 from weir.page.reader import Seen
 from weir.page.scrape import Samples
+from weir.serving.monitor.newest import mean_recall
+from weir.serving.monitor.results import WindowRecall
 
 __all__ = ["K", "Rates", "point_of", "recall_points", "state_of"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from contracts import Store, WindowLog, WindowManifest, columns
+from weir.contracts import Store, WindowLog, WindowManifest, columns
 
 __all__ = ["Tags"]
 

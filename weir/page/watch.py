@@ -6,16 +6,16 @@ from typing import Any, Final
 
 from aiohttp import ClientSession
 
-from contracts import Store
-from serving.client import RetrievalClient
-from serving.monitor.results import WindowRecall
 from weir.config import Settings
+from weir.contracts import Store
 from weir.page.commits import Letter, NewestCommits
 from weir.page.history import History
 from weir.page.reader import Reader
 from weir.page.scrape import Samples, addresses, scrape
 from weir.page.state import Rates, point_of, recall_points, state_of
 from weir.page.tags import Tags
+from weir.serving.client import RetrievalClient
+from weir.serving.monitor.results import WindowRecall
 
 __all__ = ["Watch"]
 

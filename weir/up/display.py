@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from serving.monitor.newest import mean_recall
+from weir.serving.monitor.newest import mean_recall
 from weir.text import in_words, plain, visible
 from weir.up.status import Status
 

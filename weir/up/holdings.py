@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from contracts import LogState, Store, UserError
+from weir.contracts import LogState, Store, UserError
 from weir.demo.replay import planned_log
 from weir.errors import CommandError
 from weir.text import counted

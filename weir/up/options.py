@@ -45,6 +45,6 @@ class UpOptions:
     @property
     def topic(self) -> str | None:
         """The Kafka topic that `log` names, if it names one."""
-        from logs import topic_of  # noqa: PLC0415 - help needs none of it
+        from weir.readers import topic_of  # noqa: PLC0415 - help needs none of it
 
         return None if self.log is None else topic_of(self.log)

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from serving.http.hosts import is_loopback
 from weir.config import Settings, SettingsError
+from weir.serving.http.hosts import is_loopback
 
 __all__ = [
     "PORTS",

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from contracts import Store, columns
-from contracts.format import read_format
-from logs import Block, BlockId, LogConfig, Validator, is_topic
-from pipelines.layout import open_layout
 from weir.check.report import LogReport, check_log
 from weir.check.text import in_one_line, require_readable, what_is_wrong
 from weir.config import Settings, SettingsError
+from weir.contracts import Store, columns
+from weir.contracts.format import read_format
 from weir.demo.generator import GENERATED, catalogue_of, generate
 from weir.demo.replay import ReplayConfig, check_plan
 from weir.demo.source import LogProfile, LogSource, open_log
 from weir.errors import CommandError, UsageError
+from weir.pipelines.layout import open_layout
+from weir.readers import Block, BlockId, LogConfig, Validator, is_topic
 from weir.session import REMEMBERED, Session, open_session, remembered
 from weir.text import plain
 from weir.up.holdings import CATALOGUE, Holdings, holdings, make_room, remember_replay

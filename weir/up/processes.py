@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from contracts.variants import MAIN
+from weir.contracts.variants import MAIN
 from weir.up.supervisor.child import ChildSpec
 
 __all__ = ["Replayed", "child_specs"]

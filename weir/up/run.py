@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
-from contracts import Store
-from contracts.variants import roles_in
-from serving.client import RetrievalClient
 from weir.answers import print_answer, print_change
+from weir.contracts import Store
+from weir.contracts.variants import roles_in
 from weir.errors import CommandError
 from weir.interact import Asker
+from weir.serving.client import RetrievalClient
 from weir.text import plain, program
 from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory

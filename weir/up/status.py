@@ -10,13 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowCounts
-from contracts.variants import champions_log
-from logs import discover
-from serving.client import Info, RetrievalClient, RetrievalError, by_user
-from serving.monitor.newest import NewestRecalls
-from serving.monitor.results import WindowRecall
 from weir.config import Settings
+from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowCounts
+from weir.contracts.variants import champions_log
+from weir.readers import discover
+from weir.serving.client import Info, RetrievalClient, RetrievalError, by_user
+from weir.serving.monitor.newest import NewestRecalls
+from weir.serving.monitor.results import WindowRecall
 from weir.up.store_news import CommitTotals
 
 __all__ = ["Status", "StatusReader"]

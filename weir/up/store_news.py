@@ -4,9 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from contracts import CommitLog, LogState, Store, WindowLog, WindowManifest
-from logs import Partition
-from pipelines.layout import identify_files
+from weir.contracts import CommitLog, LogState, Store, WindowLog, WindowManifest
+from weir.pipelines.layout import identify_files
+from weir.readers import Partition
 
 __all__ = ["CommitTotals"]
 

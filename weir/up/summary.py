@@ -11,14 +11,14 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from contracts import Store
-from contracts.models import FrozenModel
-from contracts.variants import log_of_version
-from serving.errors import BundleVersionNotLoadedError
-from serving.monitor.newest import mean_recall, recent_cases
-from serving.monitor.results import Freshness, recorded
 from weir.config import Settings
+from weir.contracts import Store
+from weir.contracts.models import FrozenModel
+from weir.contracts.variants import log_of_version
 from weir.interact import Change
+from weir.serving.errors import BundleVersionNotLoadedError
+from weir.serving.monitor.newest import mean_recall, recent_cases
+from weir.serving.monitor.results import Freshness, recorded
 from weir.text import plain
 from weir.up.ports import metrics_url
 from weir.up.status import Status

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from contracts import Key, columns, hash_ids
-from contracts.served_lists import ServedList, joined_list
-from contracts.variants import challenges, variant_of
-from serving.monitor.attribution import Click
+from weir.contracts import Key, columns, hash_ids
+from weir.contracts.served_lists import ServedList, joined_list
+from weir.contracts.variants import challenges, variant_of
+from weir.serving.monitor.attribution import Click
 
 __all__ = ["Observation", "Sides", "UserClicks"]
 
@@ -65,7 +65,7 @@ class UserClicks:
     _lists: dict[str, list[ServedList]] = field(default_factory=dict, init=False)
 
     def show(self, lists: pa.Table) -> None:
-        """Take in the lists of a file (`contracts.served.SERVED_SCHEMA`)."""
+        """Take in the lists of a file (`weir.contracts.served.SERVED_SCHEMA`)."""
         wanted = lists.filter(pc.is_valid(lists[columns.USER_KEY]))
         for row in wanted.to_pylist():
             key = Key(row[columns.USER_KEY])

@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from contracts import CorruptArtefactError, Key, Store, WindowManifest
-from contracts.comparison import MEASURES, Comparison
-from contracts.confidence import Running
-from contracts.variants import roles_in
-from serving.client import Info, RetrievalClient
-from serving.monitor.config import MonitorConfig
-from serving.monitor.recall import Example
-from serving.monitor.variants.clicks import Observation, Sides
-from serving.monitor.variants.counted import CountedUsers
-from serving.monitor.variants.metrics import VariantMetrics
-from serving.monitor.variants.paired import Pair, PairedHits, ask_both
-from serving.problems import Problems
+from weir.contracts import CorruptArtefactError, Key, Store, WindowManifest
+from weir.contracts.comparison import MEASURES, Comparison
+from weir.contracts.confidence import Running
+from weir.contracts.variants import roles_in
+from weir.serving.client import Info, RetrievalClient
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.recall import Example
+from weir.serving.monitor.variants.clicks import Observation, Sides
+from weir.serving.monitor.variants.counted import CountedUsers
+from weir.serving.monitor.variants.metrics import VariantMetrics
+from weir.serving.monitor.variants.paired import Pair, PairedHits, ask_both
+from weir.serving.problems import Problems
 
 __all__ = ["Comparing", "Contest"]
 

@@ -8,8 +8,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from contracts import Key
-from contracts.variants import slot_of
+from weir.contracts import Key
+from weir.contracts.variants import slot_of
 
 __all__ = ["CountedUsers"]
 

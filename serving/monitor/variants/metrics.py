@@ -4,7 +4,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from contracts.comparison import MEASURES, Comparison
+from weir.contracts.comparison import MEASURES, Comparison
 
 __all__ = ["VariantMetrics"]
 

@@ -1,7 +1,7 @@
 """Recall as served of two bundles on the same events, by user: what a user does within a window is one observation.
 
 Events of one user depend on each other; that of different windows may, too, but each observation counts as what it is
-expected to be given all before it, so that the interval holds nevertheless (`contracts.confidence`).
+expected to be given all before it, so that the interval holds nevertheless (`weir.contracts.confidence`).
 """
 
 from collections import Counter
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from serving.client import RetrievalClient, RetrievalError, by_history
-from serving.errors import BundleVersionNotLoadedError
-from serving.monitor.recall import Example
+from weir.serving.client import RetrievalClient, RetrievalError, by_history
+from weir.serving.errors import BundleVersionNotLoadedError
+from weir.serving.monitor.recall import Example
 
 __all__ = ["Pair", "PairedHits", "ask_both"]
 

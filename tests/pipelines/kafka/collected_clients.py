@@ -9,10 +9,10 @@ import gc
 import time
 from pathlib import Path
 
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import TopicClient
-from pipelines.kafka.config import KafkaConfig
 from tests.ports import free_port
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import TopicClient
+from weir.pipelines.kafka.config import KafkaConfig
 
 _ROUNDS = 8
 _TIMEOUT_SECONDS = 0.1

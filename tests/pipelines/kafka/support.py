@@ -6,13 +6,13 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from contracts import LogState, Store
-from pipelines.config import PipelineConfig
-from pipelines.ingest import IngestSummary, ingest
-from pipelines.sources import WINDOWS
 from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
 from tests.pipelines.support import ORIGIN, Event
+from weir.contracts import LogState, Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import IngestSummary, ingest
+from weir.pipelines.sources import WINDOWS
 
 
 def new_topic(broker: Broker, partitions: int = 1, **settings: str) -> str:

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from logs import is_topic
-from pipelines.config import PipelineConfig
-from pipelines.kafka.address import Topic
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.address import Topic
+from weir.readers import is_topic
 
 HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)
 SERVERS = st.tuples(HOSTS, st.integers(0, 65_535)).map(lambda server: f"{server[0]}:{server[1]}")

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from logs import BlockId, Fault, Lines, Reason
-from logs.blocks import Block
-from logs.validate import Validator
-from pipelines.config import PipelineConfig
-from pipelines.kafka.avro import AvroLines
-from pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError
-from pipelines.kafka.registry import registry_of
 from tests.pipelines.kafka.schema_registry import SchemaRegistry, schema_registry
 from tests.ports import free_port
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.avro import AvroLines
+from weir.pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError
+from weir.pipelines.kafka.registry import registry_of
+from weir.readers import BlockId, Fault, Lines, Reason
+from weir.readers.blocks import Block
+from weir.readers.validate import Validator
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 CLICK: dict[str, Any] = {

@@ -4,10 +4,10 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from pipelines.kafka.address import Topic
-from pipelines.kafka.client import TopicClient, client_settings
-from pipelines.kafka.config import KEY_PASSWORD, PASSWORD, KafkaConfig
-from pipelines.kafka.errors import KafkaSettingsError
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import TopicClient, client_settings
+from weir.pipelines.kafka.config import KEY_PASSWORD, PASSWORD, KafkaConfig
+from weir.pipelines.kafka.errors import KafkaSettingsError
 
 TOPIC = Topic(("127.0.0.1:1",), "clicks")
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from logs import LogConfig, discover, read_log
-from pipelines.kafka.copying import CopiedTopic, copy_topic
-from pipelines.kafka.errors import BrokerAwayError, TopicMissingError
 from tests.integration.kafka_broker import Broker
 from tests.pipelines.kafka.support import config, new_topic, values
 from weir.log.v1.interaction_pb2 import Interaction
+from weir.pipelines.kafka.copying import CopiedTopic, copy_topic
+from weir.pipelines.kafka.errors import BrokerAwayError, TopicMissingError
+from weir.readers import LogConfig, discover, read_log
 
 
 def copied(folder: Path) -> dict[str, list[bytes]]:

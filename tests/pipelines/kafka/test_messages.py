@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from logs import Fault, LogColumns, Reason
-from pipelines.config import PipelineConfig
-from pipelines.kafka.messages import line_of_protobuf, to_line
 from weir.log.v1.interaction_pb2 import Interaction
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.messages import line_of_protobuf, to_line
+from weir.readers import Fault, LogColumns, Reason
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 FIELDS = st.fixed_dictionaries(

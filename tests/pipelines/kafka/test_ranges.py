@@ -1,10 +1,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import SourceSpan
-from pipelines.kafka.client import KafkaPartition
-from pipelines.kafka.ranges import plan_ranges
-from pipelines.plan import Seen
+from weir.contracts import SourceSpan
+from weir.pipelines.kafka.client import KafkaPartition
+from weir.pipelines.kafka.ranges import plan_ranges
+from weir.pipelines.plan import Seen
 
 
 def partition(number: int, first: int, size: int) -> KafkaPartition:

@@ -10,15 +10,15 @@ from secrets import token_hex
 import numpy as np
 import pyarrow as pa
 
-from contracts import INTERACTION_SCHEMA, CommitLog, LogState, SourceSpan, Store
-from logs import DeadLetter, Fault, Reason
-from pipelines.bare_commits import append
-from pipelines.config import PipelineConfig
-from pipelines.layout import open_layout
-from pipelines.stream.batch import Batch
-from pipelines.stream.committer import commit_window
-from pipelines.stream.slices import Slice, slices_of
-from tests.logs.files import ORIGIN, Event
+from tests.readers.files import ORIGIN, Event
+from weir.contracts import INTERACTION_SCHEMA, CommitLog, LogState, SourceSpan, Store
+from weir.pipelines.bare_commits import append
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.layout import open_layout
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.committer import commit_window
+from weir.pipelines.stream.slices import Slice, slices_of
+from weir.readers import DeadLetter, Fault, Reason
 
 END_OF_TIME = 10**15
 

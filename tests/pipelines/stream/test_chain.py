@@ -7,12 +7,12 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.transforms.window import TimestampedValue
 
-from contracts import LogState, Store
-from pipelines.stream.batch import Batch
-from pipelines.stream.chain import BatchesToCommits
-from pipelines.stream.slices import slices_of
 from tests.pipelines.stream.simulation import random_log, settings, start
 from tests.pipelines.stream.test_committer import check
+from weir.contracts import LogState, Store
+from weir.pipelines.stream.batch import Batch
+from weir.pipelines.stream.chain import BatchesToCommits
+from weir.pipelines.stream.slices import slices_of
 
 
 def test_what_a_window_brings_is_one_commit(tmp_path: Path) -> None:

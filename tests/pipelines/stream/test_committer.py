@@ -9,18 +9,6 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as trials
 from hypothesis import strategies as st
 
-from contracts import Commit, CommitLog, LogState, Retirement, Store
-from contracts.commit import MOVED
-from contracts.commits import Cursor
-from pipelines.bare_commits import append
-from pipelines.config import PipelineConfig
-from pipelines.lock import only_writer
-from pipelines.sources import MovedStoreError
-from pipelines.stream.committer import UnknownPartitionError, commit_window
-from pipelines.stream.slices import Slice, slices_of
-from pipelines.stream.spans import OutOfOrderError
-from pipelines.transforms import split
-from tests.logs.files import ORIGIN, Event
 from tests.pipelines.stream.simulation import Job, Partition, random_log, settings, start, truth
 from tests.pipelines.support import (
     check_counts,
@@ -30,6 +18,18 @@ from tests.pipelines.support import (
     expected_events,
     stored_events,
 )
+from tests.readers.files import ORIGIN, Event
+from weir.contracts import Commit, CommitLog, LogState, Retirement, Store
+from weir.contracts.commit import MOVED
+from weir.contracts.commits import Cursor
+from weir.pipelines.bare_commits import append
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.lock import only_writer
+from weir.pipelines.sources import MovedStoreError
+from weir.pipelines.stream.committer import UnknownPartitionError, commit_window
+from weir.pipelines.stream.slices import Slice, slices_of
+from weir.pipelines.stream.spans import OutOfOrderError
+from weir.pipelines.transforms import split
 
 
 def check(store: Store, log: list[Partition]) -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from contracts import Store
-from pipelines.stream.config import StreamConfig
-from pipelines.stream.engine import job_name, pipeline_options
+from weir.contracts import Store
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.engine import job_name, pipeline_options
 
 
 def test_flink_is_found_where_the_settings_say() -> None:

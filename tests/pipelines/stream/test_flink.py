@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.stream.flink import FlinkAwayError, FlinkClient, cause
+from weir.pipelines.stream.flink import FlinkAwayError, FlinkClient, cause
 from weir.up.ports import free_port
 
 PYTHON = """\

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from pipelines.stream.flink import Checkpoints, FlinkClient, Job, JobFailure
-from pipelines.stream.flink_metrics import STATES, FlinkMetrics
+from weir.pipelines.stream.flink import Checkpoints, FlinkClient, Job, JobFailure
+from weir.pipelines.stream.flink_metrics import STATES, FlinkMetrics
 
 
 @dataclass

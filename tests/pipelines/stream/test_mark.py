@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.stream.mark import Mark, MarkCoder
+from weir.pipelines.stream.mark import Mark, MarkCoder
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

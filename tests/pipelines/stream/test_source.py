@@ -4,11 +4,11 @@ from apache_beam import coders
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import EventClock
-from pipelines.config import PipelineConfig
-from pipelines.kafka.client import KafkaPartition
-from pipelines.stream.reading import Reading
-from pipelines.stream.source import PartitionSource
+from weir.contracts import EventClock
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka.client import KafkaPartition
+from weir.pipelines.stream.reading import Reading
+from weir.pipelines.stream.source import PartitionSource
 
 CONFIGS = st.sampled_from(
     [

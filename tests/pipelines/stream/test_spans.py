@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import SourceSpan
-from contracts.redaction import LetterFile
-from pipelines.progress import LettersWritten
-from pipelines.stream.slices import Slice, Tile
-from pipelines.stream.spans import Coverage, MissingRowsError, OutOfOrderError, with_letters
+from weir.contracts import SourceSpan
+from weir.contracts.redaction import LetterFile
+from weir.pipelines.progress import LettersWritten
+from weir.pipelines.stream.slices import Slice, Tile
+from weir.pipelines.stream.spans import Coverage, MissingRowsError, OutOfOrderError, with_letters
 
 NOBODY = np.empty(0, np.int64)
 

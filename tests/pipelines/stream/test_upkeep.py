@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import CommitLog, CorruptArtefactError, LogState, Store
-from contracts.verification import verify
-from pipelines.attempts import GRACE_SECONDS, is_marked, mark, new_run
-from pipelines.ingest import ingest
-from pipelines.keeper import HistoryKeeper
-from pipelines.lock import only_writer
-from pipelines.merging import MOST_DELTAS
-from pipelines.stream.upkeep import Upkeep
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.contracts import CommitLog, CorruptArtefactError, LogState, Store
+from weir.contracts.verification import verify
+from weir.pipelines.attempts import GRACE_SECONDS, is_marked, mark, new_run
+from weir.pipelines.ingest import ingest
+from weir.pipelines.keeper import HistoryKeeper
+from weir.pipelines.lock import only_writer
+from weir.pipelines.merging import MOST_DELTAS
+from weir.pipelines.stream.upkeep import Upkeep
 
 RUNS = MOST_DELTAS + 2
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.stream.watermark import UNASKED_SECONDS, Silence, Watermark
+from weir.pipelines.stream.watermark import UNASKED_SECONDS, Silence, Watermark
 
 TIMES = st.integers(0, 10**6)
 READ = st.tuples(st.just("read"), st.none() | TIMES, st.none() | TIMES, TIMES)

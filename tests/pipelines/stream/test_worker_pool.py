@@ -50,7 +50,7 @@ def engine() -> Iterator[tuple[Engine, str]]:
 def pool(log: Path = Path(os.devnull)) -> Iterator[tuple["subprocess.Popen[bytes]", Any]]:
     address = f"127.0.0.1:{free_port()}"
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "pipelines.stream.worker_pool", address], stderr=output)
+        process = subprocess.Popen([sys.executable, "-m", "weir.pipelines.stream.worker_pool", address], stderr=output)
     try:
         with grpc.insecure_channel(address) as channel:
             grpc.channel_ready_future(channel).result(60)
@@ -134,7 +134,7 @@ def test_the_pool_listens_on_loopback_only_and_says_when_its_port_is_taken() -> 
         address = line.split()[3]
         host, _, port = address.rpartition(":")
         assert host.strip("[]").removeprefix("::ffff:") == "127.0.0.1"
-        again = [sys.executable, "-m", "pipelines.stream.worker_pool", f"127.0.0.1:{port}"]
+        again = [sys.executable, "-m", "weir.pipelines.stream.worker_pool", f"127.0.0.1:{port}"]
         done = subprocess.run(again, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode != 0
         assert port in done.stderr

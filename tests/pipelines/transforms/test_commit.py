@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from contracts import (
+from weir.contracts import (
     ITEMS_SCHEMA,
     CommitLog,
     FeatureNames,
@@ -18,17 +18,17 @@ from contracts import (
     WindowLog,
     WindowName,
 )
-from contracts.storage import FileEntry
-from contracts.user_features import UserFeatures
-from logs import Format, Partition
-from pipelines.config import PipelineConfig
-from pipelines.open_rows import OpenRows
-from pipelines.positions import Base, Run
-from pipelines.progress import LettersWritten, PartitionProgress, Progress
-from pipelines.run_commit import Made, Start
-from pipelines.transforms.commit import CommitRun, RunOutcome
-from pipelines.transforms.write import ShardReport
-from sketches import CountMinSketch
+from weir.contracts.storage import FileEntry
+from weir.contracts.user_features import UserFeatures
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.open_rows import OpenRows
+from weir.pipelines.positions import Base, Run
+from weir.pipelines.progress import LettersWritten, PartitionProgress, Progress
+from weir.pipelines.run_commit import Made, Start
+from weir.pipelines.transforms.commit import CommitRun, RunOutcome
+from weir.pipelines.transforms.write import ShardReport
+from weir.readers import Format, Partition
+from weir.sketches import CountMinSketch
 
 CONFIG = PipelineConfig(window_seconds=10)
 FILES = {"a": Partition("a", "a", Format.JSON_LINES, 9)}

@@ -5,9 +5,9 @@ from apache_beam.testing.util import assert_that
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.config import SketchConfig
-from pipelines.transforms.count import CountItemsAndUsers, CountKeys, SketchCoder
-from sketches import CountMinSketch, ExactCounter
+from weir.pipelines.config import SketchConfig
+from weir.pipelines.transforms.count import CountItemsAndUsers, CountKeys, SketchCoder
+from weir.sketches import CountMinSketch, ExactCounter
 
 tables = st.lists(st.lists(st.tuples(st.integers(-50, 50), st.integers(1, 9)), max_size=9), max_size=4)
 

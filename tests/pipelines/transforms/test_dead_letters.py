@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts import CorruptArtefactError, Store, checksum
-from logs import BlockId, DeadLetter, Fault, Letters, Reason
-from pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
-from pipelines.progress import LettersWritten
-from pipelines.transforms.dead_letters import WriteDeadLetters, file_name, read_dead_letters
+from weir.contracts import CorruptArtefactError, Store, checksum
+from weir.pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
+from weir.pipelines.progress import LettersWritten
+from weir.pipelines.transforms.dead_letters import WriteDeadLetters, file_name, read_dead_letters
+from weir.readers import BlockId, DeadLetter, Fault, Letters, Reason
 
 BLOCK = BlockId("eu/[1].jsonl", 4096)
 

@@ -2,11 +2,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import Store
-from pipelines.config import PipelineConfig
-from pipelines.positions import Base, Run
-from pipelines.transforms.deduplicate import Deduplicate, ShardWindow
-from pipelines.transforms.split import Piece
+from weir.contracts import Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.positions import Base, Run
+from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow
+from weir.pipelines.transforms.split import Piece
 
 SCHEMA = pa.schema(
     [

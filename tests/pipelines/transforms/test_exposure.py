@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import PADDING_KEY, ExposureCounts, Store, WindowCounts, WindowName, hash_id
-from contracts.served import SERVED_SCHEMA, new_segment, served_token, write_served
-from pipelines.positions import Base, Run
-from pipelines.transforms import exposure
-from pipelines.transforms.deduplicate import ShardWindow
-from pipelines.transforms.exposure import AttachExposure, passed_over
 from tests.pipelines import support
+from weir.contracts import PADDING_KEY, ExposureCounts, Store, WindowCounts, WindowName, hash_id
+from weir.contracts.served import SERVED_SCHEMA, new_segment, served_token, write_served
+from weir.pipelines.positions import Base, Run
+from weir.pipelines.transforms import exposure
+from weir.pipelines.transforms.deduplicate import ShardWindow
+from weir.pipelines.transforms.exposure import AttachExposure, passed_over
 
 LIMIT = 3
 SECRET = "00112233445566778899aabbccddeeff"  # noqa: S105 - of a test

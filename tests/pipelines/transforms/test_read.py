@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from logs import Chunk, Letters, Partition, Reading, discover
-from pipelines.config import PipelineConfig
-from pipelines.progress import Progress
-from pipelines.transforms.read import ListChunks
 from tests.pipelines import support
 from tests.pipelines.support import Event
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.progress import Progress
+from weir.pipelines.transforms.read import ListChunks
+from weir.readers import Chunk, Letters, Partition, Reading, discover
 
 CONFIG = PipelineConfig(chunk_bytes=100, chunk_rows=2)
 

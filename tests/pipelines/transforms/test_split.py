@@ -6,14 +6,14 @@ from apache_beam.pvalue import TaggedOutput
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import INTERACTION_SCHEMA, SourceSpan, Store, hash_id
-from logs import BlockId, ValidatedBlock
-from pipelines.config import PipelineConfig
-from pipelines.open_rows import OpenRows
-from pipelines.positions import Base, Run
-from pipelines.progress import Progress
-from pipelines.transforms.read import PROGRESS
-from pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Release, Reopen, runs_of
+from weir.contracts import INTERACTION_SCHEMA, SourceSpan, Store, hash_id
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.open_rows import OpenRows
+from weir.pipelines.positions import Base, Run
+from weir.pipelines.progress import Progress
+from weir.pipelines.transforms.read import PROGRESS
+from weir.pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Release, Reopen, runs_of
+from weir.readers import BlockId, ValidatedBlock
 
 CONFIG = PipelineConfig(window_seconds=10, user_shards=3)
 COUNTED = {0: 5, 20_000: 8}

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.access.access import Access
-from serving.access.config import RIGHTS, AuthConfig
-from serving.errors import RequestError
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.access.access import Access
+from weir.serving.access.config import RIGHTS, AuthConfig
+from weir.serving.errors import RequestError
 
 ONE = Issuer()
 MONITOR = "certificate DNS:localhost, IP:127.0.0.1, CN:monitor"

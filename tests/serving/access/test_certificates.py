@@ -12,10 +12,10 @@ import grpc
 import pytest
 from cryptography import x509
 
-from serving.access import files
-from serving.access.certificates import grpc_credentials, http_context, names_of
-from serving.access.config import TlsConfig
 from tests.serving.authority import Authority
+from weir.serving.access import files
+from weir.serving.access.certificates import grpc_credentials, http_context, names_of
+from weir.serving.access.config import TlsConfig
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from serving.access.channel import Channel, Reopened, SentToken, bearer_token
-from serving.access.config import ClientConfig
 from tests.serving.authority import Authority
+from weir.serving.access.channel import Channel, Reopened, SentToken, bearer_token
+from weir.serving.access.config import ClientConfig
 
 
 @pytest.mark.parametrize("text", ["", "two words", "line\nline", "naïve", "Bearer x", "=="])

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from serving.access.config import AuthConfig, ClientConfig, Rule, TlsConfig
-from serving.config import ServingConfig
+from weir.serving.access.config import AuthConfig, ClientConfig, Rule, TlsConfig
+from weir.serving.config import ServingConfig
 
 TRUSTED = {"issuer": "i", "audience": "a"}
 

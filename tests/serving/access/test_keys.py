@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from serving.access import keys
-from serving.access.errors import KeysNotLoadedError
-from serving.access.keys import UrlKeys, keys_of
 from tests.serving.authority import Issuer
+from weir.serving.access import keys
+from weir.serving.access.errors import KeysNotLoadedError
+from weir.serving.access.keys import UrlKeys, keys_of
 
 
 class Published:

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.access import rates
-from serving.access.rates import Rates
+from weir.serving.access import rates
+from weir.serving.access.rates import Rates
 
 
 @given(

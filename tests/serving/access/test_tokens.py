@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.access.access import Access
-from serving.access.config import AuthConfig
-from serving.access.keys import FileKeys, parsed
-from serving.access.tokens import Tokens
-from serving.errors import RequestError
 from tests.serving.authority import AUDIENCE, ISSUER, Issuer
+from weir.serving.access.access import Access
+from weir.serving.access.config import AuthConfig
+from weir.serving.access.keys import FileKeys, parsed
+from weir.serving.access.tokens import Tokens
+from weir.serving.errors import RequestError
 
 ONE = Issuer({"one": "EC", "two": "RSA"})
 

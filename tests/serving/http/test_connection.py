@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from contracts import Store
-from serving.http.connection import Connection
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
+from weir.serving.http.connection import Connection
 
 POST = b"POST /v1/retrieve HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
 GET = b"GET /v1/info HTTP/1.1\r\nHost: 127.0.0.1\r\n"

@@ -18,13 +18,13 @@ from grpc_status import rpc_status
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import Store
-from serving.config import LimitsConfig
 from tests.ports import free_port
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, user_weights, write_bundle
+from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.config import LimitsConfig
 
 LIMITS = LimitsConfig(max_queries=4, max_k=50, max_history_item_ids=5, max_excluded_item_ids=3)
 WORD = {"Content-Type": "application/json"}

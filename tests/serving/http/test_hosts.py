@@ -1,6 +1,6 @@
 import pytest
 
-from serving.http.hosts import is_loopback, is_own_host
+from weir.serving.http.hosts import is_loopback, is_own_host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

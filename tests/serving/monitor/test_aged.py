@@ -5,13 +5,13 @@ import time
 import numpy as np
 import pytest
 
-from contracts import BundleLog, CorruptArtefactError, Store, Withdrawal, hash_id
-from serving.bundle import LoadedBundle
-from serving.loading import load_bundle
-from serving.monitor import aged
-from serving.monitor.aged import Judged, Sampling, judged
 from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
 from tests.serving.users import HISTORY_LENGTH, Event
+from weir.contracts import BundleLog, CorruptArtefactError, Store, Withdrawal, hash_id
+from weir.serving.bundle import LoadedBundle
+from weir.serving.loading import load_bundle
+from weir.serving.monitor import aged
+from weir.serving.monitor.aged import Judged, Sampling, judged
 
 START = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 WINDOWS = 4

@@ -3,10 +3,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import Store
-from serving.monitor.ages import UP_TO, AgeHits, ages_of, by_age, first_rows
 from tests.serving.support import write_window
 from tests.serving.users import Event
+from weir.contracts import Store
+from weir.serving.monitor.ages import UP_TO, AgeHits, ages_of, by_age, first_rows
 
 T = 1_700_000_000_000
 

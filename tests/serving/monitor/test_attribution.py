@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from contracts import hash_id
-from contracts.served import SERVED_SCHEMA, new_segment
-from serving.monitor.attribution import POSITIONS, Attribution
+from weir.contracts import hash_id
+from weir.contracts.served import SERVED_SCHEMA, new_segment
+from weir.serving.monitor.attribution import POSITIONS, Attribution
 
 SECRET = "00112233445566778899aabbccddeeff"  # noqa: S105 - of a test
 

@@ -7,18 +7,18 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, hash_id
-from contracts.comparison import Comparison
-from contracts.served import SERVED_SCHEMA, ServedFile, new_segment, write_served
-from contracts.variants import challenges
-from serving.monitor import clicks
-from serving.monitor.clicks import ClickFollower
-from serving.monitor.config import MonitorConfig
-from serving.monitor.metrics import AttributionMetrics
-from serving.monitor.variants.comparing import Comparing, Contest
-from serving.monitor.variants.metrics import VariantMetrics
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import Store, hash_id
+from weir.contracts.comparison import Comparison
+from weir.contracts.served import SERVED_SCHEMA, ServedFile, new_segment, write_served
+from weir.contracts.variants import challenges
+from weir.serving.monitor import clicks
+from weir.serving.monitor.clicks import ClickFollower
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.metrics import AttributionMetrics
+from weir.serving.monitor.variants.comparing import Comparing, Contest
+from weir.serving.monitor.variants.metrics import VariantMetrics
 
 T = 1_700_000_000_000
 

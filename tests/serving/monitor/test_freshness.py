@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from contracts import CommitLog, EventClock, Store, WindowLog
-from serving.client import Info
-from serving.monitor.freshness import Coverage, seconds_to_servable
 from tests.serving.support import write_window
 from tests.serving.users import Event
+from weir.contracts import CommitLog, EventClock, Store, WindowLog
+from weir.serving.client import Info
+from weir.serving.monitor.freshness import Coverage, seconds_to_servable
 
 T = 1_700_000_000_000
 INFO = Info(

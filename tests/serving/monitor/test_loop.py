@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, EventClock, Store, hash_id
-from contracts.places import MonitorPlace
-from serving.client import RetrievalClient
-from serving.monitor.config import MonitorConfig
-from serving.monitor.loop import Monitor
-from serving.monitor.metrics import MonitorMetrics
-from serving.monitor.results import WindowRecall, recorded, save
 from tests.contracts.panes import retire_before
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, user_weights, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import BundleLog, EventClock, Store, hash_id
+from weir.contracts.places import MonitorPlace
+from weir.serving.client import RetrievalClient
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.loop import Monitor
+from weir.serving.monitor.metrics import MonitorMetrics
+from weir.serving.monitor.results import WindowRecall, recorded, save
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 K = (2, 5, 20)
@@ -330,7 +330,7 @@ def test_requests_keep_to_the_servers_cost(store: Store, catalogue: Catalogue) -
 def test_a_restart_reads_only_the_windows_since_its_stored_popularity(
     store: Store, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.monitor.loop._WINDOWS_BETWEEN_SAVES", 2)
+    monkeypatch.setattr("weir.serving.monitor.loop._WINDOWS_BETWEEN_SAVES", 2)
     write_bundle(store, "v1", catalogue)
     for sequence in range(3):
         write_window(store, sequence, events(catalogue, sequence))

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CorruptArtefactError, Store, WindowManifest
-from serving.monitor.newest import NewestRecalls, mean_recall
-from serving.monitor.results import save
 from tests.serving.support import write_window
 from tests.weir.up.damage import recall
+from weir.contracts import CorruptArtefactError, Store, WindowManifest
+from weir.serving.monitor.newest import NewestRecalls, mean_recall
+from weir.serving.monitor.results import save
 
 
 def test_recalls_are_means_over_events_of_the_newest_windows() -> None:

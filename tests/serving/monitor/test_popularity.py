@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-import sketches
-from contracts import Store, WindowLog, WindowManifest, hash_id
-from serving.monitor.popularity import Popularity
 from tests.serving.support import HOUR_MS, write_window
 from tests.serving.users import Event
+from weir import sketches
+from weir.contracts import Store, WindowLog, WindowManifest, hash_id
+from weir.serving.monitor.popularity import Popularity
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 

@@ -2,11 +2,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import Store, WindowLog, hash_id
-from serving.client import Hits
-from serving.monitor.recall import Tally, index_recall, sample
 from tests.serving.support import write_window
 from tests.serving.users import Event
+from weir.contracts import Store, WindowLog, hash_id
+from weir.serving.client import Hits
+from weir.serving.monitor.recall import Tally, index_recall, sample
 
 T = 1_700_000_000_000
 

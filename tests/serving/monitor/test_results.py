@@ -1,8 +1,8 @@
 import pytest
 
-from contracts import CorruptArtefactError, Store
-from serving.monitor.results import Examples, WindowRecall, load, recorded, save
 from tests.serving.support import write_window
+from weir.contracts import CorruptArtefactError, Store
+from weir.serving.monitor.results import Examples, WindowRecall, load, recorded, save
 
 
 def result(sequence: int, window: str) -> WindowRecall:

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Store, hash_id
-from contracts.served import segment_of
-from serving.bundle import LoadedBundle
-from serving.loading import load_bundle
-from serving.metrics import RequestMetrics, ServedMetrics
-from serving.native.answering import Answering
-from serving.native.columns import F32, I64, Kind, PlainBatch
-from serving.native.plain import PlainRetriever
-from serving.retriever import Retriever
-from serving.served.config import ServedConfig
-from serving.served.lists import ServedLists
 from tests.serving.support import Catalogue, histories_of, poisonous_tower, write_bundle, write_window
+from weir.contracts import BundleLog, Store, hash_id
+from weir.contracts.served import segment_of
+from weir.serving.bundle import LoadedBundle
+from weir.serving.loading import load_bundle
+from weir.serving.metrics import RequestMetrics, ServedMetrics
+from weir.serving.native.answering import Answering
+from weir.serving.native.columns import F32, I64, Kind, PlainBatch
+from weir.serving.native.plain import PlainRetriever
+from weir.serving.retriever import Retriever
+from weir.serving.served.config import ServedConfig
+from weir.serving.served.lists import ServedLists
 
 PACKAGE = pytest.importorskip("weir_front", reason="needs the compiled front: make native, which needs Rust")
 

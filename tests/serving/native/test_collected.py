@@ -4,8 +4,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from serving.metrics import SECONDS, RequestMetrics, RpcMetrics
-from serving.native.collected import shown_together
+from weir.serving.metrics import SECONDS, RequestMetrics, RpcMetrics
+from weir.serving.native.collected import shown_together
 
 METHOD = {
     "grpc_type": "unary",

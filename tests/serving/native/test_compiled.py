@@ -1,12 +1,12 @@
-"""What is compiled of reading histories: the oracle is `contracts.item_rows`."""
+"""What is compiled of reading histories: the oracle is `weir.contracts.item_rows`."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import IndexRows, ItemKeys
-from contracts.item_rows import FIRST_ITEM_ROW, ItemRows, tower_rows
+from weir.contracts import IndexRows, ItemKeys
+from weir.contracts.item_rows import FIRST_ITEM_ROW, ItemRows, tower_rows
 
 PACKAGE = pytest.importorskip("weir_front", reason="needs the compiled front: make native, which needs Rust")
 

@@ -5,9 +5,9 @@ import sys
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from serving.config import ServingConfig
-from serving.server import Server
+from weir.contracts import Store
+from weir.serving.config import ServingConfig
+from weir.serving.server import Server
 
 
 def test_without_its_package_the_remedy_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

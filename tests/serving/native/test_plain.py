@@ -1,4 +1,4 @@
-"""On columns as by queries: the oracle is what `serving.retriever` answers to the same queries one by one."""
+"""On columns as by queries: the oracle is what `weir.serving.retriever` answers to the same queries one by one."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -8,16 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleLog, ItemKeys, Store, hash_id
-from serving.bundle import LoadedBundle
-from serving.loading import load_bundle
-from serving.native.columns import Found, Kind, Wanted, queries_of
-from serving.native.plain import PlainRetriever
-from serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Source, Task
-from serving.retriever import Retriever
 from tests.serving.rescorers import bilinear, form, with_scorer
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import BundleLog, ItemKeys, Store, hash_id
+from weir.serving.bundle import LoadedBundle
+from weir.serving.loading import load_bundle
+from weir.serving.native.columns import Found, Kind, Wanted, queries_of
+from weir.serving.native.plain import PlainRetriever
+from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Source, Task
+from weir.serving.retriever import Retriever
 
 PACKAGE = pytest.importorskip("weir_front", reason="needs the compiled front: make native, which needs Rust")
 T = 1_700_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.processes.arrays import MappedArrays, Package, SharedArrays, StoredFile
+from weir.serving.processes.arrays import MappedArrays, Package, SharedArrays, StoredFile
 
 LARGE = 20_000
 """Numbers of 8 bytes that get a file of their own."""

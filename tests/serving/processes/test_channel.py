@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from serving.processes.arrays import MappedArrays, SharedArrays
-from serving.processes.channel import Channel, Message, close_all
+from weir.serving.processes.arrays import MappedArrays, SharedArrays
+from weir.serving.processes.channel import Channel, Message, close_all
 
 
 def test_what_one_end_says_the_other_hears_in_order() -> None:

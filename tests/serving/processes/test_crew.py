@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from contracts import BundleLog, Store
-from serving.bundle import LoadedBundle
-from serving.loading import load_bundle
-from serving.processes.arrays import MappedArrays
-from serving.processes.channel import Channel, Message, close_all
-from serving.processes.crew import Crew, Seat
-from serving.processes.version import Models
 from tests.serving.support import Catalogue, mean_tower, write_bundle
+from weir.contracts import BundleLog, Store
+from weir.serving.bundle import LoadedBundle
+from weir.serving.loading import load_bundle
+from weir.serving.processes.arrays import MappedArrays
+from weir.serving.processes.channel import Channel, Message, close_all
+from weir.serving.processes.crew import Crew, Seat
+from weir.serving.processes.version import Models
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 from prometheus_client import Counter
 
-from serving.processes.link import ParentLink, ProcessLink, Start
+from weir.serving.processes.link import ParentLink, ProcessLink, Start
 
 
 @pytest.fixture(autouse=True)

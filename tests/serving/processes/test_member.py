@@ -6,15 +6,15 @@ from multiprocessing import Pipe
 
 import pytest
 
-from contracts import BundleLog, Store
-from serving.bundle import LoadedBundle
-from serving.loading import load_bundle
-from serving.processes.channel import Channel
-from serving.processes.crew import Crew, Seat
-from serving.processes.link import ParentLink
-from serving.processes.member import Member
-from serving.processes.version import Models
 from tests.serving.support import Catalogue, mean_tower, write_bundle
+from weir.contracts import BundleLog, Store
+from weir.serving.bundle import LoadedBundle
+from weir.serving.loading import load_bundle
+from weir.serving.processes.channel import Channel
+from weir.serving.processes.crew import Crew, Seat
+from weir.serving.processes.link import ParentLink
+from weir.serving.processes.member import Member
+from weir.serving.processes.version import Models
 
 
 def running(crew: Crew, until: Callable[[Member], bool]) -> tuple[Member, threading.Thread]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from serving.processes.link import ProcessLink
-from serving.processes.merged import ServerCollector, merged
+from weir.serving.processes.link import ProcessLink
+from weir.serving.processes.merged import ServerCollector, merged
 
 
 class Process:

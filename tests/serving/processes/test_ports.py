@@ -2,9 +2,9 @@ import socket
 
 import pytest
 
-from serving.config import ServingConfig
-from serving.processes.ports import reserved
 from tests.ports import free_port
+from weir.serving.config import ServingConfig
+from weir.serving.processes.ports import reserved
 
 
 def listening(port: int, *, shared: bool) -> socket.socket:

@@ -4,15 +4,15 @@ import faiss
 import numpy as np
 import pytest
 
-from contracts import BundleFile, BundleLog, Store
-from contracts.texts import Texts
-from serving.bundle import LoadedBundle
-from serving.index import AnnIndex
-from serving.loading import load_bundle
-from serving.processes.arrays import MappedArrays, SharedArrays
-from serving.processes.version import Models, SharedVersion
 from tests.serving.deltas import KINDS, QUERIES, assert_same, base, changed, dense, drawn, write_delta
 from tests.serving.support import Catalogue, mean_tower, user_weights, write_bundle
+from weir.contracts import BundleFile, BundleLog, Store
+from weir.contracts.texts import Texts
+from weir.serving.bundle import LoadedBundle
+from weir.serving.index import AnnIndex
+from weir.serving.loading import load_bundle
+from weir.serving.processes.arrays import MappedArrays, SharedArrays
+from weir.serving.processes.version import Models, SharedVersion
 
 
 def opened(bundle: LoadedBundle, arrays: SharedArrays, reader: MappedArrays) -> tuple[LoadedBundle, LoadedBundle]:
@@ -55,7 +55,7 @@ def test_it_follows_a_chain_of_deltas(store: Store, kind: str) -> None:
 
 
 def test_what_deltas_do_not_change_is_the_same_object_in_all_versions(store: Store) -> None:
-    """`contracts.layers` and the catalogue tell by it that two versions share a base."""
+    """`weir.contracts.layers` and the catalogue tell by it that two versions share a base."""
     catalogue = Catalogue.random(items=10_000)
     manifest = write_bundle(store, "v0", catalogue)
     arrays, reader = SharedArrays(), MappedArrays()

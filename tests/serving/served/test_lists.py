@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Key
-from contracts.served import SERVED_SCHEMA, segment_of
-from serving.metrics import ServedMetrics
-from serving.queries import ByEmbedding, ByUser, Hits, Query
-from serving.served.config import ServedConfig
-from serving.served.lists import ServedLists
+from weir.contracts import Key
+from weir.contracts.served import SERVED_SCHEMA, segment_of
+from weir.serving.metrics import ServedMetrics
+from weir.serving.queries import ByEmbedding, ByUser, Hits, Query
+from weir.serving.served.config import ServedConfig
+from weir.serving.served.lists import ServedLists
 
 VECTOR = np.zeros(2, np.float32)
 ANN, NOBODY = Query(ByUser(Key(-5)), 3), Query(ByEmbedding(VECTOR), 3)

@@ -6,13 +6,13 @@ import time
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from contracts.served import new_segment, read_segment, segment_of, served_files, write_served
-from serving.metrics import ServedMetrics
-from serving.served.config import ServedConfig
-from serving.served.lists import ServedLists
-from serving.served.writer import ServedWriter
 from tests.serving.served.test_lists import NOBODY, hits
+from weir.contracts import Store
+from weir.contracts.served import new_segment, read_segment, segment_of, served_files, write_served
+from weir.serving.metrics import ServedMetrics
+from weir.serving.served.config import ServedConfig
+from weir.serving.served.lists import ServedLists
+from weir.serving.served.writer import ServedWriter
 
 
 class Writing:

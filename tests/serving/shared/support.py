@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, UserKeys
-from serving.histories import FollowedHistories
-from serving.known_users import Histories
-from serving.metrics import HistoryMetrics
-from serving.shared.config import FollowerConfig
-from serving.shared.follower import Follower
-from serving.shared.metrics import FollowerMetrics
-from serving.shared.reader import SharedHistories
+from weir.contracts import Store, UserKeys
+from weir.serving.histories import FollowedHistories
+from weir.serving.known_users import Histories
+from weir.serving.metrics import HistoryMetrics
+from weir.serving.shared.config import FollowerConfig
+from weir.serving.shared.follower import Follower
+from weir.serving.shared.metrics import FollowerMetrics
+from weir.serving.shared.reader import SharedHistories
 
 
 def follower(store: Store, url: str, **settings: Any) -> Follower:

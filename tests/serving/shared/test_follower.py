@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import redis
 
-from contracts import LogState, Store, UserKeys, WindowLog, hash_id
-from pipelines.config import PipelineConfig
-from pipelines.forgotten import Forgotten
-from pipelines.redaction import forget_users
-from serving.shared.database import LEASE, POSITION, Position, keys_of, strangers
-from serving.shared.follower import Follower, FollowerLostError
 from tests.serving.shared.redis_server import RedisServer
 from tests.serving.shared.support import follower, loads, mapped, reader, said
 from tests.serving.support import write_window
 from tests.serving.users import Event, users_of, write_file
+from weir.contracts import LogState, Store, UserKeys, WindowLog, hash_id
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.redaction import forget_users
+from weir.serving.shared.database import LEASE, POSITION, Position, keys_of, strangers
+from weir.serving.shared.follower import Follower, FollowerLostError
 
 T = 1_700_000_000_000
 USERS = [hash_id(f"user-{n}") for n in range(14)]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store, UserError, hash_id
-from serving.shared.database import POSITION, connect, place_of
 from tests.serving.shared.redis_server import RedisServer
 from tests.serving.shared.support import follower, mapped, reader, said, sample
 from tests.serving.support import write_window
 from tests.serving.users import Event
+from weir.contracts import Store, UserError, hash_id
+from weir.serving.shared.database import POSITION, connect, place_of
 
 T = 1_700_000_000_000
 ANN, EVE = hash_id("ann"), hash_id("eve")

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from contracts import Store, UserFile, UserKeys, UserTable
-from serving.shared.rows import decode, encode
 from tests.contracts.test_user_file import EXAMPLE, LENGTH, PEOPLE
 from tests.contracts.user_rows import Plain, write_rows
+from weir.contracts import Store, UserFile, UserKeys, UserTable
+from weir.serving.shared.rows import decode, encode
 
 
 def values_of(folder: Path, plain: Plain) -> tuple[UserKeys, list[bytes]]:

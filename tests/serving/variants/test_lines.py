@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from contracts.variants import CHAMPION, MAIN, VariantError, crown, line_of, log_of, version_of
-from serving.client import by_user
-from serving.config import ServingConfig
-from serving.in_place import DeltaPolicy
-from serving.memory import Memory
-from serving.server import serve
-from serving.variants.lines import Lines, bundles_of, check_roles
-from serving.watcher import BundleWatcher
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
+from weir.contracts.variants import CHAMPION, MAIN, VariantError, crown, line_of, log_of, version_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.client import by_user
+from weir.serving.config import ServingConfig
+from weir.serving.in_place import DeltaPolicy
+from weir.serving.memory import Memory
+from weir.serving.server import serve
+from weir.serving.variants.lines import Lines, bundles_of, check_roles
+from weir.serving.watcher import BundleWatcher
 
 
 def write(store: Store, catalogue: Catalogue, variant: str, version: str = "v1") -> str:

@@ -1,10 +1,10 @@
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Store
-from contracts.variants import Roles
-from serving.loading import load_bundle
-from serving.variants.metrics import LineMetrics
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, Store
+from weir.contracts.variants import Roles
+from weir.serving.loading import load_bundle
+from weir.serving.variants.metrics import LineMetrics
 
 
 def test_only_what_answers_now_is_shown(store: Store, catalogue: Catalogue) -> None:

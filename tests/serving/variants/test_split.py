@@ -4,14 +4,14 @@ from itertools import pairwise
 
 import pytest
 
-from contracts import BundleLog, Store, hash_id
-from contracts.variants import challenges, line_of, log_of
-from serving.bundle import LoadedBundle
-from serving.client import by_embedding, by_history, by_item, by_user
-from serving.loading import load_bundle
-from serving.variants.split import chosen, only
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import BundleLog, Store, hash_id
+from weir.contracts.variants import challenges, line_of, log_of
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.bundle import LoadedBundle
+from weir.serving.client import by_embedding, by_history, by_item, by_user
+from weir.serving.loading import load_bundle
+from weir.serving.variants.split import chosen, only
 
 SHARE = 0.5
 USERS = [f"user-{number}" for number in range(40)]

@@ -11,19 +11,19 @@ from unittest.mock import patch
 
 import torch
 
-from contracts import BundleManifest, Store, WindowLog
 from tests.trainer.export.held import HeldKeeper, export_or_none
 from tests.trainer.export.test_touched import HOUR, a_stream, facts
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES
-from trainer.config import TrainerConfig
-from trainer.export import content, export_bundle, keeper
-from trainer.export.cases import RecentCases
-from trainer.export.keeper import Keeper
-from trainer.ranks.workers import Workers
-from trainer.state.assigner import Assigner
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleManifest, Store, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import content, export_bundle, keeper
+from weir.trainer.export.cases import RecentCases
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.assigner import Assigner
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
 
 CONFIG = TrainerConfig(
     device="cpu", publish_bound=0.05, item_ttl_seconds=4 * HOUR / 1000, bundles_kept=99, bundle_chain=5

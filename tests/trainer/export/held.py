@@ -3,14 +3,14 @@
 import threading
 from dataclasses import dataclass, field
 
-from contracts import BundleLog, BundleManifest, Store
-from trainer.export import export_bundle
-from trainer.export.cases import RecentCases
-from trainer.export.content import Content
-from trainer.export.draft import Complete, Delta
-from trainer.export.errors import AwaitedError
-from trainer.export.keeper import Keeper
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleLog, BundleManifest, Store
+from weir.trainer.export import export_bundle
+from weir.trainer.export.cases import RecentCases
+from weir.trainer.export.content import Content
+from weir.trainer.export.draft import Complete, Delta
+from weir.trainer.export.errors import AwaitedError
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["HeldKeeper", "export_or_none"]
 

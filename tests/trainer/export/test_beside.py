@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 import pytest
 
-from trainer.export.beside import beside, none_left
+from weir.trainer.export.beside import beside, none_left
 
 
 def vectors() -> "np.ndarray[tuple[int, int], np.dtype[np.float32]]":

@@ -9,7 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from contracts import (
+from tests.trainer.step.test_training import configured
+from tests.trainer.support import absorbed, batches_of, collapse
+from tests.trainer.windows import WindowWriter, synthetic
+from weir.contracts import (
     BUNDLE_ITEMS_SCHEMA,
     BundleFile,
     BundleLog,
@@ -19,21 +22,18 @@ from contracts import (
     Store,
     hash_id,
 )
-from serving.loading import load_bundle
-from tests.trainer.step.test_training import configured
-from tests.trainer.support import absorbed, batches_of, collapse
-from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import Content, ExportError, export_bundle
-from trainer.export.compaction import compact
-from trainer.export.keeper import Keeper
-from trainer.export.kept import Kept
-from trainer.export.scorer import scorer_to_onnx
-from trainer.export.servable import Servable
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
-from trainer.train import train
+from weir.serving.loading import load_bundle
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import Content, ExportError, export_bundle
+from weir.trainer.export.compaction import compact
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.kept import Kept
+from weir.trainer.export.scorer import scorer_to_onnx
+from weir.trainer.export.servable import Servable
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
+from weir.trainer.train import train
 
 
 @pytest.fixture

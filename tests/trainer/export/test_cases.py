@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from contracts import Store, WindowLog
 from tests.trainer.support import drawn
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export.cases import Cases, RecentCases
-from trainer.step.positives import read_positives
+from weir.contracts import Store, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.cases import Cases, RecentCases
+from weir.trainer.step.positives import read_positives
 
 
 def noted(store: Store, config: TrainerConfig, last: int) -> RecentCases:

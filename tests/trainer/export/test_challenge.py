@@ -5,14 +5,14 @@ import logging
 import numpy as np
 import pytest
 
-from contracts import Pin, Store
-from contracts.comparison import Comparison
-from contracts.confidence import Running
-from contracts.variants import CHAMPION, MAIN, Champion, crown, log_of, version_of
 from tests.contracts.test_bundle import write
-from trainer.config import TrainerConfig
-from trainer.export.challenge import Challenge
-from trainer.export.gate import PairedGate
+from weir.contracts import Pin, Store
+from weir.contracts.comparison import Comparison
+from weir.contracts.confidence import Running
+from weir.contracts.variants import CHAMPION, MAIN, Champion, crown, log_of, version_of
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.challenge import Challenge
+from weir.trainer.export.gate import PairedGate
 
 CONFIG = TrainerConfig(promote_by="recall")
 

@@ -2,8 +2,8 @@ import faiss
 import numpy as np
 import pytest
 
-from trainer.export.clusters import Assigned, Clusters, family
-from trainer.export.index import empty_index
+from weir.trainer.export.clusters import Assigned, Clusters, family
+from weir.trainer.export.index import empty_index
 
 D = 32
 

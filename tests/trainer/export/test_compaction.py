@@ -13,21 +13,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, ItemKeys, Store
-from contracts.texts import Texts
-from contracts.verification import verify
-from serving.bundle import LoadedBundle
-from serving.loading import load_bundle
 from tests.trainer.export.test_deltas import assert_published, replace_item, set_item, turn, with_settings
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import compaction, export_bundle
-from trainer.export.compaction import Compaction, compact
-from trainer.export.keeper import Keeper
-from trainer.export.kept import Kept
-from trainer.export.servable import Servable
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, ItemKeys, Store
+from weir.contracts.texts import Texts
+from weir.contracts.verification import verify
+from weir.serving.bundle import LoadedBundle
+from weir.serving.loading import load_bundle
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import compaction, export_bundle
+from weir.trainer.export.compaction import Compaction, compact
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.kept import Kept
+from weir.trainer.export.servable import Servable
+from weir.trainer.state.trainer_state import TrainerState
 
 CHANGES = st.lists(st.sampled_from(["turn", "leave", "replace", "come"]), min_size=1, max_size=4)
 

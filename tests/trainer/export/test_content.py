@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import Store
 from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.config import EARLIER, TrainerConfig
-from trainer.export import content
-from trainer.export.content import Content
-from trainer.items.rows import Reader, TableRows
-from trainer.state import item_writer
-from trainer.state.trainer_state import TrainerState
-from trainer.towers import project
+from weir.contracts import Store
+from weir.trainer.config import EARLIER, TrainerConfig
+from weir.trainer.export import content
+from weir.trainer.export.content import Content
+from weir.trainer.items.rows import Reader, TableRows
+from weir.trainer.state import item_writer
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.towers import project
 
 
 @pytest.fixture

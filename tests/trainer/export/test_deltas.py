@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import PADDING_KEY, BundleLog, BundleManifest, ItemKeys, Store
-from contracts.verification import verify
-from serving.loading import load_bundle
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import Content, export_bundle
-from trainer.export.keeper import Keeper
-from trainer.export.servable import Servable
-from trainer.items.rows import TableRows
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import PADDING_KEY, BundleLog, BundleManifest, ItemKeys, Store
+from weir.contracts.verification import verify
+from weir.serving.loading import load_bundle
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import Content, export_bundle
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.servable import Servable
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 
 def with_settings(state: TrainerState, **settings: Any) -> None:

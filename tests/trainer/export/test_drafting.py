@@ -3,10 +3,10 @@ from functools import partial
 
 import numpy as np
 
-from trainer.export.clusters import Assigned, Clusters
-from trainer.export.draft import Placed
-from trainer.export.drafting import calls_for_repair, placed_in, repaired_in
-from trainer.export.index import empty_index
+from weir.trainer.export.clusters import Assigned, Clusters
+from weir.trainer.export.draft import Placed
+from weir.trainer.export.drafting import calls_for_repair, placed_in, repaired_in
+from weir.trainer.export.index import empty_index
 
 D = 16
 DRAW = np.random.default_rng(5)

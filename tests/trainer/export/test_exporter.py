@@ -4,18 +4,18 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, BundleManifest, Pin, Store, WindowLog
 from tests.trainer.export.held import HeldKeeper
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export.bundle import export_bundle
-from trainer.export.exporter import Exporter
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.metrics import TrainerMetrics
-from trainer.train import train
+from weir.contracts import BundleLog, BundleManifest, Pin, Store, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.bundle import export_bundle
+from weir.trainer.export.exporter import Exporter
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.train import train
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_exports_wait_while_more_windows_do_and_get_a_third_of_the_time(
         now += 2
         return export_bundle(*arguments)
 
-    monkeypatch.setattr("trainer.export.exporter.export_bundle", taking_two_seconds)
+    monkeypatch.setattr("weir.trainer.export.exporter.export_bundle", taking_two_seconds)
     seen = []
     for sequence, moment in enumerate((100.0, 105.0, 107.0, 108.0, 110.0, 112.0, 112.5)):
         now = moment

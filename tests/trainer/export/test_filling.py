@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.layers import Layers
-from trainer.export.filling import filled
-from trainer.export.index import empty_index
+from weir.contracts.layers import Layers
+from weir.trainer.export.filling import filled
+from weir.trainer.export.index import empty_index
 
 WIDTH = 16
 
@@ -40,7 +40,7 @@ def test_it_is_the_index_that_faiss_fills_bit_for_bit(kind: str, seed: int, coun
     lists = draw.choice(sorted(chosen), len(rows)).astype(np.int32)
     wanted = faiss.serialize_index(added(empty, rows, lists, vectors)).tobytes()
     for base in (vectors, Layers.of(vectors)):
-        with patch("trainer.export.filling._BLOCK", 7):
+        with patch("weir.trainer.export.filling._BLOCK", 7):
             assert faiss.serialize_index(filled(empty, rows, lists, base)).tobytes() == wanted
     assert empty.ntotal == 0
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from contracts import IndexFit
-from trainer.export.fit import is_outgrown, is_unfit, may_repair
+from weir.contracts import IndexFit
+from weir.trainer.export.fit import is_outgrown, is_unfit, may_repair
 
 
 def fit(**changes: Any) -> IndexFit:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.comparison import Comparison
-from contracts.confidence import Running
-from trainer.config import TrainerConfig
-from trainer.export.gate import Evidence, PairedGate
+from weir.contracts.comparison import Comparison
+from weir.contracts.confidence import Running
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.gate import Evidence, PairedGate
 
 GATE = PairedGate(cutoff=20, tolerance=0.5)
 

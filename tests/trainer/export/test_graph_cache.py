@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
-from trainer.config import TowerConfig
-from trainer.export import graph_cache
-from trainer.export import tower as traced
+from weir.contracts import Store
+from weir.trainer.config import TowerConfig
+from weir.trainer.export import graph_cache
+from weir.trainer.export import tower as traced
 
 CONFIG = TowerConfig(kind="mean_pooling", dimension=6, history_length=4)
 GRAPH = b"a graph"
@@ -90,9 +90,9 @@ def test_another_process_does_not_trace_again(monkeypatch: pytest.MonkeyPatch) -
     own = traced.trace_tower(CONFIG)
     script = f"""if True:
         import sys
-        from trainer.config import TowerConfig
-        from trainer.export.tower import tower_to_onnx, trace_tower
-        from trainer.towers import build_tower
+        from weir.trainer.config import TowerConfig
+        from weir.trainer.export.tower import tower_to_onnx, trace_tower
+        from weir.trainer.towers import build_tower
         config = TowerConfig.model_validate_json({CONFIG.model_dump_json()!r})
         sys.stdout.buffer.write(trace_tower(config))
         tower_to_onnx(build_tower(config, 3), config)

@@ -4,7 +4,7 @@ import faiss
 import numpy as np
 import pytest
 
-from trainer.export.index import check_index, empty_index, factory, info_of, least_items, write_index
+from weir.trainer.export.index import check_index, empty_index, factory, info_of, least_items, write_index
 
 
 def vectors(n: int, d: int = 16) -> np.ndarray:

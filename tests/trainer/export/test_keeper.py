@@ -8,21 +8,21 @@ import faiss
 import numpy as np
 import pytest
 
-from contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest, ItemKeys, Store
-from contracts.bundle_rows import BundleRows
-from contracts.item_rows import ItemRows
-from contracts.layers import Layers
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.index import empty_index
-from trainer.export.keeper import Keeper
-from trainer.export.servable import Servable
-from trainer.export.training import Training
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest, ItemKeys, Store
+from weir.contracts.bundle_rows import BundleRows
+from weir.contracts.item_rows import ItemRows
+from weir.contracts.layers import Layers
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.index import empty_index
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.servable import Servable
+from weir.trainer.export.training import Training
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 
 @pytest.fixture

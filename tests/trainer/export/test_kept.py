@@ -2,9 +2,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.layers import Layers
-from trainer.export.clusters import Assigned
-from trainer.export.kept import ByRow, have_moved
+from weir.contracts.layers import Layers
+from weir.trainer.export.clusters import Assigned
+from weir.trainer.export.kept import ByRow, have_moved
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.01, 0.2]))

@@ -6,19 +6,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from contracts import BundleLog, BundleManifest, Store, WindowLog
-from contracts.verification import verify
 from tests.trainer.export.held import HeldKeeper, export_or_none
 from tests.trainer.export.test_deltas import assert_published
 from tests.trainer.export.test_touched import WINDOWS, a_stream, expiring, facts, learn, reopened
 from tests.trainer.windows import FEATURES
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle, keeper
-from trainer.export.cases import RecentCases
-from trainer.export.errors import AwaitedError
-from trainer.export.keeper import Keeper
-from trainer.export.making import Making
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleLog, BundleManifest, Store, WindowLog
+from weir.contracts.verification import verify
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle, keeper
+from weir.trainer.export.cases import RecentCases
+from weir.trainer.export.errors import AwaitedError
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.making import Making
+from weir.trainer.state.trainer_state import TrainerState
 
 
 @pytest.fixture

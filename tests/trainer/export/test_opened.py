@@ -1,11 +1,11 @@
 import pytest
 
-from contracts import BundleLog, Store
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.opened import OpenBundles
+from weir.contracts import BundleLog, Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.opened import OpenBundles
 
 
 @pytest.fixture

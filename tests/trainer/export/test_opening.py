@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts import BundleFile, BundleLog, Store
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.opening import Opening
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import BundleFile, BundleLog, Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.opening import Opening
+from weir.trainer.state.trainer_state import TrainerState
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def test_without_a_bundle_there_is_nothing_to_open(store: Store) -> None:
 
 ENDS = """
 import sys, time
-from contracts import BundleLog, Store
-from trainer.export.opening import Opening
-from trainer.export.servable import Servable
+from weir.contracts import BundleLog, Store
+from weir.trainer.export.opening import Opening
+from weir.trainer.export.servable import Servable
 opened = Servable.open
 def late(*given):
     try:

@@ -6,16 +6,16 @@ import shutil
 import numpy as np
 import pytest
 
-from contracts import BundleLog, Store, WindowLog
 from tests.trainer.support import collapse
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export.content import Content
-from trainer.export.trial import Trial
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.train import train
+from weir.contracts import BundleLog, Store, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.content import Content
+from weir.trainer.export.trial import Trial
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.train import train
 
 
 def settings(config: TrainerConfig) -> TrainerConfig:

@@ -4,12 +4,12 @@ import onnxruntime
 import pytest
 import torch
 
-from trainer.export.errors import ExportError
-from trainer.export.graph import OPSET
-from trainer.export.scorer import scorer_to_onnx
-from trainer.rescoring_config import RescoringConfig
-from trainer.tower_config import TowerConfig
-from trainer.towers.mixture import MixtureOfLogits, build_scorer
+from weir.trainer.export.errors import ExportError
+from weir.trainer.export.graph import OPSET
+from weir.trainer.export.scorer import scorer_to_onnx
+from weir.trainer.rescoring_config import RescoringConfig
+from weir.trainer.tower_config import TowerConfig
+from weir.trainer.towers.mixture import MixtureOfLogits, build_scorer
 
 CONFIGS = [
     RescoringConfig(kind="mixture_of_logits"),

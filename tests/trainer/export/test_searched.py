@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import ItemKeys
-from contracts.bundle_delta import BundleDelta
-from contracts.index_delta import apply_delta, with_row_ids
-from contracts.layers import Layers
-from serving.index import on_device
-from trainer.export.index import empty_index
-from trainer.export.searched import ListSearch, Searched, searched, searched_in
+from weir.contracts import ItemKeys
+from weir.contracts.bundle_delta import BundleDelta
+from weir.contracts.index_delta import apply_delta, with_row_ids
+from weir.contracts.layers import Layers
+from weir.serving.index import on_device
+from weir.trainer.export.index import empty_index
+from weir.trainer.export.searched import ListSearch, Searched, searched, searched_in
 
 WIDTH = 6
 

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import BundleFile, BundleLog, CorruptArtefactError, IndexRows, Store, WindowLog
-from serving.loading import load_bundle
 from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle, servable
-from trainer.export.cases import Cases
-from trainer.export.servable import Servable
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import read_positives
-from trainer.step.step import train_step
-from trainer.users.lines import UserLines
+from weir.contracts import BundleFile, BundleLog, CorruptArtefactError, IndexRows, Store, WindowLog
+from weir.serving.loading import load_bundle
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle, servable
+from weir.trainer.export.cases import Cases
+from weir.trainer.export.servable import Servable
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.positives import read_positives
+from weir.trainer.step.step import train_step
+from weir.trainer.users.lines import UserLines
 
 
 @pytest.fixture

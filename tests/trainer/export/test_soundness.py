@@ -3,17 +3,17 @@ from dataclasses import replace
 import pytest
 import torch
 
-from contracts import Store
 from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export.content import Content
-from trainer.export.soundness import fault_of, fault_of_items
-from trainer.items.rows import Reader
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.content import Content
+from weir.trainer.export.soundness import fault_of, fault_of_items
+from weir.trainer.items.rows import Reader
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 BAD = [torch.nan, torch.inf, -torch.inf, 1e30]
 

@@ -7,27 +7,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from contracts import BundleLog, BundleManifest, ItemKeys, Store, WindowLog
-from contracts.verification import verify
 from tests.ranks import lines_of_ranks
 from tests.trainer.export.test_deltas import assert_published
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES, WindowWriter
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.cases import RecentCases
-from trainer.export.keeper import Keeper
-from trainer.export.noting import recognise
-from trainer.items.rows import Reader, TableRows
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.published import PublishedItems, Vectors
-from trainer.state.touched import TouchedOfAll
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import batches
-from trainer.step.seeds import Purpose, generator
-from trainer.step.shared_window import SharedWindow
-from trainer.step.step import train_step
+from weir.contracts import BundleLog, BundleManifest, ItemKeys, Store, WindowLog
+from weir.contracts.verification import verify
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.cases import RecentCases
+from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.noting import recognise
+from weir.trainer.items.rows import Reader, TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.published import PublishedItems, Vectors
+from weir.trainer.state.touched import TouchedOfAll
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import batches
+from weir.trainer.step.seeds import Purpose, generator
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.step import train_step
 
 HOUR = 3_600_000
 WINDOWS = 14

@@ -4,12 +4,12 @@ import onnxruntime
 import pytest
 import torch
 
-from trainer.config import TowerConfig
-from trainer.export.errors import ExportError
-from trainer.export.graph import OPSET
-from trainer.export.tower import bare, tower_to_onnx
-from trainer.tower_config import kinds
-from trainer.towers import build_tower
+from weir.trainer.config import TowerConfig
+from weir.trainer.export.errors import ExportError
+from weir.trainer.export.graph import OPSET
+from weir.trainer.export.tower import bare, tower_to_onnx
+from weir.trainer.tower_config import kinds
+from weir.trainer.towers import build_tower
 
 CONFIGS = [
     TowerConfig(dimension=8, history_length=6, layers=1),
@@ -63,7 +63,7 @@ def test_nothing_of_the_installation_is_in_the_model() -> None:
 
 
 def test_a_tower_that_does_not_fit_the_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.export.tower.trace_tower", _zero_graph)
+    monkeypatch.setattr("weir.trainer.export.tower.trace_tower", _zero_graph)
     with pytest.raises(ExportError, match="the ONNX tower is off by"):
         tower_to_onnx(build_tower(CONFIGS[0], 1), CONFIGS[0])
 

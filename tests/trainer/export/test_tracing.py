@@ -10,15 +10,15 @@ import torch
 from onnx.reference import ReferenceEvaluator
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Store
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TowerConfig, TrainerConfig
-from trainer.export import tower as traced
-from trainer.export.exporter import Exporter
-from trainer.export.tracing import Tracing, tracing_of
-from trainer.stream.metrics import TrainerMetrics
-from trainer.towers import build_tower
+from weir.contracts import BundleLog, Store
+from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.trainer.export import tower as traced
+from weir.trainer.export.exporter import Exporter
+from weir.trainer.export.tracing import Tracing, tracing_of
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.towers import build_tower
 
 SMALL = TowerConfig(kind="mean_pooling", dimension=4, history_length=3)
 

@@ -8,21 +8,21 @@ import pytest
 import torch
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, Pin, Store, WindowLog, WindowManifest, Withdrawal
-from contracts.documents import write_document
 from tests.trainer.support import absorb, batches_of, collapse, drawn
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.cases import RecentCases
-from trainer.export.exporter import Exporter
-from trainer.export.gate import PairedGate
-from trainer.export.trial import Trial, Trials
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.shared_window import SharedWindow
-from trainer.step.step import train_step
-from trainer.stream.metrics import TrainerMetrics
+from weir.contracts import BundleLog, Pin, Store, WindowLog, WindowManifest, Withdrawal
+from weir.contracts.documents import write_document
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.cases import RecentCases
+from weir.trainer.export.exporter import Exporter
+from weir.trainer.export.gate import PairedGate
+from weir.trainer.export.trial import Trial, Trials
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.step import train_step
+from weir.trainer.stream.metrics import TrainerMetrics
 
 
 @dataclass
@@ -176,7 +176,9 @@ def test_a_run_killed_at_any_moment_of_a_rollback_completes_it(
 
     with monkeypatch.context() as patch:
         target = (
-            "trainer.export.trial.write_document" if moment == "write_document" else f"contracts.BundleLog.{moment}"
+            "weir.trainer.export.trial.write_document"
+            if moment == "write_document"
+            else f"weir.contracts.BundleLog.{moment}"
         )
         patch.setattr(target, killed)
         with pytest.raises(KeyboardInterrupt):

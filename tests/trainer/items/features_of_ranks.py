@@ -7,13 +7,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from contracts import FeatureNames
-from trainer.items.embeddings import Embeddings
-from trainer.items.featured import FeaturedItems
-from trainer.items.places import Places
-from trainer.items.rows import FIRST_ITEM, TableRows
-from trainer.ranks.workers import Workers
-from trainer.towers.features import FeatureInputs
+from weir.contracts import FeatureNames
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.featured import FeaturedItems
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import FIRST_ITEM, TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.towers.features import FeatureInputs
 
 NAMES = FeatureNames(categorical=["genre"], dense=["price"])
 LISTS = pa.list_(pa.string())

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.items.ids import ItemIds, pack_ids
-from trainer.items.rows import TableRows
-from trainer.ranks.workers import Workers
+from weir.trainer.items.ids import ItemIds, pack_ids
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
 
 
 def main(out: str) -> None:

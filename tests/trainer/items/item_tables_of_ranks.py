@@ -8,12 +8,12 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from contracts import ItemKeys
-from trainer.items import stored
-from trainer.items.rows import Reader, TableRows
-from trainer.items.stored import tabled
-from trainer.items.table import ItemTable
-from trainer.ranks.workers import Workers
+from weir.contracts import ItemKeys
+from weir.trainer.items import stored
+from weir.trainer.items.rows import Reader, TableRows
+from weir.trainer.items.stored import tabled
+from weir.trainer.items.table import ItemTable
+from weir.trainer.ranks.workers import Workers
 
 SPREAD = np.int64(0x9E3779B97F4A7C1)
 

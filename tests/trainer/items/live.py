@@ -2,8 +2,8 @@ from collections.abc import Set
 
 import numpy as np
 
-from trainer.items.live_rows import LiveRows
-from trainer.items.rows import FIRST_ITEM
+from weir.trainer.items.live_rows import LiveRows
+from weir.trainer.items.rows import FIRST_ITEM
 
 
 def live_rows(rows: Set[int]) -> LiveRows:

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from contracts import PADDING_KEY, ItemKeys
-from trainer.items.rows import FIRST_ITEM, PADDING, SHARED
+from weir.contracts import PADDING_KEY, ItemKeys
+from weir.trainer.items.rows import FIRST_ITEM, PADDING, SHARED
 
 
 class SimpleTable:
-    """What `trainer.items.table.ItemTable` does, at a cost that grows with the table."""
+    """What `weir.trainer.items.table.ItemTable` does, at a cost that grows with the table."""
 
     def __init__(self, capacity: int) -> None:
         self.keys = np.full(capacity, PADDING_KEY, np.int64)

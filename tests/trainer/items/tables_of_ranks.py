@@ -9,12 +9,12 @@ from unittest.mock import patch
 import torch
 
 from tests.trainer.support import same_tensors
-from trainer.items import stored
-from trainer.items.embeddings import Embeddings
-from trainer.items.rows import TableRows
-from trainer.items.stored import fetched, placed
-from trainer.ranks.workers import Workers
-from trainer.step.sums import sum_over_ranks
+from weir.trainer.items import stored
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.stored import fetched, placed
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.sums import sum_over_ranks
 
 DIMENSION = 3
 

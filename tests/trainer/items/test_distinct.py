@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trainer.items.distinct import distinct, distinct_and_counts, distinct_and_places, order_of, where
+from weir.trainer.items.distinct import distinct, distinct_and_counts, distinct_and_places, order_of, where
 
 MANY = arrays(np.int64, st.integers(0, 200), elements=st.integers(0, 50) | st.integers(0, 1 << 54))
 

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainer.items.embeddings import Embeddings
-from trainer.items.table import PADDING, SHARED
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.table import PADDING, SHARED
 
 
 def fresh(capacity: int = 6, dimension: int = 4) -> Embeddings:

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.feature_column import NEVER, Column
+from weir.trainer.items.feature_column import NEVER, Column
 
 LINES = 5
 values = st.lists(st.integers(0, 9), min_size=1, max_size=3)

@@ -4,12 +4,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import FeatureNames
-from contracts.feature_weights import Moments
-from contracts.features import MAX_DENSE
-from trainer.items.feature_inputs import inputs_of
-from trainer.items.features import FeatureTable
-from trainer.items.rows import FIRST_ITEM, TableRows
+from weir.contracts import FeatureNames
+from weir.contracts.feature_weights import Moments
+from weir.contracts.features import MAX_DENSE
+from weir.trainer.items.feature_inputs import inputs_of
+from weir.trainer.items.features import FeatureTable
+from weir.trainer.items.rows import FIRST_ITEM, TableRows
 
 numbers = st.lists(st.none() | st.floats(-1e6, 1e6) | st.sampled_from([0.0, 3e38]), min_size=1, max_size=9)
 

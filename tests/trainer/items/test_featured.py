@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import BundleFile, BundleLog, ItemKeys, Store, WindowLog, hash_id
-from contracts.feature_weights import FeatureWeights
 from tests.trainer.support import absorb, absorbed, batches_of, drawn, give_noise, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
-from trainer.export import export_bundle
-from trainer.items.featured import FeaturedItems
-from trainer.items.table import PADDING, SHARED
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import compute_gradients, train_step
-from trainer.stream.prequential import evaluate
+from weir.contracts import BundleFile, BundleLog, ItemKeys, Store, WindowLog, hash_id
+from weir.contracts.feature_weights import FeatureWeights
+from weir.trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.items.featured import FeaturedItems
+from weir.trainer.items.table import PADDING, SHARED
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import compute_gradients, train_step
+from weir.trainer.stream.prequential import evaluate
 
 HOUR = 3_600_000
 

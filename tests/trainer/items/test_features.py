@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import FeatureNames, hash_id
-from contracts.features import MAX_DENSE
 from tests.ranks import lines_of_ranks
-from trainer.items.feature_inputs import inputs_of
-from trainer.items.features import FeatureTable
-from trainer.items.table import FIRST_ITEM, PADDING, SHARED
-from trainer.towers.features import FeatureInputs
+from weir.contracts import FeatureNames, hash_id
+from weir.contracts.features import MAX_DENSE
+from weir.trainer.items.feature_inputs import inputs_of
+from weir.trainer.items.features import FeatureTable
+from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED
+from weir.trainer.towers.features import FeatureInputs
 
 NAMES = FeatureNames(categorical=["genre"], dense=["price"])
 BUCKETS = 1 << 20

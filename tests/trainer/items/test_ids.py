@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ranks import lines_of_ranks
-from trainer.items import ids as packing
-from trainer.items.ids import ItemIds, pack_ids, unpack_ids
-from trainer.items.rows import TableRows
+from weir.trainer.items import ids as packing
+from weir.trainer.items.ids import ItemIds, pack_ids, unpack_ids
+from weir.trainer.items.rows import TableRows
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 

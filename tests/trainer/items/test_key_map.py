@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.key_map import KeyMap
-from trainer.items.rows import no_rows
+from weir.trainer.items.key_map import KeyMap
+from weir.trainer.items.rows import no_rows
 
 KEYS = np.arange(500) * (1 << 20)
 """By row; multiples of a power of two, which a poor hash puts into one slot."""

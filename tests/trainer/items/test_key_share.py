@@ -2,10 +2,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import ItemKeys
-from trainer.items.key_share import KeyShare
-from trainer.items.rows import TableRows
-from trainer.ranks.workers import Workers
+from weir.contracts import ItemKeys
+from weir.trainer.items.key_share import KeyShare
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
 
 EVERY = ItemKeys(np.arange(1, 400) * np.int64(0x9E3779B97F4A7C1))
 CHANGES = st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 398), max_size=150)), max_size=20)

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.last_seen import LastSeen
+from weir.trainer.items.last_seen import LastSeen
 
 CALLS = st.lists(st.tuples(st.sets(st.integers(0, 29), max_size=20), st.integers(0, 40), st.booleans()), max_size=25)
 

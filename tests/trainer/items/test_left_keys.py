@@ -2,9 +2,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import ItemKeys
-from trainer.items.left_keys import TOO_MANY, LeftKeys
-from trainer.items.table import ItemTable
+from weir.contracts import ItemKeys
+from weir.trainer.items.left_keys import TOO_MANY, LeftKeys
+from weir.trainer.items.table import ItemTable
 
 KEYS = st.lists(st.integers(1, 40), max_size=12)
 

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.items.live import live_rows
-from trainer.items.live_rows import LiveRows
-from trainer.items.places import Places
-from trainer.items.rows import FIRST_ITEM, TableRows
+from weir.trainer.items.live_rows import LiveRows
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import FIRST_ITEM, TableRows
 
 CHANGES = st.lists(st.tuples(st.integers(0, 12), st.sets(st.integers(0, 60))), max_size=12)
 

@@ -5,11 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items import own_lines
-from trainer.items.ids import pack_ids
-from trainer.items.own_lines import OwnBytes, OwnLines, OwnListed, OwnPlaces, OwnSizes, OwnStripes
-from trainer.items.places import Places
-from trainer.items.stripes import Stripes
+from weir.trainer.items import own_lines
+from weir.trainer.items.ids import pack_ids
+from weir.trainer.items.own_lines import OwnBytes, OwnLines, OwnListed, OwnPlaces, OwnSizes, OwnStripes
+from weir.trainer.items.places import Places
+from weir.trainer.items.stripes import Stripes
 
 CAPACITY = 32
 ORDERED = torch.arange(2.0 * CAPACITY).view(CAPACITY, 2)

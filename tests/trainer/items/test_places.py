@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.places import Places
+from weir.trainer.items.places import Places
 
 RANKS = st.integers(1, 9)
 POWERS = st.integers(4, 12).map(lambda power: 1 << power)

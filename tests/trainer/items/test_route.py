@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.ranks import run_on_ranks
-from trainer.items.places import Places
-from trainer.items.route import Route
-from trainer.ranks.workers import Workers
+from weir.trainer.items.places import Places
+from weir.trainer.items.route import Route
+from weir.trainer.ranks.workers import Workers
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])

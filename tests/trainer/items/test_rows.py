@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.rows import Reader, TouchedRows
+from weir.trainer.items.rows import Reader, TouchedRows
 
 CALLS = st.lists(
     st.one_of(st.lists(st.integers(0, 9)), st.sampled_from(Reader), st.sampled_from(["grow", "replace"])), max_size=20

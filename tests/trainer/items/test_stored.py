@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import ItemKeys
-from trainer.items import stored
-from trainer.items.embeddings import Embeddings
-from trainer.items.places import Places
-from trainer.items.rows import TableRows, no_rows
-from trainer.items.stored import PlacedLines, Twins, fetched, placed, tabled
-from trainer.items.table import ItemTable
+from weir.contracts import ItemKeys
+from weir.trainer.items import stored
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import TableRows, no_rows
+from weir.trainer.items.stored import PlacedLines, Twins, fetched, placed, tabled
+from weir.trainer.items.table import ItemTable
 
 CAPACITY = 32
 ORDERED = torch.arange(2.0 * CAPACITY).view(CAPACITY, 2)

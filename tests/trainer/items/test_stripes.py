@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.rows import TableRows
-from trainer.items.stripes import Stripes
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.stripes import Stripes
 
 
 @given(st.integers(1, 6), st.integers(0, 40))

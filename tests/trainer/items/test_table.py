@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import PADDING_KEY, ItemKeys
 from tests.ranks import lines_of_ranks
 from tests.trainer.items.simple_table import SimpleTable
-from trainer.items.rows import Reader
-from trainer.items.table import FIRST_ITEM, PADDING, SHARED, ItemTable
+from weir.contracts import PADDING_KEY, ItemKeys
+from weir.trainer.items.rows import Reader
+from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED, ItemTable
 
 # A history of updates: at each time some keys occur, and what is older than a limit expires first.
 updates = st.lists(st.tuples(st.lists(st.integers(1, 40), unique=True, max_size=20), st.integers(0, 5)), max_size=12)
@@ -146,7 +146,7 @@ def test_keys_looked_up_in_parts_have_the_same_rows(monkeypatch: pytest.MonkeyPa
     table, _ = grown([(list(range(1, 30)), 1)])
     keys = np.arange(40).reshape(5, 8)
     whole = table.rows(keys)
-    monkeypatch.setattr("trainer.items.table._AT_ONCE", 7)
+    monkeypatch.setattr("weir.trainer.items.table._AT_ONCE", 7)
     assert table.rows(keys).tolist() == whole.tolist()
     assert whole[0, 0] == PADDING
     assert (whole.ravel()[30:] == SHARED).all()

@@ -9,8 +9,8 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
 from torchrec.distributed.types import ShardingEnv
 
-from trainer.items.embeddings import Embeddings
-from trainer.ranks.workers import Workers
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.ranks.workers import Workers
 
 CAPACITY, DIMENSION, RATE, STEPS = 64, 8, 0.1, 20
 

@@ -7,14 +7,14 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from contracts import ItemKeys
-from sketches import ExactCounter, FrequencyView
-from trainer.items import stored
-from trainer.items.rows import TableRows
-from trainer.items.table import ItemTable, RowChanges
-from trainer.log_q.row_counts import LogQ, RowCounts
-from trainer.log_q.stored import counted
-from trainer.ranks.workers import Workers
+from weir.contracts import ItemKeys
+from weir.sketches import ExactCounter, FrequencyView
+from weir.trainer.items import stored
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.table import ItemTable, RowChanges
+from weir.trainer.log_q.row_counts import LogQ, RowCounts
+from weir.trainer.log_q.stored import counted
+from weir.trainer.ranks.workers import Workers
 
 HOUR = 3_600_000
 

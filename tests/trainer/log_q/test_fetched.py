@@ -1,7 +1,7 @@
 import torch
 
-from trainer.items.places import Places
-from trainer.log_q.fetched import FetchedCounts
+from weir.trainer.items.places import Places
+from weir.trainer.log_q.fetched import FetchedCounts
 
 
 def test_counts_are_found_by_row_in_the_order_of_places() -> None:

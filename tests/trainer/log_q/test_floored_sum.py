@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.log_q.floored_sum import FlooredSum
+from weir.trainer.log_q.floored_sum import FlooredSum
 
 VALUES = st.lists(st.one_of(st.just(0.0), st.floats(1e-310, 1e-290), st.floats(1e-9, 1e9)), max_size=40)
 

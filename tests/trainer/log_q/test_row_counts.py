@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import ItemKeys
-from sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView
 from tests.ranks import lines_of_ranks
-from trainer.items.rows import TableRows
-from trainer.items.table import ItemTable, RowChanges
-from trainer.log_q.row_counts import LogQ, RowCounts
+from weir.contracts import ItemKeys
+from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.table import ItemTable, RowChanges
+from weir.trainer.log_q.row_counts import LogQ, RowCounts
 
 HOUR = 3_600_000
 STREAM = st.lists(

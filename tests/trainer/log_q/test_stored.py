@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from sketches import FrequencyView
-from trainer.items import stored
-from trainer.items.rows import TableRows
-from trainer.items.table import ItemTable
-from trainer.log_q.row_counts import RowCounts
-from trainer.log_q.stored import counted
+from weir.sketches import FrequencyView
+from weir.trainer.items import stored
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.table import ItemTable
+from weir.trainer.log_q.row_counts import RowCounts
+from weir.trainer.log_q.stored import counted
 
 
 @pytest.mark.parametrize("lives", [(60.0,), (60.0, 600.0)])

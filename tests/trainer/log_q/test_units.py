@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.items.live import live_rows
-from trainer.items.rows import TableRows
-from trainer.log_q.units import Units
-from trainer.ranks.workers import Workers
+from weir.trainer.items.rows import TableRows
+from weir.trainer.log_q.units import Units
+from weir.trainer.ranks.workers import Workers
 
 CPU = torch.device("cpu")
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from sketches import CountMinSketch, FrequencyView
-from trainer.log_q.users import Users
+from weir.sketches import CountMinSketch, FrequencyView
+from weir.trainer.log_q.users import Users
 
 HOUR_MS = 3_600_000
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.losses import fused
-from trainer.losses.chunked import pass_in_chunks
-from trainer.losses.plan import Plan
+from weir.trainer.losses import fused
+from weir.trainer.losses.chunked import pass_in_chunks
+from weir.trainer.losses.plan import Plan
 
 
 def plan(draw: np.random.Generator, rows: int, columns: int, hits: int) -> Plan:

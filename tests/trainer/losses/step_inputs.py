@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from trainer.losses.inputs import LossInputs, Population
+from weir.trainer.losses.inputs import LossInputs, Population
 
 LEAVES = ("users", "positives", "columns", "own", "extra_positives", "cached")
 

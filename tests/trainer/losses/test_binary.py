@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer import losses
+from weir.trainer import losses
 
 Draw = Callable[..., Tensor]
 

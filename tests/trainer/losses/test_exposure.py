@@ -8,10 +8,10 @@ import torch
 
 from tests.trainer.losses.step_inputs import random_inputs
 from tests.trainer.losses.test_step_loss import CASES
-from trainer.config import NegativesConfig, TrainerConfig
-from trainer.losses.exposure import exposure_of
-from trainer.losses.inputs import LossInputs
-from trainer.losses.step_loss import step_loss
+from weir.trainer.config import NegativesConfig, TrainerConfig
+from weir.trainer.losses.exposure import exposure_of
+from weir.trainer.losses.inputs import LossInputs
+from weir.trainer.losses.step_loss import step_loss
 
 KEEP = torch.tensor([[1, 1, 1], [1, 0, 0], [0, 0, 0], [0, 1, 1], [0, 0, 1], [1, 1, 0]], dtype=torch.bool)
 

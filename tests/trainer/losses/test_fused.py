@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trainer import losses
-from trainer.losses.chunked import pass_in_chunks
-from trainer.losses.fused import _is_ready, fused_pass, is_fused
-from trainer.losses.plan import Plan
+from weir.trainer import losses
+from weir.trainer.losses.chunked import pass_in_chunks
+from weir.trainer.losses.fused import _is_ready, fused_pass, is_fused
+from weir.trainer.losses.plan import Plan
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, part of torch's builds for CUDA")
 needs_hopper = pytest.mark.skipif(

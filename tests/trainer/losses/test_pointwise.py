@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer import losses
+from weir.trainer import losses
 
 Draw = Callable[..., Tensor]
 Array = np.ndarray

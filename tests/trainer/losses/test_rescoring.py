@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from trainer.losses.rescoring import Rescored, rescoring_loss
+from weir.trainer.losses.rescoring import Rescored, rescoring_loss
 
 
 def scores(rows: int = 4, columns: int = 6) -> Rescored:

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tests.trainer.largest import Largest
-from trainer import losses
-from trainer.losses.chunked import _add_product
+from weir.trainer import losses
+from weir.trainer.losses.chunked import _add_product
 
 Draw = Callable[..., Tensor]
 CORRECTIONS = ("none", "standard", "improved")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from tests.trainer.losses.step_inputs import LEAVES, Dense, dense, random_inputs
-from trainer import losses
-from trainer.config import TrainerConfig
-from trainer.loss_config import LOSSES
-from trainer.losses.inputs import LossInputs
-from trainer.losses.step_loss import step_loss
+from weir.trainer import losses
+from weir.trainer.config import TrainerConfig
+from weir.trainer.loss_config import LOSSES
+from weir.trainer.losses.inputs import LossInputs
+from weir.trainer.losses.step_loss import step_loss
 
 Oracle = Callable[[LossInputs, Dense], Tensor]
 UNIFORM = {"in_batch": False, "uniform": 8}

@@ -9,7 +9,7 @@ import math
 import torch
 from torch import Tensor
 
-from trainer.negatives.label_matrix import Cells, LabelMatrix
+from weir.trainer.negatives.label_matrix import Cells, LabelMatrix
 
 
 def row_count(matrix: LabelMatrix) -> Tensor:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.negatives import PerRow
-from trainer.negatives.bayesian import bayesian_choice, true_negative
+from weir.trainer.negatives import PerRow
+from weir.trainer.negatives.bayesian import bayesian_choice, true_negative
 
 WEIGHT = 5.0
 

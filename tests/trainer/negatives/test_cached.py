@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from trainer.losses import ItemCache, exclude_positive, resample, resampling_log_weights
-from trainer.negatives import Pool
-from trainer.negatives.cached import Cached
+from weir.trainer.losses import ItemCache, exclude_positive, resample, resampling_log_weights
+from weir.trainer.negatives import Pool
+from weir.trainer.negatives.cached import Cached
 
 POOL = Pool(4, 4)
 

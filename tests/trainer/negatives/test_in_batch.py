@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.trainer.negatives.support import assert_share, real, seeded
-from trainer.losses import exclude_positive, sampled_softmax
-from trainer.negatives import InBatch, Pool
-from trainer.negatives.in_batch import log_inclusion
+from weir.trainer.losses import exclude_positive, sampled_softmax
+from weir.trainer.negatives import InBatch, Pool
+from weir.trainer.negatives.in_batch import log_inclusion
 
 Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 LOGITS = torch.tensor([0.3, -0.5, 1.0, 2.0], dtype=torch.float64)

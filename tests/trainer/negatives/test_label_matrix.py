@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.negatives.cells import col_count, in_batch, row_count, two_samples
-from trainer.losses import pointwise_in_batch
-from trainer.negatives.label_matrix import Cells, LabelMatrix, cross, naive
+from weir.trainer.losses import pointwise_in_batch
+from weir.trainer.negatives.label_matrix import Cells, LabelMatrix, cross, naive
 
 LABELS = np.array([[1, 1, 0, 1, 0], [1, 0, 0, 0, 0], [0, 1, 1, 0, 0], [1, 1, 0, 0, 0]])
 """Two rows and columns are popular; the last column has no positive."""

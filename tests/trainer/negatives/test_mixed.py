@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.negatives.support import assert_share, real, seeded
-from trainer.config import NegativesConfig
-from trainer.losses import exclude_positive
-from trainer.negatives import InBatch, Mixed, Pool, Uniform, shared_pool
+from weir.trainer.config import NegativesConfig
+from weir.trainer.losses import exclude_positive
+from weir.trainer.negatives import InBatch, Mixed, Pool, Uniform, shared_pool
 
 Q = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
 LOGITS = torch.tensor([0.3, -0.5, 1.0, 2.0], dtype=torch.float64)

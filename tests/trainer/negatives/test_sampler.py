@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trainer.negatives import accidental_hits
+from weir.trainer.negatives import accidental_hits
 
 small = st.integers(0, 12)
 

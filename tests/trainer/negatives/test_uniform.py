@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.negatives.support import assert_share, real, seeded
-from trainer.losses import exclude_positive
-from trainer.negatives import PerRow, Pool, Uniform, draw_uniform
+from weir.trainer.losses import exclude_positive
+from weir.trainer.negatives import PerRow, Pool, Uniform, draw_uniform
 
 LIVE = torch.tensor([3, 9, 11, 4, 20])
 POOL = Pool(2, 2)

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.config import TrainerConfig
-from trainer.offline.data import Interactions, Ints
+from weir.trainer.config import TrainerConfig
+from weir.trainer.offline.data import Interactions, Ints
 
 
 def log_of(users: list[int], items: list[int] | None = None, *, sizes: tuple[int, int] | None = None) -> Interactions:

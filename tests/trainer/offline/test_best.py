@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import circles, everything, small
-from trainer.offline.best import BestStep
-from trainer.offline.model import OfflineModel
-from trainer.offline.results import CurvePoint
+from weir.trainer.offline.best import BestStep
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.results import CurvePoint
 
 LOG = circles(users=3, items=4, each=3)
 

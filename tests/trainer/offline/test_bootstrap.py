@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trainer.offline.bootstrap import _resampled, interval
+from weir.trainer.offline.bootstrap import _resampled, interval
 
 
 def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:

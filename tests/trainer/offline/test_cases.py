@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import log_of
 from tests.trainer.ranking.ranked import lists
-from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.offline.cases import Past, each_interaction, each_user, top_items_and_positives
-from trainer.offline.data import Ints
+from weir.trainer.items.table import FIRST_ITEM, PADDING
+from weir.trainer.offline.cases import Past, each_interaction, each_user, top_items_and_positives
+from weir.trainer.offline.data import Ints
 
 
 def test_cases_of_both_protocols() -> None:

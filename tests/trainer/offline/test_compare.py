@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from tests.trainer.offline.logs import circles, small
-from trainer.offline.compare import Plan, compare, missing_runs
-from trainer.offline.evaluator import Rules
-from trainer.offline.fit import Budget, Step, StepReport
-from trainer.offline.results import RunResult, result_name
-from trainer.offline.rows import choose_rows
-from trainer.offline.splits import temporal
-from trainer.ranking import NAMES
+from weir.trainer.offline.compare import Plan, compare, missing_runs
+from weir.trainer.offline.evaluator import Rules
+from weir.trainer.offline.fit import Budget, Step, StepReport
+from weir.trainer.offline.results import RunResult, result_name
+from weir.trainer.offline.rows import choose_rows
+from weir.trainer.offline.splits import temporal
+from weir.trainer.ranking import NAMES
 
 ROWS = choose_rows("uniform, none; BCE")
 SEEDS = (0, 1)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import LogColumns, LogConfig, Partition
-from trainer.offline.data import Interactions, InteractionsError, read_interactions
+from weir.readers import LogColumns, LogConfig, Partition
+from weir.trainer.offline.data import Interactions, InteractionsError, read_interactions
 
 T = 1_700_000_000
 ROWS = [("u2", "b", T + 30), ("u1", "a", T + 10), ("u2", "a", T + 20), ("u1", "b", T + 20), ("u3", "c", T + 5)]

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import circles, everything, log_of, small
-from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.offline.data import InteractionsError, Ints
-from trainer.offline.examples import training_batches
-from trainer.step.batches import Batch
+from weir.trainer.items.table import FIRST_ITEM, PADDING
+from weir.trainer.offline.data import InteractionsError, Ints
+from weir.trainer.offline.examples import training_batches
+from weir.trainer.step.batches import Batch
 
 WHOLE = 1000
 """A batch that holds an epoch."""

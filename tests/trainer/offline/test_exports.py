@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.trainer.offline.logs import circles, small
-from trainer.offline.evaluator import Evaluator, Protocol, Rules
-from trainer.offline.exports import export_model, export_ranks
-from trainer.offline.model import OfflineModel
-from trainer.offline.splits import temporal
+from weir.trainer.offline.evaluator import Evaluator, Protocol, Rules
+from weir.trainer.offline.exports import export_model, export_ranks
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.splits import temporal
 
 LOG = circles(users=30)
 SPLIT = temporal(LOG)

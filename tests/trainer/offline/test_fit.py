@@ -5,16 +5,16 @@ import pytest
 import torch
 
 from tests.trainer.offline.logs import circles, everything, small
-from trainer.config import TrainerConfig
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.examples import training_batches
-from trainer.offline.fit import Budget, Fit, Step, fit
-from trainer.offline.model import OfflineModel
-from trainer.offline.splits import temporal
-from trainer.ranks.workers import Workers, deterministic
-from trainer.step.inputs import sample_inputs
-from trainer.step.step import train_step
-from trainer.tower_config import TOWERS
+from weir.trainer.config import TrainerConfig
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.examples import training_batches
+from weir.trainer.offline.fit import Budget, Fit, Step, fit
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.splits import temporal
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.step.inputs import sample_inputs
+from weir.trainer.step.step import train_step
+from weir.trainer.tower_config import TOWERS
 
 LOG = circles()
 

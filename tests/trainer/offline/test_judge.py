@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tests.trainer.offline.logs import circles, log_of, small
-from trainer.offline.compare import Plan
-from trainer.offline.data import TooFewError
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.fit import Budget, Step
-from trainer.offline.judge import against_peers
-from trainer.offline.splits import temporal
+from weir.trainer.offline.compare import Plan
+from weir.trainer.offline.data import TooFewError
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.fit import Budget, Step
+from weir.trainer.offline.judge import against_peers
+from weir.trainer.offline.splits import temporal
 
 LOG = circles(users=30)
 PLAN = Plan(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainer.offline.results import (
+from weir.trainer.offline.results import (
     Comparison,
     ResultsError,
     RunResult,

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import everything, log_of, small
-from trainer.config import TrainerConfig
-from trainer.offline.examples import training_batches
-from trainer.offline.model import OfflineModel
-from trainer.offline.results import slug
-from trainer.offline.rows import FAMILIES, ROWS, choose_rows
-from trainer.ranks.workers import Workers
-from trainer.step.step import train_step
+from weir.trainer.config import TrainerConfig
+from weir.trainer.offline.examples import training_batches
+from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.results import slug
+from weir.trainer.offline.rows import FAMILIES, ROWS, choose_rows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.step import train_step
 
 # Fewer items than the 256 negatives that the rows draw.
 LOG = log_of([row % 30 for row in range(360)], [row % 50 for row in range(360)])

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.offline.data import Interactions, InteractionsError, Ints, read_interactions
-from trainer.offline.splits import Split, labelled, leave_one_out, random_per_user, temporal
+from weir.trainer.offline.data import Interactions, InteractionsError, Ints, read_interactions
+from weir.trainer.offline.splits import Split, labelled, leave_one_out, random_per_user, temporal
 
 DATA = Path(os.environ.get("WEIR_DATA", "../shared/data"))
 needs_data = [

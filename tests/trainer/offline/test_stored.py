@@ -4,10 +4,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from contracts import CorruptArtefactError, Store, hash_ids
 from tests.trainer.windows import WindowWriter
-from trainer.offline.data import InteractionsError
-from trainer.offline.stored import is_store, read_store
+from weir.contracts import CorruptArtefactError, Store, hash_ids
+from weir.trainer.offline.data import InteractionsError
+from weir.trainer.offline.stored import is_store, read_store
 
 
 @pytest.fixture

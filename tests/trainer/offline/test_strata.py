@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.ranking.ranked import lists, ranked_at_random
-from trainer.offline.strata import popularity_deciles, popularity_strata
-from trainer.ranking import Cases, Lists, Ranked, recall
+from weir.trainer.offline.strata import popularity_deciles, popularity_strata
+from weir.trainer.ranking import Cases, Lists, Ranked, recall
 
 
 def hits_and_misses(items: list[int], ranks: list[int]) -> Ranked:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import circles, log_of
-from trainer.offline.data import Interactions
-from trainer.offline.users import sample_users
+from weir.trainer.offline.data import Interactions
+from weir.trainer.offline.users import sample_users
 
 logs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1, max_size=40)
 

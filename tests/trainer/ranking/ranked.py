@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.ranking import Cases, Lists, Ranked, rank
+from weir.trainer.ranking import Cases, Lists, Ranked, rank
 
 
 def random_cases(draw: np.random.Generator, cases: int, items: int, most: int) -> Cases:

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.ranking import Lists
+from weir.trainer.ranking import Lists
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 99))), st.lists(st.integers(0, 5), max_size=8))

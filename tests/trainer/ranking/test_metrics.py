@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from torchmetrics.functional import retrieval
 
 from tests.trainer.ranking.ranked import lists, random_cases, random_scores, ranked_at_random
-from trainer.ranking import Cases, Lists, MetricSums, Ranked, coverage, means, ndcg, per_case, precision, rank, recall
+from weir.trainer.ranking import (
+    Cases,
+    Lists,
+    MetricSums,
+    Ranked,
+    coverage,
+    means,
+    ndcg,
+    per_case,
+    precision,
+    rank,
+    recall,
+)
 
 CUTOFFS = (1, 5, 10, 30)
 TREC = {"recall": "recall", "ndcg": "ndcg_cut", "precision": "P"}

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.trainer.ranking.ranked import lists, random_cases, random_scores
-from trainer.config import TowerConfig
-from trainer.items.table import PADDING
-from trainer.ranking import Cases, Lists, distinct, highest, rank, rank_of, user_vectors
+from weir.trainer.config import TowerConfig
+from weir.trainer.items.table import PADDING
+from weir.trainer.ranking import Cases, Lists, distinct, highest, rank, rank_of, user_vectors
 
 seeds = st.integers(0, 10_000)
 score_rows = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=6, max_size=6), min_size=1, max_size=8)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from trainer.ranks.pace import Pace
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.pace import Pace
+from weir.trainer.ranks.workers import Workers
 
 
 def main(out: str, slow: str) -> None:

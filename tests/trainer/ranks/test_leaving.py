@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from trainer.ranks.leaving import NodeLeftError, is_left_to_others, require_asked
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.leaving import NodeLeftError, is_left_to_others, require_asked
+from weir.trainer.ranks.workers import Workers
 
 
 @dataclass

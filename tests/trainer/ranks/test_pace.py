@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from tests.ranks import run_on_ranks
-from trainer.ranks.pace import Pace
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.pace import Pace
+from weir.trainer.ranks.workers import Workers
 
 SCRIPT = Path(__file__).with_name("pace_of_ranks.py")
 

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.ranks.packed import packed, unpacked
+from weir.trainer.ranks.packed import packed, unpacked
 
 TYPES = [torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bool]
 SHAPES = st.lists(st.integers(0, 3), max_size=2)

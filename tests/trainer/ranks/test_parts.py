@@ -1,7 +1,7 @@
 import pytest
 
-from trainer.ranks.parts import done_by_all
-from trainer.ranks.workers import Workers
+from weir.trainer.ranks.parts import done_by_all
+from weir.trainer.ranks.workers import Workers
 
 
 def test_work_that_is_done_is_done() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.ranks import shared_memory
-from trainer.ranks.shared_memory import SharedMemory
+from weir.trainer.ranks import shared_memory
+from weir.trainer.ranks.shared_memory import SharedMemory
 
 Exchanges = list[tuple[list[list[int]], int, torch.dtype]]
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bfloat16, torch.uint8, torch.bool]

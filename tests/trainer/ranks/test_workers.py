@@ -4,7 +4,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.ranks.workers import Workers, deterministic
+from weir.trainer.ranks.workers import Workers, deterministic
 
 
 def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:

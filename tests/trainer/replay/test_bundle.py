@@ -5,18 +5,18 @@ from typing import cast
 
 import pytest
 
-from contracts import BundleLog, BundleManifest, Store
-from contracts.recipe import Recipe, Stretch
-from contracts.variants import MAIN
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import RescoringConfig, TrainerConfig
-from trainer.export.bundle import export_bundle
-from trainer.ranks.workers import Workers
-from trainer.replay.bundle import replay_bundle
-from trainer.replay.retrained import ReplayError, retrained
-from trainer.state.stretches import continued, software
-from trainer.state.trainer_state import TrainerState
-from trainer.train import train
+from weir.contracts import BundleLog, BundleManifest, Store
+from weir.contracts.recipe import Recipe, Stretch
+from weir.contracts.variants import MAIN
+from weir.trainer.config import RescoringConfig, TrainerConfig
+from weir.trainer.export.bundle import export_bundle
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.replay.bundle import replay_bundle
+from weir.trainer.replay.retrained import ReplayError, retrained
+from weir.trainer.state.stretches import continued, software
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.train import train
 
 
 def trained(store: Store, config: TrainerConfig, exposed: int = 0) -> list[str]:

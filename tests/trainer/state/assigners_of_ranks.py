@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from tests.trainer.state.test_assigner import centroids_and_vectors, quantizer_of
-from trainer.items.rows import TableRows
-from trainer.ranks.workers import Workers
-from trainer.state import assigner
-from trainer.state.assigner import Assigned, Assigner, assign
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state import assigner
+from weir.trainer.state.assigner import Assigned, Assigner, assign
 
 
 def compare(folder: Path, chosen: np.ndarray, workers: Workers) -> int:

@@ -14,12 +14,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from contracts import hash_ids
-from contracts.drafts import mapped, write_lines
 from tests.trainer.state.test_item_writer import files_of, with_items
-from trainer.items.rows import FIRST_ITEM
-from trainer.ranks.workers import Workers
-from trainer.state import item_writer
+from weir.contracts import hash_ids
+from weir.contracts.drafts import mapped, write_lines
+from weir.trainer.items.rows import FIRST_ITEM
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state import item_writer
 
 
 def on_machines(count: int) -> AbstractContextManager[object]:

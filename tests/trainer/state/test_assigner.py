@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tests.ranks import lines_of_ranks
-from trainer.ranks.workers import Workers
-from trainer.state import assigner
-from trainer.state.assigner import Assigner, assign
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state import assigner
+from weir.trainer.state.assigner import Assigner, assign
 
 D = 16
 

@@ -13,18 +13,18 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_saver import save as torch_save
 
-from contracts import Store
-from contracts.checkpoint import mark_path, read_checkpoint_mark
-from contracts.documents import write_document
-from contracts.verification import verify
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import EARLIER, TowerConfig, TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
-from trainer.state.tensor_files import write_tensors
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import Store
+from weir.contracts.checkpoint import mark_path, read_checkpoint_mark
+from weir.contracts.documents import write_document
+from weir.contracts.verification import verify
+from weir.trainer.config import EARLIER, TowerConfig, TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
+from weir.trainer.state.tensor_files import write_tensors
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_every_damage_is_refused_with_the_name_of_the_file(
     state.position.batch += 1
     with pytest.MonkeyPatch.context() as patch:
         small = partial(write_tensors, file_bytes=1 << (14 if share == 1 else 12))
-        patch.setattr("trainer.state.checkpoint.write_tensors", small)
+        patch.setattr("weir.trainer.state.checkpoint.write_tensors", small)
         folder = f"checkpoints/{log.save(state, Workers())}"
     assert (read_checkpoint_mark(store, folder.split("/")[1]).parent is None) == (share == 1)
     whole = {name: store.read(name) for name in store.glob(f"{folder}/*")}

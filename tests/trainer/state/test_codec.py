@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from contracts import ItemKeys, Store
-from contracts.checkpoint import CheckpointMark, read_checkpoint_mark
 from tests.trainer.support import same_tensors
-from trainer.config import TrainerConfig
-from trainer.items.ids import unpack_ids
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.tensor_files import read_tensors
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import ItemKeys, Store
+from weir.contracts.checkpoint import CheckpointMark, read_checkpoint_mark
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.ids import unpack_ids
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.tensor_files import read_tensors
+from weir.trainer.state.trainer_state import TrainerState
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "checkpoints-2.tar.gz"
 SMALL = {

@@ -8,16 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import Store, WindowLog
-from contracts.checkpoint import read_checkpoint_chain
-from contracts.verification import verify
 from tests.trainer.support import absorb, batches_of, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import Store, WindowLog
+from weir.contracts.checkpoint import read_checkpoint_chain
+from weir.contracts.verification import verify
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 SMALL: dict[str, Any] = {
     "device": "cpu",

@@ -1,8 +1,8 @@
 import pytest
 
-from contracts import Store
-from contracts.documents import read_document
-from trainer.state.evaluation import Evaluation, mean_metrics, save
+from weir.contracts import Store
+from weir.contracts.documents import read_document
+from weir.trainer.state.evaluation import Evaluation, mean_metrics, save
 
 
 def evaluation(sequence: int, events: int, recall: float | None) -> Evaluation:

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import PADDING_KEY, ItemKeys
-from trainer.items.embeddings import Embeddings
-from trainer.items.rows import Reader, TableRows
-from trainer.items.table import ItemTable
-from trainer.state import fingerprint
-from trainer.state.fingerprint import Fingerprint, hashes_of
+from weir.contracts import PADDING_KEY, ItemKeys
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.rows import Reader, TableRows
+from weir.trainer.items.table import ItemTable
+from weir.trainer.state import fingerprint
+from weir.trainer.state.fingerprint import Fingerprint, hashes_of
 
 DIMENSION = 3
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import torch
 
 from tests.ranks import lines_of_ranks
-from trainer.config import TowerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.state.item_vectors import ItemVectors
+from weir.trainer.config import TowerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.state.item_vectors import ItemVectors
 
 CAPACITY, DIMENSION = 64, 16
 TOWER = TowerConfig(dimension=DIMENSION)

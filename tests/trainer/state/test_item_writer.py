@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import Store, hash_ids
-from contracts.drafts import ArrayDraft
 from tests.ranks import lines_of_ranks
-from trainer.config import TrainerConfig
-from trainer.items.rows import TableRows
-from trainer.ranks.workers import Workers
-from trainer.state import item_writer
-from trainer.state.item_writer import ItemPaths
-from trainer.state.trainer_state import TrainerState
-from trainer.towers import project
+from weir.contracts import Store, hash_ids
+from weir.contracts.drafts import ArrayDraft
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state import item_writer
+from weir.trainer.state.item_writer import ItemPaths
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.towers import project
 
 CONFIG = TrainerConfig(device="cpu")
 

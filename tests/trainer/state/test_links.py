@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import CorruptArtefactError, Store
-from contracts.checkpoint import read_checkpoint_chain
 from tests.trainer.support import absorbed, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.items.ids import unpack_ids
-from trainer.items.places import Places
-from trainer.items.rows import TableRows
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.codec import Delta
-from trainer.state.links import StoredLinks
-from trainer.state.trainer_state import TrainerState
+from weir.contracts import CorruptArtefactError, Store
+from weir.contracts.checkpoint import read_checkpoint_chain
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.ids import unpack_ids
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.codec import Delta
+from weir.trainer.state.links import StoredLinks
+from weir.trainer.state.trainer_state import TrainerState
 
 LISTED = list(range(1, 100, 3)), list(range(2, 12))
 

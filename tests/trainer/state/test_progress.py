@@ -3,9 +3,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.state.evaluation import Evaluation
-from trainer.state.progress import Progress
-from trainer.step.model import Position
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.progress import Progress
+from weir.trainer.step.model import Position
 
 NUMBERS = st.integers(0, 2**53)
 POSITIONS = st.builds(Position, NUMBERS, NUMBERS, NUMBERS, st.text(), st.integers(-1, 2**53), NUMBERS, st.text())

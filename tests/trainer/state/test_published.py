@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import ItemKeys
-from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.items.rows import TableRows
-from trainer.items.table import ItemTable
-from trainer.state import published
-from trainer.state.published import PublishedItems, are_apart
+from weir.contracts import ItemKeys
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.table import ItemTable
+from weir.trainer.state import published
+from weir.trainer.state.published import PublishedItems, are_apart
 
 DIMENSION = 3
 

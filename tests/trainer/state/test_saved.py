@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.checkpoint import CheckpointRef
-from trainer.items.rows import no_rows
-from trainer.state.saved import Layout, SavedChain
+from weir.contracts.checkpoint import CheckpointRef
+from weir.trainer.items.rows import no_rows
+from weir.trainer.state.saved import Layout, SavedChain
 
 LAYOUT = Layout(400, {})
 WINDOWS = st.lists(st.sets(st.integers(0, 399), max_size=30), max_size=40)

@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import ItemKeys
-from contracts.bundle_manifest import BundleRef
-from trainer.config import TrainerConfig
-from trainer.items.embeddings import Embeddings
-from trainer.items.left_keys import TOO_MANY
-from trainer.items.rows import Reader
-from trainer.items.table import ItemTable
-from trainer.state.since_bundle import SinceBundle
-from trainer.state.touched import TouchedOfAll
+from weir.contracts import ItemKeys
+from weir.contracts.bundle_manifest import BundleRef
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.left_keys import TOO_MANY
+from weir.trainer.items.rows import Reader
+from weir.trainer.items.table import ItemTable
+from weir.trainer.state.since_bundle import SinceBundle
+from weir.trainer.state.touched import TouchedOfAll
 
 REF = BundleRef(version="one", checksum="1")
 

@@ -6,13 +6,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import CorruptArtefactError, Store
-from trainer.items.ids import pack_ids, unpack_ids
-from trainer.items.own_lines import OwnPlaces, OwnStripes, own_table
-from trainer.items.places import Places
-from trainer.items.stripes import Stripes
-from trainer.state import tensor_files
-from trainer.state.tensor_files import describe, read_tensors, write_tensors
+from weir.contracts import CorruptArtefactError, Store
+from weir.trainer.items.ids import pack_ids, unpack_ids
+from weir.trainer.items.own_lines import OwnPlaces, OwnStripes, own_table
+from weir.trainer.items.places import Places
+from weir.trainer.items.stripes import Stripes
+from weir.trainer.state import tensor_files
+from weir.trainer.state.tensor_files import describe, read_tensors, write_tensors
 
 DTYPES = {
     "bool": torch.bool,

@@ -1,10 +1,10 @@
 import numpy as np
 import torch
 
-from trainer.items.embeddings import Embeddings
-from trainer.items.rows import Reader
-from trainer.items.table import ItemTable
-from trainer.state.touched import TouchedOfAll
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.rows import Reader
+from weir.trainer.items.table import ItemTable
+from weir.trainer.state.touched import TouchedOfAll
 
 
 def test_rows_of_items_and_of_embeddings_are_joined_for_each_reader() -> None:

@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import ItemKeys, Store, WindowLog, hash_id
-from contracts.bundle_manifest import BundleRef
-from contracts.checkpoint import read_checkpoint_chain
 from tests.trainer import support
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.items.key_share import KeyShare
-from trainer.items.rows import Reader
-from trainer.items.table import FIRST_ITEM, PADDING, SHARED
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.ingestion import ingest_window
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import ItemKeys, Store, WindowLog, hash_id
+from weir.contracts.bundle_manifest import BundleRef
+from weir.contracts.checkpoint import read_checkpoint_chain
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.key_share import KeyShare
+from weir.trainer.items.rows import Reader
+from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.ingestion import ingest_window
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 DAY = 86_400_000
 

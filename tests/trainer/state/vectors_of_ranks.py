@@ -9,11 +9,11 @@ from torch import Tensor
 
 from tests.trainer.items.features_of_ranks import NAMES, window
 from tests.trainer.state.test_item_vectors import CAPACITY, DIMENSION, TOWER
-from trainer.items.embeddings import Embeddings
-from trainer.items.featured import FeaturedItems
-from trainer.items.places import Places
-from trainer.ranks.workers import Workers
-from trainer.state.item_vectors import ItemVectors
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.featured import FeaturedItems
+from weir.trainer.items.places import Places
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.item_vectors import ItemVectors
 
 
 def items(weight: Tensor, workers: Workers | None, *, features: bool) -> ItemVectors:

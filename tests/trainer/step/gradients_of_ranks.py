@@ -5,11 +5,11 @@ from pathlib import Path
 
 import torch
 
-from contracts import Store
 from tests.trainer.support import absorbed, batches_of
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.step.step import compute_gradients
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.step import compute_gradients
 
 
 def main(url: str, config: str, out: str) -> None:

@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import torch
 
-from contracts import Store, WindowLog
 from tests.trainer.support import whole_tensors
-from trainer.config import TrainerConfig
-from trainer.export.bundle import export_bundle
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.stream.learner import Learner
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import ProgressObserver
+from weir.contracts import Store, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.export.bundle import export_bundle
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver
 
 
 class Never(NamedTuple):

@@ -5,12 +5,12 @@ import math
 import sys
 from pathlib import Path
 
-from contracts import Store, checksum
 from tests.trainer.support import absorbed, batches_of, whole_tensors
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import Store, checksum
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 
 def fingerprint(state: TrainerState) -> str:

@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 import torch
 
-from contracts import Store
 from tests.trainer.support import absorbed, batches_of
-from trainer.config import TrainerConfig
-from trainer.items.embeddings import Line
-from trainer.log_q.row_counts import RowCounts
-from trainer.ranks.workers import Workers
-from trainer.step.step import train_step
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Line
+from weir.trainer.log_q.row_counts import RowCounts
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.step import train_step
 
 STEPS = 50
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tests.trainer.step.test_batches import dealt
-from trainer.step.ahead import ahead
-from trainer.step.batches import Batch
+from weir.trainer.step.ahead import ahead
+from weir.trainer.step.batches import Batch
 
 CPU = torch.device("cpu")
 

@@ -4,19 +4,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import PADDING_KEY, ItemKeys, UserKeys
-from contracts.feature_weights import buckets_of
-from contracts.user_features import UserFeatures
-from sketches import CountMinSketch, FrequencyView
-from trainer.items.table import FIRST_ITEM, PADDING, ItemTable
-from trainer.log_q.users import Users
-from trainer.ranks.workers import Workers
-from trainer.step.batches import Batch, Examples, batches
-from trainer.step.positives import Positives
-from trainer.step.shared_window import SharedWindow
-from trainer.towers.features import FeatureVectors
-from trainer.users.featured import FeaturedUsers
-from trainer.users.lines import Layout
+from weir.contracts import PADDING_KEY, ItemKeys, UserKeys
+from weir.contracts.feature_weights import buckets_of
+from weir.contracts.user_features import UserFeatures
+from weir.sketches import CountMinSketch, FrequencyView
+from weir.trainer.items.table import FIRST_ITEM, PADDING, ItemTable
+from weir.trainer.log_q.users import Users
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.batches import Batch, Examples, batches
+from weir.trainer.step.positives import Positives
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.towers.features import FeatureVectors
+from weir.trainer.users.featured import FeaturedUsers
+from weir.trainer.users.lines import Layout
 
 COUNT = 40
 BUCKETS = 1 << 20

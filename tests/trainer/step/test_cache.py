@@ -5,14 +5,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from contracts import Store
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import LossConfig, NegativesConfig, TowerConfig, TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import compute_gradients, train_step
-from trainer.train import train
+from weir.contracts import Store
+from weir.trainer.config import LossConfig, NegativesConfig, TowerConfig, TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import compute_gradients, train_step
+from weir.trainer.train import train
 
 
 @pytest.fixture

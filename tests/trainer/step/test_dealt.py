@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.ranks.workers import Workers
-from trainer.step.dealt import Dealt
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.dealt import Dealt
 
 
 @given(st.data(), st.integers(0, 30), st.integers(4, 9), st.integers(1, 4))

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.items.table import FIRST_ITEM, PADDING
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch
-from trainer.step.inputs import SampledInputs, sample_inputs
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.table import FIRST_ITEM, PADDING
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Batch
+from weir.trainer.step.inputs import SampledInputs, sample_inputs
 
 OWN = {"in_batch": False, "uniform": 0, "per_row": 3}
 BATCH = {"in_batch": True, "uniform": 0}

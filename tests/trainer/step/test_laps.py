@@ -1,4 +1,4 @@
-from trainer.step.laps import Laps
+from weir.trainer.step.laps import Laps
 
 
 def test_every_part_has_the_time_since_the_part_before() -> None:

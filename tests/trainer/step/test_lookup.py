@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from trainer.step.lookup import Lookup
+from weir.trainer.step.lookup import Lookup
 
 ROWS = 6
 INDEX = arrays.arrays("int64", arrays.array_shapes(min_dims=1, max_dims=2, max_side=5), elements=st.integers(0, 5))

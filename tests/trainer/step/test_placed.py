@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.trainer.largest import Largest
-from trainer.step import placed
-from trainer.step.lookup import Lookup
-from trainer.step.placed import Placed
-from trainer.towers.history import Dense, History
+from weir.trainer.step import placed
+from weir.trainer.step.lookup import Lookup
+from weir.trainer.step.placed import Placed
+from weir.trainer.towers.history import Dense, History
 
 Read = Callable[[History, Tensor, Tensor], Tensor]
 

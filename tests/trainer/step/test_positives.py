@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import Store, WindowLog, artefacts, columns, hash_id
 from tests.trainer.windows import WindowWriter
-from trainer.items.table import ItemTable
-from trainer.ranks.workers import Workers
-from trainer.step.batches import Examples, batches
-from trainer.step.positives import read_positives
-from trainer.step.shared_window import SharedWindow
+from weir.contracts import Store, WindowLog, artefacts, columns, hash_id
+from weir.trainer.items.table import ItemTable
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.batches import Examples, batches
+from weir.trainer.step.positives import read_positives
+from weir.trainer.step.shared_window import SharedWindow
 
 
 @pytest.mark.parametrize("length", [2, 10, 99])

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import Store
-from contracts.documents import read_document
-from contracts.verification import verify
 from tests.ranks import run_on_ranks
 from tests.trainer.step.lives_of_ranks import gone_on
 from tests.trainer.step.steps_of_ranks import trained
 from tests.trainer.step.test_training import KINDS, configured
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.loss_config import LOSSES
-from trainer.ranks.workers import Workers
-from trainer.state.evaluation import Evaluation
-from trainer.tower_config import kinds
+from weir.contracts import Store
+from weir.contracts.documents import read_document
+from weir.contracts.verification import verify
+from weir.trainer.config import TrainerConfig
+from weir.trainer.loss_config import LOSSES
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.tower_config import kinds
 
 UNSEEN = 1e-10
 """How far the bias of the keys may be off: it adds the same to all logits of a query, so attention does not see it. Its

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from contracts import Store
 from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.rescoring import SecondPhase, rescored_columns
-from trainer.step.step import StepResult, train_step
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.rescoring import SecondPhase, rescored_columns
+from weir.trainer.step.step import StepResult, train_step
 
 OF_SECOND = ("rescoring.", "rescoring_optimizer.")
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.step.seeds import Purpose, derive, generator, seed_dropout
+from weir.trainer.step.seeds import Purpose, derive, generator, seed_dropout
 
 seeds = st.integers(0, 2**63 - 1)
 

@@ -1,10 +1,10 @@
 import numpy as np
 
-from contracts import Store
 from tests.trainer.step.test_ranks import on_ranks
 from tests.trainer.support import drawn
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
 
 
 def test_ranks_that_share_a_window_have_all_of_it(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:

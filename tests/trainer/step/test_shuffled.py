@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.step import shuffled
-from trainer.step.shuffled import Shuffled
+from weir.trainer.step import shuffled
+from weir.trainer.step.shuffled import Shuffled
 
 
 def gone_through(order: list[int], size: int, start: int = 0) -> list[list[list[int]]]:

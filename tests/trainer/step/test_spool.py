@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.step.spool import Spool, blocks
+from weir.trainer.step.spool import Spool, blocks
 
 
 @given(st.lists(st.integers(0, 5), max_size=5), st.integers(0, 3), st.sampled_from([np.int64, np.int32]))

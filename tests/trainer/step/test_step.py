@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from contracts import Store
 from tests.ranks import run_on_ranks
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.items.table import PADDING
-from trainer.losses import exclude_positive, sampled_softmax
-from trainer.losses.inputs import LossInputs, LossResult
-from trainer.losses.step_loss import step_loss
-from trainer.negatives import Draw, PerRow, Pool, draw_uniform, shared_pool
-from trainer.ranks.workers import Workers, deterministic
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch
-from trainer.step.seeds import Purpose, derive, generator
-from trainer.step.step import StepResult, compute_gradients, train_step
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.table import PADDING
+from weir.trainer.losses import exclude_positive, sampled_softmax
+from weir.trainer.losses.inputs import LossInputs, LossResult
+from weir.trainer.losses.step_loss import step_loss
+from weir.trainer.negatives import Draw, PerRow, Pool, draw_uniform, shared_pool
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Batch
+from weir.trainer.step.seeds import Purpose, derive, generator
+from weir.trainer.step.step import StepResult, compute_gradients, train_step
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -140,7 +140,7 @@ def inputs_of_a_step(store: Store, config: TrainerConfig, monkeypatch: pytest.Mo
         seen.append(step)
         return step_loss(step, config)
 
-    monkeypatch.setattr("trainer.step.step.step_loss", spy)
+    monkeypatch.setattr("weir.trainer.step.step.step_loss", spy)
     train_step(state, batches_of(store, state)[0], Workers())
     return seen
 

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from trainer.items.embeddings import Embeddings
-from trainer.ranks.workers import Workers
-from trainer.step.sums import sum_over_ranks
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.sums import sum_over_ranks
 
 
 def test_one_rank_copies_nothing_and_knows_the_length() -> None:

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.step import train_step
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 
 UNIFORM = {"in_batch": False, "uniform": 16}
 OWN = {"in_batch": False, "uniform": 0, "per_row": 4}

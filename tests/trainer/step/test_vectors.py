@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.losses.inputs import LossInputs, LossResult
-from trainer.losses.step_loss import step_loss
-from trainer.ranks.workers import Workers
-from trainer.step.inputs import sample_inputs
-from trainer.step.step import compute_gradients, train_step
-from trainer.towers import in_training
-from trainer.towers.recency import Recency
+from weir.contracts import Store
+from weir.trainer.config import TrainerConfig
+from weir.trainer.losses.inputs import LossInputs, LossResult
+from weir.trainer.losses.step_loss import step_loss
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.inputs import sample_inputs
+from weir.trainer.step.step import compute_gradients, train_step
+from weir.trainer.towers import in_training
+from weir.trainer.towers.recency import Recency
 
 
 @pytest.mark.parametrize("kind", ["recency", "sasrec"])
@@ -44,7 +44,7 @@ def test_a_shared_negative_comes_once_with_its_number_and_its_hits_count_as_ofte
         seen.append(step)
         return step_loss(step, config)
 
-    monkeypatch.setattr("trainer.step.step.step_loss", spy)
+    monkeypatch.setattr("weir.trainer.step.step.step_loss", spy)
     sampled = sample_inputs(state, batch, Workers())
     columns, forbidden = sampled.columns, sampled.share.rows.forbidden
     assert columns is not None

@@ -5,15 +5,15 @@ import sys
 import numpy as np
 import torch
 
-from contracts import Store, WindowLog
-from trainer.config import TrainerConfig
-from trainer.items.table import ItemTable
-from trainer.ranks.workers import Workers
-from trainer.step.batches import Batch, batches
-from trainer.step.positives import Positives
-from trainer.step.shared_window import SharedWindow
-from trainer.towers.features import FeatureVectors
-from trainer.users.featured import FeaturedUsers
+from weir.contracts import Store, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.items.table import ItemTable
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.batches import Batch, batches
+from weir.trainer.step.positives import Positives
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.towers.features import FeatureVectors
+from weir.trainer.users.featured import FeaturedUsers
 
 OF_A_SHARE = ("histories", "known", "exposed", "user_buckets", "user_shares", "user_numbers")
 

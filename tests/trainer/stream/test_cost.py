@@ -1,9 +1,9 @@
 import pytest
 
-from contracts import Store, WindowLog
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.stream.cost import measure
+from weir.contracts import Store, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.stream.cost import measure
 
 PARTS = ["draw", "rows", "hits", "tower", "loss", "backward", "sum", "update"]
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from sketches import CountMinSketch, health
-from trainer.items.table import RowChanges
-from trainer.state.evaluation import Evaluation
-from trainer.step.step import StepResult
-from trainer.stream.metrics import TrainerMetrics
+from weir.sketches import CountMinSketch, health
+from weir.trainer.items.table import RowChanges
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.step.step import StepResult
+from weir.trainer.stream.metrics import TrainerMetrics
 
 
 def test_what_happens_is_told_under_stable_names() -> None:

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.items.places import Places
-from trainer.stream.own_items import OwnItems
+from weir.trainer.items.places import Places
+from weir.trainer.stream.own_items import OwnItems
 
 CAPACITY = 64
 

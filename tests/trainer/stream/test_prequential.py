@@ -2,15 +2,15 @@ import numpy as np
 import pytest
 import torch
 
-from contracts import Store, WindowLog
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.state.evaluation import Evaluation
-from trainer.state.trainer_state import TrainerState
-from trainer.step.positives import Positives, read_positives
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.prequential import evaluate
+from weir.contracts import Store, WindowLog
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.positives import Positives, read_positives
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.prequential import evaluate
 
 
 def evaluated(store: Store, state: TrainerState) -> tuple[Evaluation, Positives]:

@@ -3,12 +3,12 @@ import math
 import numpy as np
 import pytest
 
-from contracts import Store
-from trainer.items.table import RowChanges
-from trainer.state.evaluation import Evaluation
-from trainer.step.step import StepResult
-from trainer.stream.metrics import TrainerMetrics
-from trainer.stream.progress import ProgressObserver, TrainProgress
+from weir.contracts import Store
+from weir.trainer.items.table import RowChanges
+from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.step.step import StepResult
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver, TrainProgress
 
 STEP = StepResult(1.5, 2, stop=False, seconds={"gradients": 0.1})
 EVALUATION = Evaluation(window="w/0000", sequence=3, step=0, events=1, known=1, items=1, seen_filtered=False)

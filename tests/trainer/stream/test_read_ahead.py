@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts import CorruptArtefactError, Store, WindowLog, WindowManifest
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.config import TrainerConfig
-from trainer.ranks.workers import Workers
-from trainer.step.shared_window import SharedWindow
-from trainer.stream.read_ahead import ReadAhead
+from weir.contracts import CorruptArtefactError, Store, WindowLog, WindowManifest
+from weir.trainer.config import TrainerConfig
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.read_ahead import ReadAhead
 
 
 @pytest.fixture

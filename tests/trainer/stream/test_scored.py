@@ -4,17 +4,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import Store, WindowLog
-from trainer.items.places import Places
-from trainer.items.rows import FIRST_ITEM
-from trainer.ranking import distinct
-from trainer.ranks.workers import Workers
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Examples
-from trainer.step.positives import read_positives
-from trainer.stream import scored
-from trainer.stream.own_items import OwnItems
-from trainer.stream.scored import ScoredBlock, _together, scored_blocks
+from weir.contracts import Store, WindowLog
+from weir.trainer.items.places import Places
+from weir.trainer.items.rows import FIRST_ITEM
+from weir.trainer.ranking import distinct
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Examples
+from weir.trainer.step.positives import read_positives
+from weir.trainer.stream import scored
+from weir.trainer.stream.own_items import OwnItems
+from weir.trainer.stream.scored import ScoredBlock, _together, scored_blocks
 
 
 @pytest.mark.parametrize("filter_seen", [False, True])

@@ -4,11 +4,11 @@ import threading
 
 import pytest
 
-from contracts import Store, WindowLog, WindowManifest
 from tests.contracts.panes import retire_before
 from tests.trainer.windows import WindowWriter, synthetic
-from trainer.ranks.workers import Workers
-from trainer.stream.windows import StopSignal, windows
+from weir.contracts import Store, WindowLog, WindowManifest
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.stream.windows import StopSignal, windows
 
 
 def test_a_bounded_stream_ends_with_the_last_commit(store: Store, writer: WindowWriter) -> None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.towers import Tower
+from weir.trainer.towers import Tower
 
 Array = npt.NDArray[np.float64]
 T = TypeVar("T", bound=Tower)

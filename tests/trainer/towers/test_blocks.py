@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainer.config import TowerConfig
-from trainer.towers.blocks import Attention
-from trainer.towers.history import Dense
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.blocks import Attention
+from weir.trainer.towers.history import Dense
 
 USERS, LENGTH, DIMENSION = 5, 7, 12
 

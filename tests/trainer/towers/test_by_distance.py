@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.towers.plain import LENGTH, left_padded
-from trainer.config import TowerConfig
-from trainer.towers.recency import Recency
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.recency import Recency
 
 TOWER = Recency(TowerConfig(dimension=8, history_length=LENGTH))
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded, sigmoid
-from trainer.config import TowerConfig
-from trainer.towers.esasrec import ESasRec
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.esasrec import ESasRec
 
 
 def tower(**settings: int) -> ESasRec:

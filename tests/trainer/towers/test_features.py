@@ -2,8 +2,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.features import MAX_DENSE
-from trainer.towers.features import FeatureInputs, FeatureVectors
+from weir.contracts.features import MAX_DENSE
+from weir.trainer.towers.features import FeatureInputs, FeatureVectors
 
 
 def inputs(n: int, width: int, draw: torch.Generator) -> FeatureInputs:

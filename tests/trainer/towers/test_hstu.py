@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded, sigmoid
-from trainer.config import TowerConfig
-from trainer.towers.history import Dense
-from trainer.towers.hstu import Hstu, Layer
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.history import Dense
+from weir.trainer.towers.hstu import Hstu, Layer
 
 
 def tower(**settings: float) -> Hstu:

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.towers.lightgcn import Graph, Rows
+from weir.trainer.towers.lightgcn import Graph, Rows
 
 ITEMS, USERS = range(2, 6), range(6, 10)
 CAPACITY = 12

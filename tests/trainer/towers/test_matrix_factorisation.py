@@ -1,7 +1,7 @@
 import torch
 
-from trainer.config import TowerConfig
-from trainer.towers.matrix_factorisation import MatrixFactorisation
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.matrix_factorisation import MatrixFactorisation
 
 
 def test_a_user_is_her_row_and_an_unknown_one_zeros() -> None:

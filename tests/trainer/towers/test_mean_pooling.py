@@ -1,7 +1,7 @@
 import torch
 
-from trainer.config import TowerConfig
-from trainer.towers.mean_pooling import MeanPooling
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.mean_pooling import MeanPooling
 
 
 def test_it_sees_the_mean_of_the_real_items_only() -> None:

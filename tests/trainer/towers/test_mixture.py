@@ -5,9 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.rescoring_config import RescoringConfig
-from trainer.tower_config import TowerConfig
-from trainer.towers.mixture import MixtureOfLogits, build_scorer
+from weir.trainer.rescoring_config import RescoringConfig
+from weir.trainer.tower_config import TowerConfig
+from weir.trainer.towers.mixture import MixtureOfLogits, build_scorer
 
 Array = npt.NDArray[np.float64]
 SIZES = st.integers(1, 4)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded
-from trainer.config import TowerConfig
-from trainer.towers.recency import Recency
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.recency import Recency
 
 
 def tower(**settings: float) -> Recency:

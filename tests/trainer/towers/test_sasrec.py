@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from trainer.config import TowerConfig
-from trainer.towers.esasrec import ESasRec
-from trainer.towers.history import Dense
-from trainer.towers.sasrec import SasRec
+from weir.trainer.config import TowerConfig
+from weir.trainer.towers.esasrec import ESasRec
+from weir.trainer.towers.history import Dense
+from weir.trainer.towers.sasrec import SasRec
 
 both = pytest.mark.parametrize("cls", [SasRec, ESasRec])
 

@@ -3,17 +3,17 @@ from typing import get_args
 import pytest
 import torch
 
-from trainer.config import TowerConfig
-from trainer.step.lookup import Lookup
-from trainer.step.placed import Placed
-from trainer.tower_config import TOWERS, TowerKind, kinds
-from trainer.towers import Tower, build_tower, project, read_out
-from trainer.towers.esasrec import ESasRec
-from trainer.towers.hstu import Hstu
-from trainer.towers.matrix_factorisation import MatrixFactorisation
-from trainer.towers.mean_pooling import MeanPooling
-from trainer.towers.recency import Recency
-from trainer.towers.sasrec import SasRec
+from weir.trainer.config import TowerConfig
+from weir.trainer.step.lookup import Lookup
+from weir.trainer.step.placed import Placed
+from weir.trainer.tower_config import TOWERS, TowerKind, kinds
+from weir.trainer.towers import Tower, build_tower, project, read_out
+from weir.trainer.towers.esasrec import ESasRec
+from weir.trainer.towers.hstu import Hstu
+from weir.trainer.towers.matrix_factorisation import MatrixFactorisation
+from weir.trainer.towers.mean_pooling import MeanPooling
+from weir.trainer.towers.recency import Recency
+from weir.trainer.towers.sasrec import SasRec
 
 READERS = kinds(knows_users=False)
 

@@ -5,27 +5,27 @@ import pytest
 import torch
 from torch.nn import functional
 
-from contracts import BundleFile, BundleLog, FeatureNames, Store, WindowLog
-from contracts.checkpoint import checkpoint_names, read_checkpoint_mark
-from contracts.feature_weights import FeatureWeights
-from contracts.user_features import UserFeatures
 from tests.trainer.support import absorb, absorbed, batches_of, drawn, give_noise, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
-from trainer.export import export_bundle
-from trainer.export.cases import Cases
-from trainer.export.servable import Servable
-from trainer.items.table import PADDING
-from trainer.ranks.workers import Workers
-from trainer.state.checkpoint import CheckpointLog
-from trainer.state.trainer_state import TrainerState
-from trainer.step.batches import Batch
-from trainer.step.step import compute_gradients, train_step
-from trainer.stream.prequential import evaluate
-from trainer.towers import project
-from trainer.towers.features import FeatureVectors
-from trainer.users.featured import FeaturedUsers
-from trainer.users.lines import Layout, UserLines
+from weir.contracts import BundleFile, BundleLog, FeatureNames, Store, WindowLog
+from weir.contracts.checkpoint import checkpoint_names, read_checkpoint_mark
+from weir.contracts.feature_weights import FeatureWeights
+from weir.contracts.user_features import UserFeatures
+from weir.trainer.config import FeaturesConfig, TowerConfig, TrainerConfig
+from weir.trainer.export import export_bundle
+from weir.trainer.export.cases import Cases
+from weir.trainer.export.servable import Servable
+from weir.trainer.items.table import PADDING
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import Batch
+from weir.trainer.step.step import compute_gradients, train_step
+from weir.trainer.stream.prequential import evaluate
+from weir.trainer.towers import project
+from weir.trainer.towers.features import FeatureVectors
+from weir.trainer.users.featured import FeaturedUsers
+from weir.trainer.users.lines import Layout, UserLines
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import FeatureNames, columns
-from contracts.feature_weights import FeatureWeights, Moments
-from contracts.user_features import UserFeatures
-from trainer.users.lines import Layout, UserLines
+from weir.contracts import FeatureNames, columns
+from weir.contracts.feature_weights import FeatureWeights, Moments
+from weir.contracts.user_features import UserFeatures
+from weir.trainer.users.lines import Layout, UserLines
 
 BUCKETS = 50
 NAMES = FeatureNames(categorical=("lives", "langs"), dense=("age", "since"))

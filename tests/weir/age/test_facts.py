@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from contracts import Store, UserKeys
-from serving.monitor.aged import Judged, Sampling
-from serving.monitor.ages import AgeHits
-from serving.monitor.results import WindowRecall, save
 from tests.serving.support import write_window
 from weir.age import facts
 from weir.age.facts import AgeFacts, age_facts
+from weir.contracts import Store, UserKeys
+from weir.serving.monitor.aged import Judged, Sampling
+from weir.serving.monitor.ages import AgeHits
+from weir.serving.monitor.results import WindowRecall, save
 
 BOTH = {1: [1, 1, 0, 1], 2: [1, 0, 0, 1], 3: [0, 0, 1, 0]}
 

@@ -1,7 +1,7 @@
 import pytest
 
-from logs import LogColumns
 from weir.check.fields import Column, likely_columns
+from weir.readers import LogColumns
 
 KNOWN = LogColumns().model_dump()
 

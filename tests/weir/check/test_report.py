@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from contracts import Store
-from logs import LogConfig
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
 from tests.pipelines.support import dead_letters
 from weir.check import report, sample
 from weir.check.report import check_log, with_settings
+from weir.contracts import Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.readers import LogConfig
 
 DAY = 86_400
 SHOP = [

@@ -10,12 +10,12 @@ import pytest
 import yaml
 from rich.console import Console
 
-from contracts import Store
-from logs import LogColumns, LogConfig
 from weir.check.file import settings_file
 from weir.check.report import LogReport, check_log, with_settings
 from weir.check.text import UnreadableLogError, print_report, require_readable
 from weir.config import load_settings
+from weir.contracts import Store
+from weir.readers import LogColumns, LogConfig
 from weir.text import program
 
 SHOP = "customer,sku,bought\n" + "".join(f"c{n},s{n},2025-01-{n + 1:02}\n" for n in range(28))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
 from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from tests.weir.cli.interactions import refused, told, weir
+from weir.contracts import Store
 
 START = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 

@@ -8,10 +8,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from contracts import Store
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, user_weights, write_bundle
 from weir.cli.main import app
+from weir.contracts import Store
 
 
 @pytest.fixture(scope="module")

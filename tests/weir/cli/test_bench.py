@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
-from trainer.offline.results import load_comparison, load_results, result_name
+from weir.trainer.offline.results import load_comparison, load_results, result_name
 
 ROWS = "uniform, none; BPR"
 SMALL = ["--rows", ROWS, "--seeds", "2", "--steps", "6", *TINY]

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store
 from tests.trainer.windows import WindowWriter, synthetic
 from tests.weir.cli.interactions import refused, told, weir
+from weir.contracts import Store
 
 SMALL = [
     *("--set", "trainer.tower.dimension=8", "--set", "trainer.tower.history_length=5"),

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from contracts import BundleLog, Pin, Store, Withdrawal
 from tests.contracts.test_bundle import write
 from weir.cli.bundle_facts import facts_of
 from weir.cli.main import app
+from weir.contracts import BundleLog, Pin, Store, Withdrawal
 
 PIN = Pin(version="0001", by="ann@shop", at=1.8e9, why="0003 repeats itself")
 

@@ -10,14 +10,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from contracts import CorruptArtefactError, StoreFormatError, UnfitStoreError
-from pipelines.lock import BusyStoreError
-from serving.client import RetrievalError
-from trainer.export import ExportError
-from trainer.state.checkpoint import CheckpointMismatchError, DamagedCheckpointError
 from weir.cli.command import DEBUGGING, command, explain
 from weir.config import SettingsError
+from weir.contracts import CorruptArtefactError, StoreFormatError, UnfitStoreError
 from weir.errors import CommandError, UsageError
+from weir.pipelines.lock import BusyStoreError
+from weir.serving.client import RetrievalError
+from weir.trainer.export import ExportError
+from weir.trainer.state.checkpoint import CheckpointMismatchError, DamagedCheckpointError
 
 RUNNER = CliRunner()
 
@@ -144,12 +144,12 @@ def test_errors_of_libraries_get_a_way_out() -> None:
 @pytest.mark.parametrize(
     ("module", "hidden", "extras"),
     [
-        ("serving.tower", "onnxruntime", "serving,cpu"),
-        ("trainer.export.servable", "onnxruntime", "trainer,cpu"),
-        ("serving.monitor.loop", "grpc", "serving,cpu"),
-        ("trainer.offline.report.look", "matplotlib", "bench"),
+        ("weir.serving.tower", "onnxruntime", "serving,cpu"),
+        ("weir.trainer.export.servable", "onnxruntime", "trainer,cpu"),
+        ("weir.serving.monitor.loop", "grpc", "serving,cpu"),
+        ("weir.trainer.offline.report.look", "matplotlib", "bench"),
         ("weir.age.report", "matplotlib", "bench"),
-        ("pipelines.kafka.avro", "fastavro", "avro"),
+        ("weir.pipelines.kafka.avro", "fastavro", "avro"),
     ],
 )
 def test_a_missing_module_names_the_extras_that_bring_it(module: str, hidden: str, extras: str) -> None:

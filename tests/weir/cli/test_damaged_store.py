@@ -9,10 +9,10 @@ from typing import Final
 import pytest
 from typer.testing import CliRunner
 
-from contracts import Store
 from tests.serving.process import ServerProcess
 from tests.weir.up.damage import COMMITS, whole_store
 from weir.cli.main import app
+from weir.contracts import Store
 
 RUNNER = CliRunner()
 NOBODY: Final = "127.0.0.1:1"

@@ -8,10 +8,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from contracts import Store
 from tests.trainer.windows import WindowWriter
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
 from weir.cli import effort
+from weir.contracts import Store
 
 METRICS = {f"{name}@{k}" for name in ("recall", "ndcg", "precision", "coverage") for k in (5, 20)}
 PEERS = {

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CommitLog, LogState, Store
-from pipelines.open_rows import open_files_of
 from tests.pipelines import redacting, support
 from tests.weir.cli.interactions import refused, told, weir
+from weir.contracts import CommitLog, LogState, Store
+from weir.pipelines.open_rows import open_files_of
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from contracts import Store
 from tests.serving.shared.redis_server import RedisServer
 from tests.serving.support import write_window
 from tests.serving.users import Event
 from tests.weir.cli.interactions import refused, weir
+from weir.contracts import Store
 
 
 def test_users_are_in_redis_after_one_run_and_a_second_writer_or_none_is_told(tmp_path: Path) -> None:

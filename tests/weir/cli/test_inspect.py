@@ -7,10 +7,10 @@ import pytest
 from scipy.spatial import distance
 from typer.testing import CliRunner
 
-from contracts import Store, WindowManifest, hash_id
-from sketches import CountMinSketch, ExactCounter, FrequencyBank
 from tests.trainer.windows import WindowWriter
 from weir.cli.main import app
+from weir.contracts import Store, WindowManifest, hash_id
+from weir.sketches import CountMinSketch, ExactCounter, FrequencyBank
 
 DAY = 86_400_000
 

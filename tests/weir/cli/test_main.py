@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from contracts import CommitLog, Store, WindowLog
-from contracts.locks import locked
 from tests.contracts.panes import a_pane
 from weir.cli.main import app
 from weir.config import Settings
+from weir.contracts import CommitLog, Store, WindowLog
+from weir.contracts.locks import locked
 from weir.up.ports import PORTS
 
 RUNNER = CliRunner()
@@ -175,7 +175,7 @@ def test_processes_of_a_command_import_this_weir(tmp_path: Path) -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    for name in [name for name in sys.modules if name.startswith("pipelines.") and name != "pipelines.config"]:
+    for name in [name for name in sys.modules if name.startswith("pipelines.") and name != "weir.pipelines.config"]:
         monkeypatch.delitem(sys.modules, name)
     output = run("ingest", "--store", str(tmp_path), status=1)
     assert output.strip().splitlines()[-1] == (

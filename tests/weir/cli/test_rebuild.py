@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import LogState, Store, WindowLog, read_format
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from pipelines.sources import MovedStoreError
-from tests.logs.files import ORIGIN, Event, write_lines
+from tests.readers.files import ORIGIN, Event, write_lines
 from tests.weir.cli.interactions import refused, told, weir
+from weir.contracts import LogState, Store, WindowLog, read_format
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.pipelines.sources import MovedStoreError
 
 EVENTS = [Event(f"user-{number % 5}", f"item-{number % 11}", 40 * number) for number in range(60)]
 

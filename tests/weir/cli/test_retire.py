@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CommitLog, LogState, Store, WindowLog
-from contracts.commits import Cursor
-from contracts.places import MonitorPlace
-from pipelines.ingest import ingest
 from tests.pipelines import aging
 from tests.weir.cli.interactions import refused, told, weir
+from weir.contracts import CommitLog, LogState, Store, WindowLog
+from weir.contracts.commits import Cursor
+from weir.contracts.places import MonitorPlace
+from weir.pipelines.ingest import ingest
 
 OPTIONS = ("--set", "pipeline.window_seconds=10", "--set", "pipeline.allowed_lateness_seconds=0")
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts import Store, WindowLog
-from contracts.served import new_segment
 from tests.serving.monitor.test_clicks import serve
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from tests.weir.cli.interactions import refused, told, weir
 from weir.cli import served_facts
+from weir.contracts import Store, WindowLog
+from weir.contracts.served import new_segment
 
 T = 1_700_000_000_000
 

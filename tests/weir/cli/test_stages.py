@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from contracts import BundleLog, FeatureNames, Store
-from serving import server as serving_server
-from serving.catalogue import CatalogueFiles
-from serving.client import RetrievalClient, RetrievalError
 from weir.cli.main import app
+from weir.contracts import BundleLog, FeatureNames, Store
 from weir.demo.generator import GeneratorConfig, generate
+from weir.serving import server as serving_server
+from weir.serving.catalogue import CatalogueFiles
+from weir.serving.client import RetrievalClient, RetrievalError
 
 SMALL = {
     "pipeline": {"metrics_port": 0, "history_length": 5, "event_types": {"play": "positive", "skip": "negative"}},

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts import CommitLog
 from tests.weir.cli.interactions import refused, weir
+from weir.contracts import CommitLog
 
 ARCHIVE = Path(__file__).parents[2] / "data" / "store-format-1.tar.gz"
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from contracts import Pin, Store
-from contracts.comparison import Comparison
-from contracts.confidence import Running
-from contracts.variants import MAIN, Champion, crown, line_of, log_of, version_of
 from tests.contracts.test_bundle import write
 from tests.weir.cli.interactions import refused, told, weir
+from weir.contracts import Pin, Store
+from weir.contracts.comparison import Comparison
+from weir.contracts.confidence import Running
+from weir.contracts.variants import MAIN, Champion, crown, line_of, log_of, version_of
 
 NEW = ("--set", "trainer.variants.new.seed=7")
 

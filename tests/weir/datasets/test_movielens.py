@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from logs import LogConfig
-from trainer.offline.data import read_interactions
 from weir.check.report import check_log
 from weir.datasets import movielens
 from weir.datasets.movielens import LAYOUTS, MovieLensError, convert
+from weir.readers import LogConfig
+from weir.trainer.offline.data import read_interactions
 
 RATINGS = [(1, 10, 4.0, 978300760), (1, 2, 3.0, 978300019), (7, 10, 5.0, 978300019), (22, 31, 1.0, 978300275)]
 TITLES = {10: "GoldenEye (1995)", 2: "Star Wars: Episode IV, A New Hope (1977)", 31: "Cité des enfants perdus, La"}

@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from contracts import UserError
-from pipelines.kafka.address import Topic
-from pipelines.kafka.config import KafkaConfig
 from tests.integration.kafka_broker import Broker
+from weir.contracts import UserError
 from weir.demo.generator import GeneratorConfig, generate
 from weir.demo.live import live_events, produce
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.config import KafkaConfig
 
 CONFIG = GeneratorConfig(users=20, items=40, events=200, days=3, outages=0, late=0, malformed=0.05)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts import EventClock, Store
+from weir.contracts import EventClock, Store
 from weir.demo.generator import GeneratorConfig, generate
 from weir.demo.replay import ReplayConfig, ReplaySummary, replay
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs import Block, BlockId, LogColumns, LogConfig, TopicError, Validator
 from weir.demo.source import nice_window, open_log
+from weir.readers import Block, BlockId, LogColumns, LogConfig, TopicError, Validator
 
 DAY = 86_400
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import Store
-from serving.client import RetrievalClient
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Store
 from weir.page.atlas import Atlas, draw, families, project
+from weir.serving.client import RetrievalClient
 
 SHAPES = st.tuples(st.integers(0, 40), st.integers(1, 8), st.integers(0, 2**32 - 1))
 

@@ -3,11 +3,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from contracts import EventClock, Store, WindowLog
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
 from tests.pipelines import redacting
+from weir.contracts import EventClock, Store, WindowLog
 from weir.page.commits import NewestCommits
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
 
 
 def write(log: Path, part: int) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from serving.access.config import ClientConfig
 from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.weir.up.damage import whole_store
 from weir.config import Settings
 from weir.page.server import _door, page_served
+from weir.serving.access.config import ClientConfig
 
 PATHS = {"/api/stream": None, "/api/map": None, "/api/caller": None, "/api/query": {"user": "user-1"}}
 

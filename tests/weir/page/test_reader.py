@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from contracts import BundleLog, Store
-from contracts.bundle import Pin, Withdrawal
-from serving.client import RetrievalClient
 from tests.serving.support import Catalogue, write_bundle
 from tests.weir.up.damage import DAMAGES, WINDOWS, named_nothing, whole_store
+from weir.contracts import BundleLog, Store
+from weir.contracts.bundle import Pin, Withdrawal
 from weir.page.commits import NewestCommits
 from weir.page.reader import Reader
 from weir.page.tags import Tags
+from weir.serving.client import RetrievalClient
 
 FIRST, SECOND = "00000000-0000000001", "00000001-0000000002"
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from contracts.exposition import exposed
 from tests.ports import free_port
 from weir.config import Settings
+from weir.contracts.exposition import exposed
 from weir.page.scrape import STAGES, Samples, addresses, scrape
 
 VALUES = st.floats(0, 1e12)

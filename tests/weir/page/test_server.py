@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts import Store, WindowLog
-from contracts.redaction import LetterFile
-from serving.client import RetrievalClient, by_history, by_item, by_user
 from tests.serving.process import ServerProcess
 from tests.weir.up.damage import WINDOWS, whole_store
 from weir.config import Settings
+from weir.contracts import Store, WindowLog
+from weir.contracts.redaction import LetterFile
 from weir.page.server import page_served
+from weir.serving.client import RetrievalClient, by_history, by_item, by_user
 
 JSON = {"Content-Type": "application/json"}
 LINE = '{"user_id": "ann", <script>'

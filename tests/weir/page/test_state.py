@@ -1,9 +1,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.monitor.newest import mean_recall
 from tests.weir.up.damage import recall
 from weir.page.state import K, Rates, recall_points
+from weir.serving.monitor.newest import mean_recall
 
 STEPS = st.lists(st.tuples(st.floats(0.1, 9), st.integers(0, 50)), min_size=1, max_size=40)
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from contracts import Store, WindowLog
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
+from weir.contracts import Store, WindowLog
 from weir.page.tags import Tags
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
 
 ROWS = st.lists(
     st.tuples(

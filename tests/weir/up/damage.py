@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Final
 
-from contracts import EventClock, Store, WindowLog
-from contracts.documents import encode_fields
-from serving.monitor.results import Examples, WindowRecall, save
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import EventClock, Store, WindowLog
+from weir.contracts.documents import encode_fields
+from weir.serving.monitor.results import Examples, WindowRecall, save
 
 WINDOWS: Final = 3
 

@@ -9,16 +9,16 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Layout, Store, StoreFormat, ensure_format
-from logs import LogColumns, LogConfig
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from pipelines.layout import LayoutError
 from weir.check.text import UnreadableLogError
 from weir.config import SettingsError, load_settings
+from weir.contracts import Layout, Store, StoreFormat, ensure_format
 from weir.demo.generator import GeneratorConfig, generate
 from weir.demo.source import LogProfile, open_log
 from weir.errors import CommandError, UsageError
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.pipelines.layout import LayoutError
+from weir.readers import LogColumns, LogConfig
 from weir.up.options import UpOptions
 from weir.up.prepare import Launch, demo_settings, last_user, log_settings, pace, prepare
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from serving.client import RetrievalClient
 from tests.weir.up.damage import DAMAGES, whole_store
 from weir.config import load_settings
+from weir.serving.client import RetrievalClient
 from weir.session import Session
 from weir.up.display import StatusDisplay
 from weir.up.options import UpOptions

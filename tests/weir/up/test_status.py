@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import BundleLog, CommitLog, Pin, Store, WindowLog
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
-from serving.client import RetrievalClient
 from tests.weir.up.damage import DAMAGES, WINDOWS, whole_store
 from weir.config import load_settings
+from weir.contracts import BundleLog, CommitLog, Pin, Store, WindowLog
 from weir.demo.generator import GeneratorConfig, generate
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.serving.client import RetrievalClient
 from weir.up.status import StatusReader
 
 

@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import CorruptArtefactError, Store, WindowLog
-from logs import discover
-from pipelines.config import PipelineConfig
-from pipelines.ingest import ingest
 from tests.weir.up.damage import COMMITS, bad_byte, whole_store
+from weir.contracts import CorruptArtefactError, Store, WindowLog
 from weir.demo.generator import GeneratorConfig, generate
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.ingest import ingest
+from weir.readers import discover
 from weir.up.store_news import CommitTotals
 
 

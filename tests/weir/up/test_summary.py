@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from serving.monitor.results import Freshness
+from weir.serving.monitor.results import Freshness
 from weir.up.summary import DemoSummary, Recalls, _pooled, print_summary, requests_by_code
 
 GOOD = DemoSummary(

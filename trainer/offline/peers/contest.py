@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from trainer.offline.data import Interactions, Ints
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.peers.methods import DECAY, EASE, ITEM_KNN, LAST_DAYS, eases, item_knns, last_days
-from trainer.offline.peers.queries import Catalogue
-from trainer.offline.peers.tuning import Candidate, best
-from trainer.ranking import Ranked
+from weir.trainer.offline.data import Interactions, Ints
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.peers.methods import DECAY, EASE, ITEM_KNN, LAST_DAYS, eases, item_knns, last_days
+from weir.trainer.offline.peers.queries import Catalogue
+from weir.trainer.offline.peers.tuning import Candidate, best
+from weir.trainer.ranking import Ranked
 
 __all__ = ["LARGEST", "POPULARITY", "Contest", "Peer", "PeerReport"]
 

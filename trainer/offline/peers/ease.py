@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from trainer.offline.peers.queries import ItemWeights, Matrix
+from weir.trainer.offline.peers.queries import ItemWeights, Matrix
 
 __all__ = ["ease", "gram"]
 

@@ -7,7 +7,7 @@ neighbours of each item.
 import numpy as np
 from scipy import sparse
 
-from trainer.offline.peers.queries import Matrix
+from weir.trainer.offline.peers.queries import Matrix
 
 __all__ = ["item_knn"]
 

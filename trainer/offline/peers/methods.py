@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainer.offline.data import Interactions, InteractionsError, Ints
-from trainer.offline.evaluator import Evaluator
-from trainer.offline.peers.ease import ease, gram
-from trainer.offline.peers.item_knn import item_knn
-from trainer.offline.peers.queries import Catalogue, ItemWeights, Matrix
-from trainer.offline.peers.tuning import Candidate
-from trainer.ranking.ranker import Scores
+from weir.trainer.offline.data import Interactions, InteractionsError, Ints
+from weir.trainer.offline.evaluator import Evaluator
+from weir.trainer.offline.peers.ease import ease, gram
+from weir.trainer.offline.peers.item_knn import item_knn
+from weir.trainer.offline.peers.queries import Catalogue, ItemWeights, Matrix
+from weir.trainer.offline.peers.tuning import Candidate
+from weir.trainer.ranking.ranker import Scores
 
 __all__ = ["DECAY", "EASE", "ITEM_KNN", "L2", "LAST_DAYS", "NEIGHBOURS", "eases", "item_knns", "last_days"]
 

@@ -8,9 +8,9 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from trainer.offline.cases import Past
-from trainer.offline.data import Interactions, Ints
-from trainer.ranking.ranker import Scores
+from weir.trainer.offline.cases import Past
+from weir.trainer.offline.data import Interactions, Ints
+from weir.trainer.ranking.ranker import Scores
 
 __all__ = ["Catalogue", "ItemWeights", "Matrix", "recency"]
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trainer.offline.evaluator import Evaluator
-from trainer.ranking import means
-from trainer.ranking.ranker import Scores
+from weir.trainer.offline.evaluator import Evaluator
+from weir.trainer.ranking import means
+from weir.trainer.ranking.ranker import Scores
 
 __all__ = ["Candidate", "best"]
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from contracts import Store
-from trainer.offline.report.table import as_csv, as_markdown, metric_label, stratified_metric, subject, summarise
-from trainer.offline.results import load_comparison, load_results
+from weir.contracts import Store
+from weir.trainer.offline.report.table import as_csv, as_markdown, metric_label, stratified_metric, subject, summarise
+from weir.trainer.offline.results import load_comparison, load_results
 
 __all__ = ["write_report"]
 
@@ -30,7 +30,7 @@ def write_report(folder: Path) -> Path:
         If the drawing or the page's library is not installed.
     """
     try:
-        from trainer.offline.report import look, page, plots  # noqa: PLC0415  training needs neither library
+        from weir.trainer.offline.report import look, page, plots  # noqa: PLC0415  training needs neither library
     except ModuleNotFoundError as error:
         raise ImportError(f"a report needs {error.name}: install it with `pip install 'weir[bench]'`") from error
     comparison = load_comparison(folder)

@@ -10,9 +10,9 @@ from typing import Any
 import jinja2
 from pydantic import JsonValue
 
-from trainer.offline.report.look import stroke
-from trainer.offline.report.plots import Line, by_decile
-from trainer.offline.report.table import (
+from weir.trainer.offline.report.look import stroke
+from weir.trainer.offline.report.plots import Line, by_decile
+from weir.trainer.offline.report.table import (
     MetricSummary,
     Row,
     Table,
@@ -23,7 +23,7 @@ from trainer.offline.report.table import (
     stratified_metric,
     summary_of,
 )
-from trainer.offline.results import Comparison
+from weir.trainer.offline.results import Comparison
 
 __all__ = ["Picture", "Scale", "environment", "render", "settings"]
 

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from trainer.offline.report.look import LIGHT, MARGIN, WIDTH, Theme, label_ends, look, png, sheet, stroke
-from trainer.offline.report.table import Row, Table, metric_label
+from weir.trainer.offline.report.look import LIGHT, MARGIN, WIDTH, Theme, label_ends, look, png, sheet, stroke
+from weir.trainer.offline.report.table import Row, Table, metric_label
 
 __all__ = ["Line", "by_decile", "curve", "draw_curves", "draw_popularity"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.offline.results import Comparison, RunResult
+from weir.trainer.offline.results import Comparison, RunResult
 
 __all__ = [
     "MetricSummary",

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from contracts import UserError
+from weir.contracts import UserError
 from weir.up.supervisor.child import Child, ChildSpec, Death
 
 __all__ = ["GaveUpError", "Supervisor"]

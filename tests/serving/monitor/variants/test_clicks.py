@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from contracts import Key, hash_id
-from contracts.served import SERVED_SCHEMA
-from contracts.variants import challenges, version_of
-from serving.monitor.attribution import Click
-from serving.monitor.variants.clicks import Observation, Sides, UserClicks
+from weir.contracts import Key, hash_id
+from weir.contracts.served import SERVED_SCHEMA
+from weir.contracts.variants import challenges, version_of
+from weir.serving.monitor.attribution import Click
+from weir.serving.monitor.variants.clicks import Observation, Sides, UserClicks
 
 SIDES = Sides("main", "new", 0.5)
 SECONDS = 100.0

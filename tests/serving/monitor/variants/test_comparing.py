@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from contracts import Key, Store, hash_id
-from contracts.comparison import Comparison
-from contracts.variants import CHAMPION, MAIN, crown, line_of, version_of
-from serving.client import RetrievalClient
-from serving.monitor.config import MonitorConfig
-from serving.monitor.loop import Monitor
-from serving.monitor.metrics import MonitorMetrics
-from serving.monitor.variants.clicks import Observation
-from serving.monitor.variants.comparing import Comparing, Contest
-from serving.monitor.variants.metrics import VariantMetrics
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
 from tests.serving.users import Event
+from weir.contracts import Key, Store, hash_id
+from weir.contracts.comparison import Comparison
+from weir.contracts.variants import CHAMPION, MAIN, crown, line_of, version_of
+from weir.serving.client import RetrievalClient
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.loop import Monitor
+from weir.serving.monitor.metrics import MonitorMetrics
+from weir.serving.monitor.variants.clicks import Observation
+from weir.serving.monitor.variants.comparing import Comparing, Contest
+from weir.serving.monitor.variants.metrics import VariantMetrics
 
 T = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 CONTEST = Contest(("new",))

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts import Key, hash_id
-from serving.monitor.variants.counted import CountedUsers
+from weir.contracts import Key, hash_id
+from weir.serving.monitor.variants.counted import CountedUsers
 
 KEYS = st.lists(st.integers(-(2**63), 2**63 - 1).map(Key), max_size=50)
 

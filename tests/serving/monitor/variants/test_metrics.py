@@ -1,9 +1,9 @@
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from contracts.comparison import Comparison
-from contracts.confidence import Running
-from serving.monitor.variants.metrics import VariantMetrics
+from weir.contracts.comparison import Comparison
+from weir.contracts.confidence import Running
+from weir.serving.monitor.variants.metrics import VariantMetrics
 
 DIFFERENT = Comparison(
     champion="main",

@@ -6,13 +6,13 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from contracts import Key, Store, hash_id
-from contracts.variants import MAIN, line_of, version_of
-from serving.client import RetrievalClient, RetrievalError
-from serving.monitor.recall import Example
-from serving.monitor.variants.paired import Pair, PairedHits, ask_both
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
+from weir.contracts import Key, Store, hash_id
+from weir.contracts.variants import MAIN, line_of, version_of
+from weir.serving.client import RetrievalClient, RetrievalError
+from weir.serving.monitor.recall import Example
+from weir.serving.monitor.variants.paired import Pair, PairedHits, ask_both
 
 K = 5
 OLD, NEW = Catalogue.random(seed=0), Catalogue.random(seed=1)

@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 
 from tests.trainer.offline.logs import circles
-from trainer.offline.data import Ints
-from trainer.offline.evaluator import Evaluator, Protocol, Rules
-from trainer.offline.peers.contest import Contest
-from trainer.offline.splits import temporal
-from trainer.ranking import means
+from weir.trainer.offline.data import Ints
+from weir.trainer.offline.evaluator import Evaluator, Protocol, Rules
+from weir.trainer.offline.peers.contest import Contest
+from weir.trainer.offline.splits import temporal
+from weir.trainer.ranking import means
 
 LOG = circles(users=30, items=40)
 SPLIT = temporal(LOG)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import sparse
 
-from trainer.offline.peers.ease import ease, gram
+from weir.trainer.offline.peers.ease import ease, gram
 
 seen_by = arrays.arrays(np.float64, st.tuples(st.integers(1, 9), st.integers(1, 6)), elements=st.sampled_from([0, 1]))
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from trainer.offline.peers.ease import gram
-from trainer.offline.peers.item_knn import item_knn
+from weir.trainer.offline.peers.ease import gram
+from weir.trainer.offline.peers.item_knn import item_knn
 
 SEEN = np.random.default_rng(0).random((30, 8)) < 0.4
 

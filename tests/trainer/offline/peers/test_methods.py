@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from tests.trainer.offline.logs import circles, log_of
-from trainer.offline.data import InteractionsError
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.peers.ease import ease, gram
-from trainer.offline.peers.methods import DECAY, EASE, ITEM_KNN, eases, item_knns, last_days
-from trainer.offline.peers.queries import Catalogue
-from trainer.offline.splits import temporal
+from weir.trainer.offline.data import InteractionsError
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.peers.ease import ease, gram
+from weir.trainer.offline.peers.methods import DECAY, EASE, ITEM_KNN, eases, item_knns, last_days
+from weir.trainer.offline.peers.queries import Catalogue
+from weir.trainer.offline.splits import temporal
 
 DAY = 86_400_000
 

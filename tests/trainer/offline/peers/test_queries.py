@@ -6,8 +6,8 @@ import torch
 from scipy import sparse
 
 from tests.trainer.offline.logs import log_of
-from trainer.offline.cases import Past
-from trainer.offline.peers.queries import Catalogue, recency
+from weir.trainer.offline.cases import Past
+from weir.trainer.offline.peers.queries import Catalogue, recency
 
 # Items 0, 2 and 4 are known in training; user 0 repeats item 2 after it.
 LOG = log_of([0, 1, 0, 1, 0, 0, 0, 1], [2, 4, 0, 2, 3, 2, 4, 1], sizes=(2, 6))

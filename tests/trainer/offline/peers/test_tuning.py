@@ -2,11 +2,11 @@ import numpy as np
 import torch
 
 from tests.trainer.offline.logs import circles
-from trainer.offline.data import Ints
-from trainer.offline.evaluator import Evaluator, Rules
-from trainer.offline.peers.tuning import Candidate, best
-from trainer.offline.splits import temporal
-from trainer.ranking.ranker import Scores
+from weir.trainer.offline.data import Ints
+from weir.trainer.offline.evaluator import Evaluator, Rules
+from weir.trainer.offline.peers.tuning import Candidate, best
+from weir.trainer.offline.splits import temporal
+from weir.trainer.ranking.ranker import Scores
 
 LOG = circles()
 SPLIT = temporal(LOG)

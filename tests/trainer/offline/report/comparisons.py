@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.offline.report.table import Table, summarise
-from trainer.offline.results import (
+from weir.trainer.offline.report.table import Table, summarise
+from weir.trainer.offline.results import (
     Comparison,
     RunResult,
     load_comparison,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.offline.report.look import DARK, LIGHT, spread, stroke
+from weir.trainer.offline.report.look import DARK, LIGHT, spread, stroke
 
 PLACES = st.lists(st.tuples(st.floats(0, 1), st.floats(0.01, 0.08)), min_size=1, max_size=12)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.offline.report.comparisons import METRICS, comparison, read, run, write
-from trainer.offline.report.page import Picture, Scale, render, settings
-from trainer.offline.report.table import MetricSummary
-from trainer.offline.results import save_result
+from weir.trainer.offline.report.page import Picture, Scale, render, settings
+from weir.trainer.offline.report.table import MetricSummary
+from weir.trainer.offline.results import save_result
 
 HOSTILE = ["<script>alert(1)</script>", 'Quote " and & <b>bold</b>', "{{ 7 * 7 }}"]
 PICTURES = {name: Picture(b"light", b"dark", name) for name in ("curves", "popularity")}

@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from tests.trainer.offline.report.comparisons import read, run, write
-from trainer.offline.report.look import DARK, DPI, LIGHT, WIDTH, Theme, stroke
-from trainer.offline.report.plots import by_decile, curve, draw_curves, draw_popularity
-from trainer.offline.results import save_result
+from weir.trainer.offline.report.look import DARK, DPI, LIGHT, WIDTH, Theme, stroke
+from weir.trainer.offline.report.plots import by_decile, curve, draw_curves, draw_popularity
+from weir.trainer.offline.results import save_result
 
 TEN = [f"Row {number} of ten, with a long name" for number in range(10)]
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.trainer.offline.report.comparisons import write
-from trainer.offline.report import write_report
+from weir.trainer.offline.report import write_report
 
 FILES = {"table.md", "table.csv", "curves.png", "popularity.png", "report.html"}
 
@@ -54,7 +54,7 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(tmp_path: Path
 import sys
 sys.modules[{module!r}] = None
 from pathlib import Path
-from trainer.offline.report import write_report
+from weir.trainer.offline.report import write_report
 try:
     write_report(Path({str(tmp_path)!r}))
 except ImportError as error:

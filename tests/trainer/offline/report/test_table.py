@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.offline.report.comparisons import METRICS, comparison, read, run, write
-from trainer.offline.report.table import (
+from weir.trainer.offline.report.table import (
     MetricSummary,
     as_csv,
     as_markdown,
@@ -17,7 +17,7 @@ from trainer.offline.report.table import (
     stratified_metric,
     subject,
 )
-from trainer.offline.results import save_result
+from weir.trainer.offline.results import save_result
 
 ROWS = ["BPR", "In-batch | *improved*", "Softmax"]
 

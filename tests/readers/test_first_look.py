@@ -1,0 +1,33 @@
+from pathlib import Path
+
+from tests.readers.files import Event, write_lines
+from weir.readers import LogConfig, discover, first_look
+
+
+def test_it_ends_at_the_first_valid_row(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", ["{broken\n", Event("u", "i", 0).line()])
+    write_lines(tmp_path / "b.jsonl", ["{broken\n"] * 50)
+    look = first_look(discover(str(tmp_path)), LogConfig())
+    assert (look.rows, look.valid) == (2, 1)
+
+
+def test_it_says_what_is_wrong_with_most_rows_and_what_mends_it(tmp_path: Path) -> None:
+    write_lines(
+        tmp_path / "a.jsonl", ["{broken\n", *['{"user_id": "u", "item_id": "i", "timestamp": "2024-01-01"}\n'] * 9]
+    )
+    look = first_look(discover(str(tmp_path)), LogConfig())
+    assert (look.rows, look.valid, look.reasons["unparsable_timestamp"]) == (10, 0, 9)
+    assert look.problem.startswith("unparsable_timestamp in 9 of 10 rows; the first: ")
+    assert "pipeline.time_zone" in look.problem
+
+
+def test_one_letter_for_all_rows_of_a_table_counts_as_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("customer,sku\n" + "1,2\n" * 30)
+    look = first_look(discover(str(tmp_path)), LogConfig(), most=20)
+    assert look.rows == look.reasons["missing_field"] == 30
+
+
+def test_a_file_that_cannot_be_opened_may_still_be_repaired(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"broken")
+    look = first_look(discover(str(tmp_path)), LogConfig())
+    assert (look.rows, look.problem) == (0, "")

@@ -1,0 +1,106 @@
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.readers.timestamps import arrow_millis, mixed_millis
+
+moments = st.datetimes(datetime(1990, 1, 1), datetime(2100, 1, 1)).map(lambda moment: moment.replace(tzinfo=UTC))
+
+
+def millis_of(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+@given(st.lists(st.tuples(moments, st.sampled_from(["s", "ms", "us", "text", "offset"])), max_size=6))
+def test_auto_reads_every_spelling_of_a_time(cases: list[tuple[datetime, str]]) -> None:
+    values, expected = [], []
+    for moment, kind in cases:
+        millis = millis_of(moment)
+        micros = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        east = moment.astimezone(timezone(timedelta(hours=5, minutes=30)))
+        spelled = {
+            "s": millis // 1000,
+            "ms": millis,
+            "us": micros,
+            "text": moment.isoformat(),
+            "offset": east.isoformat(),
+        }
+        values.append(spelled[kind])
+        expected.append(millis // 1000 * 1000 if kind == "s" else millis)
+    found, readable = mixed_millis(values, "auto")
+    assert found.tolist() == expected
+    assert readable.all()
+
+
+def test_fractions_of_seconds_and_unusual_strings() -> None:
+    values = [1_700_000_000.123, "2023-11-14t22:13:20.123z", "2023-11-14T22:13:20.1234567Z", "2023-11-14T22:13:20,5Z"]
+    found, readable = mixed_millis(values, "auto")
+    assert readable.tolist() == [True, True, True, False]
+    assert found.tolist()[:3] == [1_700_000_000_123] * 3
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("s", 1000), ("ms", 1), ("us", 0.001)])
+def test_a_fixed_unit_is_not_guessed(unit: str, factor: float) -> None:
+    found, readable = mixed_millis([5_000_000, 1_700_000_000_000], unit)
+    assert found.tolist() == [round(5_000_000 * factor), round(1_700_000_000_000 * factor)]
+    assert readable.all()
+    assert not mixed_millis(["2023-11-14T22:13:20Z"], unit)[1].any()
+
+
+def test_rfc3339_refuses_numbers() -> None:
+    assert mixed_millis([1_700_000_000, "2023-11-14T22:13:20Z"], "rfc3339")[1].tolist() == [False, True]
+
+
+def test_arrow_times_and_nulls() -> None:
+    moment = datetime(2023, 11, 14, 22, 13, 20, 123000)
+    for kind in (pa.timestamp("ns"), pa.timestamp("ms", "Europe/Berlin"), pa.timestamp("us")):
+        aware = moment.replace(tzinfo=UTC) if kind.tz else moment
+        found, readable = arrow_millis(pa.array([aware, None], kind), "auto")
+        assert (found[0], readable.tolist()) == (1_700_000_000_123, [True, False])
+    with pytest.raises(TypeError, match="list"):
+        arrow_millis(pa.array([[1]]), "auto")
+
+
+@given(st.lists(st.integers(-(2**50), 2**50) | st.sampled_from(["2023-11-14T22:13:20Z", "soon"]), max_size=8))
+def test_texts_that_spell_numbers_are_read_as_those_numbers(values: list[int | str]) -> None:
+    texts, numbers = (arrow_millis(pa.array([str(one) for one in values], pa.string()), "auto"), values)
+    expected = mixed_millis(numbers, "auto")
+    assert texts[0].tolist() == expected[0].tolist()
+    assert texts[1].tolist() == expected[1].tolist()
+
+
+SPELLINGS = [
+    "2023-11-14 22:13:20",
+    "2023-11-14T22:13:20.5",
+    "2023-11-14 22:13",
+    "2023-11-14",
+    "2023-11-14 22:13:20 UTC",
+]
+
+
+@given(st.lists(st.sampled_from([*SPELLINGS, "2023-11-14T22:13:20+01:00", "soon"]), min_size=1, max_size=6))
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_a_zone_is_that_of_texts_without_one_whatever_stands_beside_them(zone: str, texts: list[str]) -> None:
+    found, readable = arrow_millis(pa.array(texts), "auto", zone)
+    for text, millis, is_read in zip(texts, found.tolist(), readable.tolist(), strict=True):
+        assert is_read == (text != "soon")
+        if is_read:
+            moment = datetime.fromisoformat(text.replace(" UTC", "+00:00"))
+            assert millis == millis_of(moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(zone)))
+
+
+def test_without_a_zone_texts_must_name_theirs() -> None:
+    found, readable = arrow_millis(pa.array(SPELLINGS), "auto")
+    assert readable.tolist() == [False, False, False, False, True]
+    assert found[4] == 1_700_000_000_000
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_texts_may_be_of_any_type_of_strings(kind: pa.DataType) -> None:
+    found, readable = arrow_millis(pa.array(["1700000000", "2023-11-14T22:13:20Z", "soon", None], kind), "auto")
+    assert found[readable].tolist() == [1_700_000_000_000] * 2
+    assert readable.tolist() == [True, True, False, False]

@@ -1,0 +1,163 @@
+"""The description of a checkpoint: ``checkpoints/<name>/CHECKPOINT.json``, written last.
+
+The tensors' bytes (little-endian, each in C order), one tensor after another in the order of the mark, are cut into
+the files that the mark lists. Names sort in the order of the stream. Checking a store needs the marks alone.
+
+A checkpoint with a `parent` is a delta: of what has a line for each table row it holds the lines of the rows in its
+first tensor, ``rows``, those that have changed since the parent; everything else it holds whole.
+"""
+
+import json
+import math
+from typing import Any, Final, Literal, Self
+
+from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
+
+from weir.contracts.documents import Document, decode_document
+from weir.contracts.errors import CorruptArtefactError
+from weir.contracts.models import StoredModel
+from weir.contracts.storage import FileEntry, Store, checksum
+
+__all__ = [
+    "CHECKPOINT_MARK",
+    "CURRENT_FORMAT",
+    "FIRST_BY_PLACE",
+    "WITH_USER_FEATURES",
+    "CheckpointMark",
+    "CheckpointRef",
+    "FirstFormatError",
+    "TensorEntry",
+    "checkpoint_names",
+    "mark_path",
+    "read_checkpoint_chain",
+    "read_checkpoint_mark",
+]
+
+CHECKPOINT_MARK: Final = "CHECKPOINT.json"
+"""A directory without it is incomplete and is never read."""
+
+CURRENT_FORMAT: Final = 6
+
+WITH_USER_FEATURES: Final = 7
+"""The same with a part that older software does not know, where there are user features: others stay readable to it."""
+
+FIRST_BY_PLACE: Final = 5
+"""The first format in which a whole checkpoint has the embeddings in the order of places (`weir.trainer.items.places`)."""
+
+_BYTES: Final = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+
+
+class FirstFormatError(CorruptArtefactError):
+    """A checkpoint as `torch.distributed.checkpoint` writes it, with pickled metadata, which is never loaded."""
+
+
+class TensorEntry(Document):
+    """The type and shape of one tensor."""
+
+    dtype: Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+    shape: tuple[NonNegativeInt, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensor."""
+        return math.prod(self.shape) * _BYTES[self.dtype]
+
+
+class CheckpointRef(StoredModel):
+    """One certain checkpoint: its name, and the checksum of its mark."""
+
+    name: str
+    checksum: str
+
+
+class CheckpointMark(Document):
+    """A complete checkpoint: where it is in the stream, the settings that made it, its tensors and its files."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    format: Literal[2, 3, 4, 5, 6, 7] = Field(
+        default=6,
+        description="what the files hold; 2: no parent, ids as JSON; below 4: no counts of rows; below 5: embeddings "
+        "in the order of rows; below 6: nothing of the newest bundle; 7: user features; others are refused",
+    )
+    step: int = Field(ge=0, description="steps since the beginning of training")
+    sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")
+    batch: int = Field(ge=0, description="batches of that window done")
+    trained_window: str = Field(alias="learnt", description="the newest window that any step has touched")
+    settings: dict[str, Any] = Field(description="those that decide what is trained, flat")
+    tensors: dict[str, TensorEntry]
+    files: tuple[FileEntry, ...]
+    parent: CheckpointRef | None = Field(default=None, description="what this one continues; none: it is whole")
+
+    @model_validator(mode="after")
+    def _files_hold_the_tensors(self) -> Self:
+        needed, held = sum(one.size for one in self.tensors.values()), sum(file.size for file in self.files)
+        if needed != held:
+            raise ValueError(f"its tensors take {needed} bytes, its files hold {held}")
+        return self
+
+
+def checkpoint_names(store: Store) -> list[str]:
+    """Return the complete checkpoints, oldest first."""
+    return [name.split("/")[1] for name in store.glob(f"checkpoints/*/{CHECKPOINT_MARK}")]
+
+
+def mark_path(name: str) -> str:
+    """Return the name of a checkpoint's mark in the store."""
+    return f"checkpoints/{name}/{CHECKPOINT_MARK}"
+
+
+def read_checkpoint_chain(store: Store, name: str) -> list[tuple[CheckpointRef, CheckpointMark]]:
+    """Return a checkpoint and all that it continues, the whole one first.
+
+    Raises `CorruptArtefactError` for a mark that is damaged, missing or not the one that was continued; the others as
+    `read_checkpoint_mark`.
+    """
+    found = store.read(mark_path(name))
+    chain = [(CheckpointRef(name=name, checksum=checksum(found)), _decode(store.path(mark_path(name)), found))]
+    while (parent := chain[0][1].parent) is not None:
+        path, child = mark_path(parent.name), chain[0][0].name
+        try:
+            data = store.read(path)
+        except FileNotFoundError:
+            raise CorruptArtefactError(store.path(path), f"is missing, but checkpoints/{child} continues it") from None
+        mark = _decode(store.path(path), data)
+        if checksum(data) != parent.checksum:
+            raise CorruptArtefactError(store.path(path), f"is not what checkpoints/{child} continues")
+        chain.insert(0, (parent, mark))
+    return chain
+
+
+def read_checkpoint_mark(store: Store, name: str) -> CheckpointMark:
+    """Return the mark of a checkpoint; raises `CorruptArtefactError`, `FirstFormatError` or `FileNotFoundError`."""
+    return _decode(store.path(mark_path(name)), store.read(mark_path(name)))
+
+
+def _decode(path: str, data: bytes) -> CheckpointMark:
+    if _of_the_first_format(data):
+        problem = (
+            "was written by an earlier version, with metadata in a pickle, which is never loaded: "
+            "remove checkpoints/, and all windows are trained on again"
+        )
+        raise FirstFormatError(path, problem)
+    return decode_document(path, data, CheckpointMark)
+
+
+def _of_the_first_format(data: bytes) -> bool:
+    """Say whether the mark never had a checksum; one with a damaged checksum is of the second format."""
+    try:
+        fields = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(fields, dict) and fields.keys() == {"step", "sequence", "batch", "learnt", "settings", "tensors"}

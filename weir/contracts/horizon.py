@@ -1,0 +1,88 @@
+"""The horizon: what is older has retired. Commits before it are void, and events before it are refused.
+
+A commit that retires (`Commit.retires`) moves the horizon; the newest snapshot holds it, and ``commits/HEAD`` repeats
+it as a hint. Files of void commits are removed later, in an order that may end anywhere.
+"""
+
+import logging
+from datetime import UTC, datetime
+from typing import ClassVar, Final
+
+from pydantic import Field
+
+from weir.contracts.documents import Document, read_document
+from weir.contracts.errors import CorruptArtefactError, UserError
+from weir.contracts.models import StoredModel
+from weir.contracts.storage import Store
+
+__all__ = ["RETENTION", "Horizon", "RetiredError", "Retirement", "snapshots", "stored_horizon"]
+
+logger = logging.getLogger(__name__)
+
+RETENTION: Final = "retention"
+"""What a commit that retires others requires of its readers."""
+
+
+class Horizon(StoredModel):
+    """Where the log starts: at commit `number`, whose first pane is `sequence`; `checksum` is of the commit before.
+
+    Windows that start before `ms` (event time) have no pane from there on, but for late ones of earlier commits.
+    """
+
+    ms: int
+    number: int = Field(ge=0)
+    sequence: int = Field(ge=0)
+    checksum: str
+
+    def __str__(self) -> str:
+        return datetime.fromtimestamp(self.ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+class Retirement(Horizon):
+    """What a commit retires: all before the horizon, source partitions that are forgotten, and dead letters.
+
+    `sources` are gone from the log, and all of their rows lie before the horizon. `letters` are files of retired
+    commits that spans still name.
+    """
+
+    sources: tuple[str, ...] = ()
+    letters: tuple[str, ...] = ()
+
+
+class RetiredError(UserError):
+    """A follower asks for a commit or pane that has retired; `horizon` is where the log starts now."""
+
+    hint: ClassVar[str] = "start from what is left: remove what the stage remembers of its place"
+
+    def __init__(self, what: str, horizon: Horizon) -> None:
+        start = f"commit {horizon.number}, pane {horizon.sequence}, events of {horizon}"
+        super().__init__(f"{what} has retired: the log starts at {start}")
+        self.what = what
+        self.horizon = horizon
+
+    def __reduce__(self) -> tuple[type["RetiredError"], tuple[str, Horizon]]:
+        return type(self), (self.what, self.horizon)
+
+
+class _State(StoredModel):
+    horizon: Horizon | None = None
+
+
+class _Snapshot(Document):
+    state: _State
+
+
+def snapshots(store: Store) -> list[int]:
+    """Return the numbers of the snapshots, newest first. It lists: only for starts and for what looks lost."""
+    names = store.glob("commits/snapshot-" + "[0-9]" * 10 + ".json")
+    return sorted((int(name[-15:-5]) for name in names), reverse=True)
+
+
+def stored_horizon(store: Store) -> Horizon | None:
+    """Return the horizon of the newest snapshot that can be read, None where nothing has retired."""
+    for number in snapshots(store):
+        try:
+            return read_document(store, f"commits/snapshot-{number:010d}.json", _Snapshot).state.horizon
+        except (FileNotFoundError, CorruptArtefactError) as error:
+            logger.warning("the horizon is read from an older snapshot: %s", error)
+    return None

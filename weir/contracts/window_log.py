@@ -1,0 +1,170 @@
+"""The committed windows of a store: follow them in commit order, and read their files."""
+
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from weir.contracts import columns
+from weir.contracts.artefacts import read_batches, read_table
+from weir.contracts.commit import Commit, requirements
+from weir.contracts.commits import CommitLog, Cursor
+from weir.contracts.redacted_panes import RedactedPanes
+from weir.contracts.storage import FileEntry, Store
+from weir.contracts.window import ITEMS_SCHEMA, WindowManifest, WindowName, examples_schema
+
+__all__ = ["WindowLog"]
+
+
+@dataclass
+class WindowLog:
+    """The committed panes of a store, in commit order; it remembers its position in the log, and which are redacted."""
+
+    store: Store
+    _at: Cursor | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._commits, self._redacted = CommitLog(self.store), RedactedPanes(self.store)
+
+    def committed(self, after: int = -1) -> list[WindowManifest]:
+        """Return all panes that `follow` yields, in one list: for few panes, of small stores."""
+        return list(self.follow(after))
+
+    def follow(self, after: int = -1) -> Iterator[WindowManifest]:
+        """Yield the panes committed after a sequence, in order and without gaps; -1: all that have not retired.
+
+        Commits are read one by one: those before a damaged one come before its error.
+
+        Raises
+        ------
+        CorruptArtefactError
+            If a commit is damaged or lost.
+        RetiredError
+            If the next pane has retired.
+        StoreFormatError
+            If the store has another format.
+        """
+        while found := self.next(after):
+            yield from found
+            after = found[-1].sequence
+
+    def next(self, after: int = -1) -> tuple[WindowManifest, ...]:
+        """Return the panes of the next commit that has any after a sequence; none if there is none yet.
+
+        Polling for what follows the last pane costs one request while there is nothing. Raises what `follow` raises.
+        """
+        if self._at is None or after + 1 != self._at.sequence:
+            self._at = self._commits.first() if after < 0 else self._commits.find(after + 1)
+        while (found := self._commits.next(self._at)) is not None:
+            commit, self._at = found
+            self._redacted.take_in(commit)
+            if panes := tuple(pane for pane in commit.panes if pane.sequence > after):
+                return self._redacted.current(panes, commit.number)
+        return ()
+
+    def newest(self, count: int) -> list[WindowManifest]:
+        """Return so many of the newest panes, fewer where there are no more, in order; raises what `follow` raises."""
+        head = self._commits.head()
+        total = self._commits.at(self._commits.newest() + 1).sequence if head is None else head.sequence
+        return list(self.follow(max(total - count, self._commits.first().sequence) - 1))[-count:]
+
+    def left(self, after: int) -> int:
+        """Return a sequence, or the last one that has retired if that is later: what follows it can be read."""
+        return max(after, self._commits.first().sequence - 1)
+
+    def commit(self, *panes: WindowManifest, writer: str = "", **fields: Any) -> Commit:
+        """Append panes as one commit; their files must have been written. Raises what `CommitLog.append` raises.
+
+        `fields` are further fields of the `Commit`. The panes' sequences are set by their place in the log.
+        """
+        number = self._commits.newest() + 1
+        before = self._commits.at(number)
+        redaction = self._commits.get(number - 1).newest_redaction if number else -1
+        commit = Commit(
+            number=number,
+            writer=writer or secrets.token_hex(8),
+            predecessor=before.checksum,
+            committed_at=time.time(),
+            sequence=before.sequence,
+            panes=tuple(
+                pane.model_copy(update={"sequence": before.sequence + place}) for place, pane in enumerate(panes)
+            ),
+            redaction=redaction,
+            **fields | {"requires": requirements(*fields.get("requires", ()), redaction=redaction)},
+        )
+        self._commits.append(commit)
+        return commit
+
+    def shards(self, manifest: WindowManifest) -> list[int]:
+        """Return the user shards that have examples in this window."""
+        return list(manifest.examples)
+
+    def examples(self, manifest: WindowManifest, shard: int, columns: list[str] | None = None) -> pa.Table:
+        """Return one shard's examples in order of time; raises `CorruptArtefactError`."""
+        return read_table(self.store, manifest.folder, _examples(manifest, shard), columns)
+
+    def example_batches(
+        self, manifest: WindowManifest, columns: list[str], rows: range | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield `rows` of the examples of all shards, shard by shard, all if None, some at a time.
+
+        Files that hold none of them are not read. Raises `CorruptArtefactError`.
+        """
+        first = 0
+        for entry in map(partial(_examples, manifest), self.shards(manifest)):
+            here = range(entry.rows)
+            if rows is not None:
+                here = here[max(rows.start - first, 0) : max(rows.stop - first, 0)]
+            if here:
+                yield from read_batches(self.store, manifest.folder, entry, columns, here)
+            first += entry.rows
+
+    def example_rows(self, manifest: WindowManifest) -> int:
+        """Return how many examples all shards have."""
+        return sum(_examples(manifest, shard).rows for shard in self.shards(manifest))
+
+    def all_examples(self, manifest: WindowManifest, columns: list[str] | None = None) -> pa.Table:
+        """Return the examples of all shards, shard by shard; raises `CorruptArtefactError`."""
+        tables = [self.examples(manifest, shard, columns) for shard in self.shards(manifest)]
+        if tables:
+            return pa.concat_tables(tables)
+        schema = examples_schema(manifest.history_length, manifest.exposed_items, manifest.user_features.names)
+        return (schema if columns is None else pa.schema([schema.field(name) for name in columns])).empty_table()
+
+    def items(self, manifest: WindowManifest) -> pa.Table:
+        """Return the window's items (`ITEMS_SCHEMA`); raises `CorruptArtefactError`."""
+        return self._items(manifest, ITEMS_SCHEMA.names)
+
+    def item_features(self, manifest: WindowManifest) -> pa.Table:
+        """Return `item_key` and the newest known value of every feature of the window's items.
+
+        Raises `CorruptArtefactError`.
+        """
+        return self._items(manifest, [columns.ITEM_KEY, *manifest.item_features.all])
+
+    def _items(self, manifest: WindowManifest, wanted: list[str]) -> pa.Table:
+        return read_table(self.store, manifest.folder, manifest.file(WindowName.items()), wanted)
+
+    def sketch(self, manifest: WindowManifest) -> bytes:
+        """Return the window's serialised frequency estimator; raises `CorruptArtefactError`."""
+        return self.store.read_verified(manifest.folder, manifest.file(WindowName.sketch()))
+
+    def user_sketch(self, manifest: WindowManifest) -> bytes | None:
+        """Return the serialised estimator of positives by user key; None where the window has none.
+
+        Raises `CorruptArtefactError`. Windows that were committed before there were user sketches have none.
+        """
+        if all(entry.name != WindowName.user_sketch() for entry in manifest.files):
+            return None
+        return self.store.read_verified(manifest.folder, manifest.file(WindowName.user_sketch()))
+
+    def __iter__(self) -> Iterator[WindowManifest]:
+        return self.follow()
+
+
+def _examples(manifest: WindowManifest, shard: int) -> FileEntry:
+    return manifest.examples.get(shard) or manifest.file(WindowName.examples(shard))

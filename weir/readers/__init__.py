@@ -1,0 +1,74 @@
+"""Logs of interactions: the one reader, and the one rule for what a row means and which rows are valid.
+
+The way of a line: `discover` lists the files of a log as `Partition`s; `chunks_of` cuts a file into `Chunk`s;
+`read_chunk` reads them as `Block`s of raw rows with their positions; a `Validator` decodes a block (ids, event times,
+event types, weights, features) into a `ValidatedBlock`, and each row that is not valid into a `DeadLetter`. `read_log`
+goes the whole way for finished files, `read_newest` for their last rows. `LogConfig` holds the settings.
+
+Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
+"""
+
+from weir.readers.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
+from weir.readers.config import LogColumns, LogConfig, TimestampUnit
+from weir.readers.delimited import parse_header
+from weir.readers.faults import HINTS, DeadLetter, Fault, Reason
+from weir.readers.first_look import FirstLook, first_look, row_count
+from weir.readers.generations import KnownFile, generation, identified
+from weir.readers.listing import UnreadableError, chunks_of
+from weir.readers.newest import Newest, read_newest
+from weir.readers.reading import read_chunk, read_log
+from weir.readers.sources import (
+    LOG_SUFFIXES,
+    PAIR_SUFFIXES,
+    Format,
+    Partition,
+    TopicError,
+    discover,
+    is_topic,
+    latest_event_ms,
+    topic_of,
+)
+from weir.readers.validate import Validator
+
+__all__ = [
+    "HINTS",
+    "LOG_SUFFIXES",
+    "PAIR_SUFFIXES",
+    "Block",
+    "BlockId",
+    "Chunk",
+    "DeadLetter",
+    "Fault",
+    "FirstLook",
+    "Format",
+    "Header",
+    "Int64",
+    "KnownFile",
+    "Letters",
+    "Lines",
+    "LogColumns",
+    "LogConfig",
+    "Newest",
+    "Partition",
+    "Reading",
+    "Reason",
+    "TableRows",
+    "TimestampUnit",
+    "TopicError",
+    "UnreadableError",
+    "ValidatedBlock",
+    "Validator",
+    "chunks_of",
+    "discover",
+    "first_look",
+    "generation",
+    "identified",
+    "is_topic",
+    "latest_event_ms",
+    "parse_header",
+    "read_chunk",
+    "read_log",
+    "read_newest",
+    "row_count",
+    "topic_of",
+]

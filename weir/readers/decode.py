@@ -1,0 +1,141 @@
+"""Raw rows to typed columns; rows that do not decode are kept apart. `weir.readers.tables` decodes those of tables."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from weir.contracts import columns
+from weir.readers.blocks import Int64, Lines, TableRows
+from weir.readers.config import LogConfig
+from weir.readers.decoded import TEXTS, Decoded, Faults
+from weir.readers.faults import Fault, Reason
+from weir.readers.features import features_of_lines
+from weir.readers.fields import absent, without_blanks
+from weir.readers.lines import MAX_LINE_BYTES
+from weir.readers.tables import decode_rows, decode_table
+from weir.readers.timestamps import mixed_millis
+
+__all__ = ["Decoder", "LineDecoder"]
+
+_IDS = (columns.USER_ID, columns.ITEM_ID)
+_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class Decoder:
+    """Decodes raw rows of any format; without `needs_time` rows may lack a timestamp."""
+
+    def __init__(self, config: LogConfig, *, needs_time: bool = True) -> None:
+        self._config = config
+        self._required = (*_IDS, columns.TIMESTAMP) if needs_time else _IDS
+        self._lines = LineDecoder(config, self._required)
+
+    def decode(self, content: Lines | TableRows) -> Decoded | Fault:
+        """Return the columns of the rows, or the fault that all of them share."""
+        if isinstance(content, TableRows):
+            return decode_table(content, self._config, self._required)
+        if content.header is None:
+            return self._lines.decode(content)
+        return decode_rows(content, self._config, self._required)
+
+
+class LineDecoder:
+    """Decodes JSON lines, strictly typed: ids are strings or integers, since a fraction has many spellings."""
+
+    def __init__(self, config: LogConfig, required: Sequence[str]) -> None:
+        self._unit, self._zone = config.timestamp_unit, config.time_zone
+        self._features = features = config.features
+        self._names = config.columns.model_dump()
+        self._required = required
+        types: dict[str, Any] = {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float}
+        types |= dict.fromkeys(TEXTS, str | int)
+        fields = [(name, types[name]) if name in required else (name, types[name] | None, None) for name in self._names]
+        # Required fields come first in `LogColumns`, as a struct demands.
+        self._fields = [*self._names, *features.all]
+        kinds = [str | list[str] | None] * len(features.categorical) + [float | None] * len(features.dense)
+        fields += [(f"feature_{number}", kind, None) for number, kind in enumerate(kinds)]
+        spelling = self._names | {f"feature_{number}": name for number, name in enumerate(features.all)}
+        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=spelling, gc=False))
+
+    def decode(self, content: Lines) -> Decoded:
+        """Return the columns of the lines that decode, and the faults of the others; blank lines count for nothing."""
+        found = content.lines
+        if found and content.positions[0] == 0:
+            # Some programs begin a file with a byte order mark, which is no part of its first line.
+            found = [found[0].removeprefix(codecs.BOM_UTF8), *found[1:]]
+        lines, positions = without_blanks(found, content.positions)
+        refused: Faults = []
+        values = self._all_at_once(lines)
+        if values is None:
+            values, good, refused = self._one_by_one(lines, positions)
+            lines, positions = [lines[row] for row in good], positions[good]
+        by_name: dict[str, Sequence[Any]] = dict.fromkeys(self._fields, ())
+        by_name |= zip(self._fields, zip(*map(msgspec.structs.astuple, values), strict=True), strict=False)
+        times = by_name[columns.TIMESTAMP]
+        return Decoded(
+            {name: _texts(by_name[name]) for name in TEXTS},
+            pa.array(by_name[columns.WEIGHT], pa.float64()),
+            mixed_millis(times, self._unit, self._zone),
+            positions,
+            np.fromiter((time is None for time in times), np.bool_, len(lines)),
+            lines.__getitem__,
+            refused,
+            features_of_lines(by_name, self._features),
+        )
+
+    def _all_at_once(self, lines: list[bytes]) -> list[Any] | None:
+        if max(map(len, lines), default=0) > MAX_LINE_BYTES or not all(map(_is_braced, lines)):
+            return None
+        try:
+            values = self._decoder.decode_lines(b"\n".join(lines))
+        except _ERRORS:
+            return None
+        # Two values on one line would shift all that follow. One value cannot take two lines: between } and {, where
+        # lines end and start, no object goes on.
+        return values if len(values) == len(lines) else None
+
+    def _one_by_one(self, lines: list[bytes], positions: Int64) -> tuple[list[Any], list[int], Faults]:
+        values, good, refused = [], [], []
+        for row, line in enumerate(lines):
+            try:
+                if len(line) > MAX_LINE_BYTES:
+                    fault = Fault(Reason.LINE_TOO_LONG, f"a line may have {MAX_LINE_BYTES} bytes, this one has more")
+                    refused.append((int(positions[row]), fault, line))
+                    continue
+                values.append(self._decoder.decode(line))
+                good.append(row)
+            except _ERRORS as error:
+                refused.append((int(positions[row]), self._explain(line, error), line))
+        return values, good, refused
+
+    def _explain(self, line: bytes, error: Exception) -> Fault:
+        try:
+            line.decode()
+            value = msgspec.json.decode(line)
+        except UnicodeDecodeError as undecodable:
+            return Fault(Reason.NOT_UTF8, str(undecodable))
+        except _ERRORS as malformed:
+            return Fault(Reason.MALFORMED_JSON, str(malformed))
+        if not isinstance(value, dict):
+            return Fault(Reason.NOT_AN_OBJECT, f"expected a JSON object, got {type(value).__name__}")
+        for name in self._required:
+            if value.get(self._names[name]) is None:
+                hint = "" if self._names[name] in value else f"; {absent(name, [*value], 'line')}"
+                return Fault(Reason.MISSING_FIELD, f"{self._names[name]} is missing or null{hint}")
+        return Fault(Reason.WRONG_TYPE, str(error))
+
+
+def _texts(values: Sequence[str | int | None]) -> pa.Array:
+    """Return strings; integers become their decimal spelling."""
+    try:
+        return pa.array(values, pa.string())
+    except pa.ArrowTypeError:
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+def _is_braced(line: bytes) -> bool:
+    stripped = line.strip()
+    return stripped[:1] == b"{" and stripped[-1:] == b"}"

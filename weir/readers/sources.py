@@ -1,0 +1,229 @@
+"""The log as partitions: which files there are, in which format, how large, and when they last arrived.
+
+A partition is one file; its key is its path relative to the log's folder. Files whose name, or whose folder's
+name, starts with a dot or an underscore are being written or are not data, and so are those ending in ``.tmp``.
+"""
+
+import glob
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+import fsspec
+
+from weir.contracts import EventClock, UserError
+from weir.readers.config import LogConfig
+from weir.readers.log_file import LogFile
+
+__all__ = [
+    "LOG_SUFFIXES",
+    "PAIR_SUFFIXES",
+    "Format",
+    "Partition",
+    "TopicError",
+    "discover",
+    "is_topic",
+    "latest_event_ms",
+    "printable",
+    "topic_of",
+]
+
+logger = logging.getLogger(__name__)
+
+
+class TopicError(UserError):
+    """A Kafka topic was named where only files are read."""
+
+    hint = "topics are read by `weir ingest`, `up`, `check`, `evaluate` and `bench losses`, and by `weir rebuild --log`"
+
+
+class Format(StrEnum):
+    """How a partition is stored, and with it what a position is."""
+
+    JSON_LINES = "json_lines"
+    """Positions are byte offsets of line starts; the file may grow."""
+    GZIP_LINES = "gzip_lines"
+    """Positions are line numbers."""
+    DELIMITED = "delimited"
+    """CSV or TSV with a header line; positions are byte offsets of line starts, and the file may grow."""
+    GZIP_DELIMITED = "gzip_delimited"
+    """Positions are line numbers; the header is line 0."""
+    PARQUET = "parquet"
+    """Positions are row numbers."""
+    PAIRS = "pairs"
+    """Ids only, so that no pipeline can read it (`weir.readers.pairs`); positions are row numbers."""
+
+
+LOG_SUFFIXES: Final[Mapping[str, Format]] = {
+    ".parquet": Format.PARQUET,
+    ".jsonl.gz": Format.GZIP_LINES,
+    ".json.gz": Format.GZIP_LINES,
+    ".ndjson.gz": Format.GZIP_LINES,
+    ".jsonl": Format.JSON_LINES,
+    ".json": Format.JSON_LINES,
+    ".ndjson": Format.JSON_LINES,
+    ".csv.gz": Format.GZIP_DELIMITED,
+    ".tsv.gz": Format.GZIP_DELIMITED,
+    ".csv": Format.DELIMITED,
+    ".tsv": Format.DELIMITED,
+}
+"""Name ending -> format of a log with event times."""
+
+PAIR_SUFFIXES: Final[Mapping[str, Format]] = {".txt.gz": Format.PAIRS, ".txt": Format.PAIRS}
+
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
+"""What file systems call the time of a file's last change; for those that only create files, of its creation."""
+
+_TICK_SECONDS = 1.0
+"""Object stores and some file systems give times to the second, others to the tick of their kernel."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One file of the log as it was listed: `path` on the file system `fs`, `size` in bytes.
+
+    `arrival_ms` is when it was last modified (wall clock, ms since 1970; None where the file system does not say),
+    `fingerprint` identifies its first bytes (see `weir.readers.generations`; empty where nobody has looked).
+    """
+
+    key: str
+    path: str
+    format: Format
+    size: int
+    fs: Any = field(default_factory=partial(fsspec.filesystem, "file"))
+    arrival_ms: int | None = None
+    fingerprint: str = ""
+
+    @property
+    def url(self) -> str:
+        """The file's place as errors and logs show it, without control characters."""
+        return printable(self.fs.unstrip_protocol(self.path))
+
+    def open(self) -> LogFile:
+        """Open the file for reading bytes; the handle can seek.
+
+        The path is taken as it is: as part of a URL, ``::`` or ``?`` in a name would mean something else.
+        """
+        return LogFile(self.fs.open(self.path, "rb"))
+
+
+def is_topic(log: str) -> bool:
+    """Say whether a log is a Kafka topic: only the pipeline reads it."""
+    return log.startswith("kafka://")
+
+
+def topic_of(path: Path) -> str | None:
+    """Return the Kafka topic that a path was meant to be, None if it is one of a file: as a path it loses a slash."""
+    return f"kafka://{'/'.join(path.parts[1:])}" if path.parts[:1] == ("kafka:",) else None
+
+
+def printable(name: str) -> str:
+    """Return a file's name with escapes for what is no text: control characters and bytes that are not UTF-8."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name)
+
+
+def discover(log: str, suffixes: Mapping[str, Format] = LOG_SUFFIXES) -> list[Partition]:
+    """Return the partitions of a log (file, folder or glob; path or fsspec URL), in order of key.
+
+    Files whose names end in none of the `suffixes` are left out with a warning. Raises `FileNotFoundError` where there
+    is neither a file nor a folder nor a match, and `TopicError` for a Kafka topic.
+    """
+    if is_topic(log):
+        raise TopicError(f"{log}: a Kafka topic cannot be read here; allowed are a file, folder or glob: path or URL")
+    fs, path = _resolve(log)
+    # Other processes write here: a cached listing would hide new files.
+    fs.invalidate_cache()
+    root, found = _list(fs, path.rstrip("/"))
+    partitions = [_partition(fs, name, info, root, suffixes) for name, info in found.items()]
+    return sorted((partition for partition in partitions if partition), key=lambda partition: partition.key)
+
+
+def _resolve(log: str) -> tuple[Any, str]:
+    if "::" in log and Path(log).exists():
+        # A local name; to fsspec it would be a chain of file systems.
+        local = fsspec.filesystem("file")
+        return local, local._strip_protocol(log)
+    fs, path = fsspec.core.url_to_fs(log)
+    return fs, path
+
+
+def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
+    """Return the folder that keys are relative to, and what was found."""
+    if fs.isfile(path):
+        return path.rpartition("/")[0], {path: fs.info(path)}
+    if fs.isdir(path):
+        return path, fs.find(path, detail=True)
+    if glob.has_magic(path):
+        fixed = path[: min(path.index(sign) for sign in "*?[" if sign in path)]
+        if found := fs.glob(path, detail=True):
+            return fixed.rpartition("/")[0], found
+    raise FileNotFoundError(f"the log {path} is neither a file nor a folder nor a pattern that matches any")
+
+
+def _partition(fs: Any, path: str, info: dict[str, Any], root: str, suffixes: Mapping[str, Format]) -> Partition | None:
+    key = path[len(root) :].lstrip("/")
+    hidden = any(part.startswith((".", "_")) for part in key.split("/"))
+    if hidden or key.endswith(".tmp") or info["type"] == "directory":
+        return None
+    kind = next((kind for suffix, kind in suffixes.items() if key.endswith(suffix)), None)
+    if kind is None:
+        _warn_left_out(path, f"a log has files of {', '.join(suffixes)}")
+        return None
+    if problem := _problem(key, info):
+        _warn_left_out(path, problem)
+        return None
+    return Partition(key, path, kind, info["size"], fs, _arrival_ms(fs, info))
+
+
+def _problem(key: str, info: dict[str, Any]) -> str | None:
+    """Return why a file of a format that can be read is no partition."""
+    if info["type"] != "file":
+        return "it is no regular file; a link would be read besides what it points to: name that file as the log"
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8, so no commit can name it; nothing of it is read: rename it"
+    return None
+
+
+@lru_cache(maxsize=1024)
+def _warn_left_out(path: str, problem: str) -> None:
+    """Warn once for each file that it is left out."""
+    logger.warning("%s is left out: %s", printable(path), problem)
+
+
+def _arrival_ms(fs: Any, info: dict[str, Any]) -> int | None:
+    found = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
+    if isinstance(found, str):
+        found = datetime.fromisoformat(found)
+    if isinstance(found, datetime):
+        found = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    if found is None:
+        _warn_timeless(type(fs).__name__)
+        return None
+    return round(1000 * found)
+
+
+@lru_cache(maxsize=64)
+def _warn_timeless(file_system: str) -> None:
+    logger.warning(
+        "%s does not say when files were modified: event times in the future are not noticed; set pipeline.max_time",
+        file_system,
+    )
+
+
+def latest_event_ms(partition: Partition, clock: EventClock, config: LogConfig) -> int | None:
+    """Return the newest event time (ms) that the rows of a partition may have; None without a modification time.
+
+    That is the event time at which the file was last modified, by the clock of the store, and the tolerance for clocks
+    that run ahead. What arrived before a replay was started (or started again) cannot be later than its start.
+    """
+    if partition.arrival_ms is None:
+        return None
+    arrived = max(partition.arrival_ms / 1000 + _TICK_SECONDS, clock.wall_origin)
+    return clock.event_ms(arrived) + round(60_000 * config.clock_tolerance_minutes)
