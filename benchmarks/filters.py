@@ -3,10 +3,10 @@
 Vectors lie in clusters; filters let a share of the items pass: drawn at random, as whole clusters, or combined from two
 tags, one of either kind, what a user has seen, and a list of allowed items. For each, the ways are: the index with a
 selector at several numbers of lists, fetching more and filtering afterwards, comparing all passing rows, and what the
-server does (`weir.serving.filtered`). The cheapest way of the others is the one that costs least among those with a recall
-of .95 or more, so their parameters are chosen afterwards, and leaving out what is seen costs them nothing. "once" is
-what the first query with a filter of two tags pays in addition. `--every` prints every way; `--batch` queries share a
-search.
+server does (`weir.serving.filtered`). The cheapest way of the others is the one that costs least among those with a
+recall of .95 or more, so their parameters are chosen afterwards, and leaving out what is seen costs them nothing.
+"once" is what the first query with a filter of two tags pays in addition. `--every` prints every way; `--batch` queries
+share a search.
 
     python -m benchmarks.filters
     python -m benchmarks.filters --items 100000 --queries 24

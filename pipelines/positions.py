@@ -96,9 +96,9 @@ class Run:
 
     `id` names its files and its commit. `pending` are the spans of partitions that this process has read since the
     last commit, `open_rows` the rows of windows that were still open then, `refused` the positions of dead letters
-    that are recorded already, `secret` is the store's (`weir.contracts.keys`). With `flush` the input counts as complete,
-    unless its reading was cut short, and every window is committed; else a window stays open until the newest event is
-    `lateness_ms` past its end.
+    that are recorded already, `secret` is the store's (`weir.contracts.keys`). With `flush` the input counts as
+    complete, unless its reading was cut short, and every window is committed; else a window stays open until the newest
+    event is `lateness_ms` past its end.
     """
 
     id: str

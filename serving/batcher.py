@@ -3,8 +3,8 @@
 Tower and search belong to that thread alone (GPU indexes demand it). It fires at once when it is idle; what comes
 while it is busy waits and is answered together, so batches grow with the load and no query waits for others. A full
 queue refuses at once. Jobs whose client has gone or whose deadline has passed are dropped when the batch forms.
-Expensive jobs are run part by part, in turn with batches of cheap ones (`weir.serving.lanes`). What changes the index is run
-between two batches.
+Expensive jobs are run part by part, in turn with batches of cheap ones (`weir.serving.lanes`). What changes the index
+is run between two batches.
 """
 
 import asyncio

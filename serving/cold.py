@@ -1,8 +1,8 @@
 """Items of the catalogue that a bundle does not have: they are answered from their features.
 
 They get rows behind those of the bundle, with the vector that the model makes of features alone
-(`weir.contracts.feature_weights`), so that filters, histories and all else treat them as they treat other items. A search
-compares all of them, beside what it does in the index of the bundle.
+(`weir.contracts.feature_weights`), so that filters, histories and all else treat them as they treat other items. A
+search compares all of them, beside what it does in the index of the bundle.
 """
 
 from dataclasses import dataclass, replace

@@ -5,8 +5,8 @@
                         (+ 200 for a user whose seen items are to be left out: hundreds may be fetched in addition to k)
                         (+ 0.4 for each candidate that the bundle's second phase scores again)
 
-`search` is what the index says (`weir.serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists or
-graphs are walked, 512 where a matrix is multiplied (exact search, `allowed_item_ids`), and for a filter by tags the
+`search` is what the index says (`weir.serving.index.Index.cost`): the vectors compared, 64 to a microsecond where lists
+or graphs are walked, 512 where a matrix is multiplied (exact search, `allowed_item_ids`), and for a filter by tags the
 most that it may be (`weir.serving.filtered.filtered_cost`). With a cap on tags it is that for more rows, and a look at
 every item for the search that may have to follow. The estimate is meant to be simple enough to be reported, and right
 to a small factor: it bounds what one request may ask for, and keeps expensive queries out of the batches of cheap ones.

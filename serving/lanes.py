@@ -16,7 +16,7 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True)
 class Part(Generic[TaskT]):
-    """A piece of a request that is run in one go: `size` queries, estimated to cost `cost` (see `weir.serving.cost`)."""
+    """A piece of a request run in one go: `size` queries, estimated to cost `cost` (see `weir.serving.cost`)."""
 
     task: TaskT
     size: int

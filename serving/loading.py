@@ -88,7 +88,8 @@ def load_bundle(
     """Read, verify and warm up one version.
 
     Where it builds on the bundle that is `served`, only the deltas since are read, and nothing of the served one is
-    changed; otherwise its whole chain is. With `places`, deltas can be taken in place afterwards (`weir.serving.in_place`).
+    changed; otherwise its whole chain is. With `places`, deltas can be taken in place afterwards
+    (`weir.serving.in_place`).
 
     Raises
     ------

@@ -1,13 +1,13 @@
 """From the core to protobuf: answers."""
 
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from typing import Final
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from weir.contracts import MAX_ID_BYTES
+from weir.contracts.format import software_version
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
@@ -77,7 +77,7 @@ def info_response(bundles: Sequence[LoadedBundle], config: ServingConfig) -> pb.
         limits=pb.Limits(
             **config.limits.model_dump(), max_id_bytes=MAX_ID_BYTES, max_request_bytes=config.max_request_bytes
         ),
-        software_version=version("weir"),
+        software_version=software_version(),
         bundle_software_version=manifest.software_version,
         delta_updates=pb.DELTA_UPDATES_IN_PLACE if bundle.changeable else pb.DELTA_UPDATES_BESIDE,
         user_features=_features(bundle),

@@ -80,8 +80,9 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return; `files` say what is known of items beside the store.
 
-    With `config.processes` above 1, others answer (`weir.serving.processes.parent`). Raises `ValueError` where these would
-    have to share a GPU, or answer from two bundles, and `VariantError` where the roles of the `variants` are not clear.
+    With `config.processes` above 1, others answer (`weir.serving.processes.parent`). Raises `ValueError` where these
+    would have to share a GPU, or answer from two bundles, and `VariantError` where the roles of the `variants` are not
+    clear.
     """
     files = files or CatalogueFiles()
     warn_of_old_kernel()

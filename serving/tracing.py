@@ -7,7 +7,6 @@ search are children, linked to every call that it answers, and linked from the b
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.metadata import version
 from typing import Any, Final
 
 import grpc
@@ -20,6 +19,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, Tr
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from weir.contracts.format import software_version
 from weir.serving.config import TracingConfig
 from weir.serving.ending import Ending
 from weir.serving.spans import BatchTimes, call_trace
@@ -46,7 +46,7 @@ class Traces:
         endpoint = str(config.endpoint)
         exporter = OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_SEND_SECONDS)
         self._processor = BatchSpanProcessor(exporter)
-        self._resource = Resource.create({SERVICE_NAME: "weir-serving", SERVICE_VERSION: version("weir")})
+        self._resource = Resource.create({SERVICE_NAME: "weir-serving", SERVICE_VERSION: software_version()})
         self._calls = self._tracer(ParentBased(TraceIdRatioBased(config.ratio)))
         # A batch with a call whose trace is kept is kept as well.
         self._batches = self._tracer(ALWAYS_ON)

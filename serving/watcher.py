@@ -30,9 +30,9 @@ class BundleWatcher:
 
     `variant` is the line that is followed, and `beside` says how many bytes the bundle of another one takes. `between`
     runs a change while nothing is searched (`weir.serving.batcher.Batcher.between`). `describe` prepares a version that
-    follows another one before it answers (`weir.serving.catalogue.CatalogueFollower.describe`). Where other processes answer
-    (`weir.serving.processes`), `share` brings a version to them and returns it as they have it, and `drop` takes it from
-    them.
+    follows another one before it answers (`weir.serving.catalogue.CatalogueFollower.describe`). Where other processes
+    answer (`weir.serving.processes`), `share` brings a version to them and returns it as they have it, and `drop`
+    takes it from them.
 
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
     rewritten, so it would fail again. A store that cannot be read is asked again at the next call.

@@ -38,8 +38,8 @@ class FrequencyView:
     """Decayed counts: an event at time t weighs ``2 ** (-(time_ms - t) / half-life)``.
 
     With several half-lives (ascending), each key is counted with the longest whose rate agrees with the rates of all
-    shorter ones (`weir.sketches.half_lives`): steady keys by a long memory, which is precise, and those that change by a
-    short one, which is up to date. `FrequencyBank` does the same where events, not seconds, are the clock.
+    shorter ones (`weir.sketches.half_lives`): steady keys by a long memory, which is precise, and those that change by
+    a short one, which is up to date. `FrequencyBank` does the same where events, not seconds, are the clock.
     """
 
     half_life_seconds: float | tuple[float, ...]

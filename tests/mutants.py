@@ -232,14 +232,14 @@ def main(
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         slots = [Path(folder).resolve() / str(number) for number in range(jobs)]
         for slot in slots:
-            shutil.copytree(root, slot / "tree", ignore=_LEFT_OUT)
+            shutil.copytree(root, slot / "tree", symlinks=True, ignore=_LEFT_OUT)
 
         def finish(runs: list[Run], title: str) -> Iterable[Run]:
             return track(finished(runs, slots, root), title, total=len(runs))
 
         measured = measure(list(chosen["groups"].values()), root, finish)
         for one, other in permutations(slots, 2):  # each has compiled the files that its own runs imported
-            shutil.copytree(one / "tree", other / "tree", dirs_exist_ok=True)
+            shutil.copytree(one / "tree", other / "tree", symlinks=True, dirs_exist_ok=True)
         runs = {}
         for name, group in chosen["groups"].items():
             drawn = draw(candidates(root, group["sources"]), count // len(chosen["groups"]), seed)

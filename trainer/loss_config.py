@@ -26,8 +26,8 @@ only. ``batch``: the batch's positives, with their densities. ``grid``: the batc
 class LossNeeds:
     """One line of `LOSSES`.
 
-    `function` is ``module:function`` in `weir.trainer.losses`; it takes `LossInputs` and the settings of the trainer and
-    returns losses (b,). A step builds what is asked for here, and nothing else: `negatives`, their `log_q`, further
+    `function` is ``module:function`` in `weir.trainer.losses`; it takes `LossInputs` and the settings of the trainer
+    and returns losses (b,). A step builds what is asked for here, and nothing else: `negatives`, their `log_q`, further
     positives of each row's user, the `population` of the label matrix, and how often each user occurs in the stream.
     A loss that `weighs` shared negatives gets each item once, with the number of its columns.
     """

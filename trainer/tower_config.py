@@ -14,7 +14,7 @@ __all__ = ["TOWERS", "TowerClass", "TowerConfig", "TowerKind", "kinds"]
 
 
 class TowerClass(NamedTuple):
-    """One line of `TOWERS`: the ``module:class`` in `weir.trainer.towers`, and whether each user has a vector of their own.
+    """One line of `TOWERS`: the ``module:class`` in `weir.trainer.towers`, and whether each user has a vector.
 
     A tower that knows users needs a closed set of them: it trains offline, from pairs, and not in a stream.
     """

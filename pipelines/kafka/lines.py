@@ -66,8 +66,8 @@ class MessageLines:
 def latest_event_times(stamps: Int64, clock: EventClock, tolerance_minutes: float) -> Int64:
     """Return the newest event time (ms) that messages with these timestamps (ms, n) may have; shape (n,).
 
-    As for files (`weir.readers.arrival`): the event time at which they arrived, and the tolerance for clocks that run ahead.
-    Seconds are rounded up. Without a timestamp there is no bound.
+    As for files (`weir.readers.arrival`): the event time at which they arrived, and the tolerance for clocks that run
+    ahead. Seconds are rounded up. Without a timestamp there is no bound.
     """
     seconds, place = np.unique(stamps // 1000 + 1, return_inverse=True)
     arrived = (max(float(second), clock.wall_origin) for second in seconds.tolist())

@@ -22,7 +22,7 @@ try:
     from fastavro.schema import SchemaParseException, UnknownType
 except ImportError as error:
     raise UserError(
-        f"pipeline.kafka.format is avro, but {error.name} is not installed: pip install 'weir[avro]'"
+        f"pipeline.kafka.format is avro, but {error.name} is not installed: pip install 'weir-retrieval[avro]'"
     ) from None
 
 __all__ = ["Registry", "malformed", "registry_of"]

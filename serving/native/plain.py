@@ -1,7 +1,7 @@
 """Answers a batch of plain requests: one tower run and one search, on columns from start to end.
 
-What is found is what `weir.serving.retriever` finds. Where items must not be returned, some are cold, or the best are scored
-again, it does so itself.
+What is found is what `weir.serving.retriever` finds. Where items must not be returned, some are cold, or the best are
+scored again, it does so itself.
 """
 
 import time

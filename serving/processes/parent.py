@@ -1,7 +1,7 @@
 """A server of several processes: this one builds versions and looks after those that answer.
 
-It follows ``bundles/CURRENT`` and shares what it has read (`weir.serving.processes.crew`). It answers no calls, but scrapes
-for all, and writes the log of all. A process that ends is started again.
+It follows ``bundles/CURRENT`` and shares what it has read (`weir.serving.processes.crew`). It answers no calls, but
+scrapes for all, and writes the log of all. A process that ends is started again.
 """
 
 import asyncio

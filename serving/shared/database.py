@@ -1,8 +1,8 @@
 """What is in Redis, and how to connect to it.
 
 - ``weir:histories``: the position (`Position`), written in one transaction with the users that it speaks of;
-- ``weir:u:<generation><key>``: a user (`weir.serving.shared.rows`); a load writes a generation of its own, and the position
-  then names it, so that readers see the old one whole until they see the new one whole;
+- ``weir:u:<generation><key>``: a user (`weir.serving.shared.rows`); a load writes a generation of its own, and the
+  position then names it, so that readers see the old one whole until they see the new one whole;
 - ``weir:histories:writer``: the lease of the follower that writes; ``weir:histories:checked``: when (wall clock) it
   last knew that no commit is missing.
 

@@ -19,8 +19,8 @@ def chosen(request: Request, champion: LoadedBundle, challenger: LoadedBundle, s
     """Return the bundle that answers a call, all of it: an answer names one bundle.
 
     That is the pinned one where one of the two is pinned. Else the first user that a Retrieve call names decides, by a
-    hash of its key (`weir.contracts.variants.challenges`). A call that names no user, and every Embed call, whose vectors
-    may come back without their user, are the champion's.
+    hash of its key (`weir.contracts.variants.challenges`). A call that names no user, and every Embed call, whose
+    vectors may come back without their user, are the champion's.
     """
     if request.bundle_version:
         return challenger if request.bundle_version == challenger.version else champion

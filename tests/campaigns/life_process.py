@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import weir.pipelines.ingest  # noqa: F401 - commands import it
-import weir.trainer.train  # noqa: F401 - commands import it
+import weir.pipelines.ingest
+import weir.trainer.train
 from tests.campaigns.hunter import finish, fork
 from tests.campaigns.life_log import first_end
 from weir.cli.main import main as weir

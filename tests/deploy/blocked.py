@@ -13,7 +13,7 @@ from types import ModuleType
 
 from packaging.requirements import Requirement
 
-OURS = {"weir", "contracts", "logs", "pipelines", "serving", "sketches", "trainer"}
+OURS = {"weir"}
 
 
 def normal(name: str) -> str:
@@ -21,10 +21,10 @@ def normal(name: str) -> str:
 
 
 def closure(extras: Iterable[str]) -> set[str]:
-    """Return the distributions that ``weir[extras]`` needs, itself included."""
+    """Return the distributions that ``weir-retrieval[extras]`` needs, itself included."""
     found: set[str] = set()
     seen: set[tuple[str, str]] = set()
-    waiting = [("weir", extra) for extra in ("", *extras)]
+    waiting = [("weir-retrieval", extra) for extra in ("", *extras)]
     while waiting:
         name, extra = waiting.pop()
         if (name, extra) in seen:

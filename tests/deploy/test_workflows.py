@@ -47,7 +47,7 @@ def test_a_release_holds_what_the_targets_write_and_every_image() -> None:
     release = jobs(ROOT / ".github" / "workflows" / "release.yml")
     makefile = (ROOT / "Makefile").read_text()
     paths = [step["with"]["path"] for step in release["build"]["steps"] if "upload-artifact" in step.get("uses", "")]
-    assert paths == ["dist/weir-*", "build/weir.cdx.json"]
+    assert paths == ["dist/weir_retrieval-*", "build/weir.cdx.json"]
     assert "--out-dir dist\n" in makefile
     assert "deploy.sbom build/weir.cdx.json\n" in makefile
     images = {file.stem for file in (DEPLOY / "images").glob("*.Dockerfile")}

@@ -72,8 +72,8 @@ def _imports(room: str) -> set[str]:
     found = set()
     for file in (ROOT / "trainer" / room).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.module == "trainer":
+            if isinstance(node, ast.ImportFrom) and node.module == "weir.trainer":
                 found |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trainer."):
-                found.add(str(node.module).split(".")[1])
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("weir.trainer."):
+                found.add(str(node.module).split(".")[2])
     return found

@@ -29,14 +29,14 @@ def test_every_package_has_a_page_of_its_names() -> None:
     pages = [page.read_text() for page in (DOCS / "api").glob("*.md")]
     documented = {name for page in pages for name in re.findall(r"^::: (\S+)", page, flags=re.MULTILINE)}
     packages = {
-        "contracts",
-        "pipelines",
-        "serving",
-        "weir.serving.monitor",
-        "sketches",
-        "trainer",
         "weir",
         "weir.client",
+        "weir.contracts",
+        "weir.pipelines",
+        "weir.serving",
+        "weir.serving.monitor",
+        "weir.sketches",
+        "weir.trainer",
     }
     assert packages <= documented
 

@@ -21,7 +21,7 @@ USER, PASSWORD = "someone", "something-long"
 @contextmanager
 def bucket(folder: Path) -> Iterator[str]:
     """Run a server that this process and those that it starts find; yields the URL of a bucket."""
-    pytest.importorskip("s3fs", reason="needs s3fs: pip install 'weir[s3]'")
+    pytest.importorskip("s3fs", reason="needs s3fs: pip install 'weir-retrieval[s3]'")
     with pytest.MonkeyPatch.context() as patch, minio(folder) as environment:
         for name, value in environment.items():
             patch.setenv(name, value)

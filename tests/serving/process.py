@@ -26,7 +26,8 @@ from weir.serving.monitor.variants.comparing import Contest
 from weir.serving.shared.config import FollowerConfig
 
 _SERVE = (
-    "from functools import partial; from weir.serving.server import serve; from weir.serving.catalogue import CatalogueFiles; "
+    "from functools import partial; from weir.serving.server import serve; "
+    "from weir.serving.catalogue import CatalogueFiles; "
     "from weir.serving.config import ServingConfig as Config; from weir.contracts import FeatureNames; "
     "run = partial(serve, files={files!r}, variants={variants!r})"
 )

@@ -47,6 +47,9 @@ assert sum(losses[-10:]) < 0.8 * sum(losses[:10]), losses
 
 
 def test_a_new_loss_is_one_file_and_one_line(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "weir", tmp_path / "weir", symlinks=True)
+    for room in ("pipelines", "serving", "sketches"):
+        (tmp_path / room).symlink_to(ROOT / room)
     copy = shutil.copytree(ROOT / "trainer", tmp_path / "trainer")
     (copy / "losses" / "hinge.py").write_text(LOSS)
     table = copy / "loss_config.py"

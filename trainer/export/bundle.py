@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from typing import NamedTuple
 
 from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
+from weir.contracts.format import software_version
 from weir.contracts.recipe import Recipe
 from weir.contracts.variants import version_of
 from weir.trainer.export.cases import Cases, RecentCases
@@ -212,7 +212,7 @@ class _Export:
             evaluation=model.evaluation,
             promoted=False,
             verdict="",
-            software_version=version("weir"),
+            software_version=software_version(),
             moved=draft.moved,
             rescored=config.rescoring.candidates if config.rescoring.on else None,
             recipe=Recipe(settings=config.recipe(), stretches=model.stretches),

@@ -1,8 +1,8 @@
 """The user tower as ONNX.
 
 Tracing a tower takes seconds, its parameters change with every bundle: so the graph is traced once per machine
-(`weir.trainer.export.graph_cache`) and the parameters are put in afterwards. Every result is compared with the tower before
-it is let out.
+(`weir.trainer.export.graph_cache`) and the parameters are put in afterwards. Every result is compared with the tower
+before it is let out.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """The tower's graph, traced beside the stream: in a process of its own, because tracing patches modules in use.
 
-``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module loads no
-torch, so that the process can begin before the rank that waits for it has loaded it.
+``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module loads
+no torch, so that the process can begin before the rank that waits for it has loaded it.
 """
 
 # ruff: noqa: PLC0415 - torch is loaded where the graph is made and kept

@@ -4,8 +4,8 @@ A row's count is read from the sketch when its item occurs, and kept in units th
 units times a scale, one number for all rows. What a sketch says is an upper bound, and reading it again later could
 only add what other items left in the same cells since; so the count read last is the closest one.
 
-Ranks share the units (`weir.trainer.log_q.units`). The sum of all counts is the same on all ranks, and for any number of
-them.
+Ranks share the units (`weir.trainer.log_q.units`). The sum of all counts is the same on all ranks, and for any number
+of them.
 """
 
 from collections.abc import Callable, Mapping

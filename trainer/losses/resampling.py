@@ -1,4 +1,4 @@
-"""Importance resampling of in-batch negatives; `weir.trainer.losses.item_cache` adds informative ones from earlier batches.
+"""Importance resampling of in-batch negatives; `weir.trainer.losses.item_cache` adds ones from earlier batches.
 
 Source: Chen et al., "Cache-Augmented Inbatch Importance Resampling for Training Recommender Retriever", NeurIPS 2022.
 The batch alone gives their BIR; XIR is lam * resampled_softmax(cache) + (1 - lam) * resampled_softmax(batch), each part

@@ -1,7 +1,7 @@
 """The loss of the second phase: a sampled softmax over its own scores of the shared negatives.
 
-Corrections and masks are those of the first phase (Khrylchenko et al., RecSys 2025: `weir.trainer.losses.reference`), since
-the negatives are drawn from the same pool.
+Corrections and masks are those of the first phase (Khrylchenko et al., RecSys 2025: `weir.trainer.losses.reference`),
+since the negatives are drawn from the same pool.
 """
 
 from dataclasses import dataclass

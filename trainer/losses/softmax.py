@@ -2,8 +2,9 @@
 
 Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
 memory for `chunk_rows` x N logits and O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. What the
-reference (`weir.trainer.losses.reference`) takes as (B, N) matrices is given here in the small form that training has it in:
-embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per column.
+reference (`weir.trainer.losses.reference`) takes as (B, N) matrices is given here in the small form that
+training has it in: embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per
+column.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
 """The ranks of one run: started by torchrun, or a single process without it.
 
 Every rank sees the whole stream; a step's rows are shared out, and the rows of the item table are kept in shares, too
-(`weir.trainer.items.embeddings`). With one rank collectives are nothing at all. Sums are made in the order of ranks, so that
-they have the same bits each time. Ranks of one machine meet and talk without leaving it, and exchange what is on the
-CPU through memory that they share.
+(`weir.trainer.items.embeddings`). With one rank collectives are nothing at all. Sums are made in the order of ranks, so
+that they have the same bits each time. Ranks of one machine meet and talk without leaving it, and exchange what is on
+the CPU through memory that they share.
 """
 
 import os

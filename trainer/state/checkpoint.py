@@ -1,9 +1,10 @@
 """Checkpoints: the whole state, saved so that a killed run continues bit for bit.
 
-``checkpoints/<name>/`` holds the tensors' bytes (`weir.trainer.state.tensor_files`) and, written last, ``CHECKPOINT.json``
-(`weir.contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte is verified before any
-tensor is used, and loading executes nothing. Most checkpoints are deltas (`weir.trainer.state.saved`): they cost what has
-changed since the one that they continue, which stays as long as they do.
+``checkpoints/<name>/`` holds the tensors' bytes (`weir.trainer.state.tensor_files`) and, written last,
+``CHECKPOINT.json`` (`weir.contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte
+is verified before any tensor is used, and loading executes nothing. Most checkpoints are deltas
+(`weir.trainer.state.saved`): they cost what has changed since the one that they continue, which stays as long as they
+do.
 """
 
 import logging

@@ -5,6 +5,7 @@ from importlib.metadata import version
 
 import torch
 
+from weir.contracts.format import software_version
 from weir.contracts.recipe import Stretch
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.step.model import Position
@@ -29,4 +30,4 @@ def continued(stretches: Sequence[Stretch], position: Position, workers: Workers
 
 def software() -> dict[str, str]:
     """Return the versions on which the bits of a model depend."""
-    return {"weir": version("weir"), "torch": torch.__version__, "numpy": version("numpy")}
+    return {"weir": software_version(), "torch": torch.__version__, "numpy": version("numpy")}

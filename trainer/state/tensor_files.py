@@ -1,7 +1,7 @@
 """Tensors as plain files: their bytes, one tensor after another, cut into files of a bounded size.
 
-Nothing in a file says what it means; the checkpoint's mark does (`weir.contracts.checkpoint`). Loading executes nothing.
-What ranks share is written as it comes from them, and a rank reads the files that hold its lines.
+Nothing in a file says what it means; the checkpoint's mark does (`weir.contracts.checkpoint`). Loading executes
+nothing. What ranks share is written as it comes from them, and a rank reads the files that hold its lines.
 """
 
 import math

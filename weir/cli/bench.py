@@ -19,6 +19,7 @@ from weir.cli.command import command
 from weir.cli.logs import set_up_logging
 from weir.cli.offline import ExperimentOptions
 from weir.cli.options import JsonOutput
+from weir.contracts.format import software_version
 from weir.errors import CommandError, UsageError
 from weir.session import Session
 from weir.text import plain
@@ -144,7 +145,9 @@ def _comparison(
             "seen items": "left out" if plan.rules.filter_seen else "ranked",
             "ranked items": f"top {plan.rules.index_top} and all of the test" if plan.rules.index_top else "all",
         },
-        versions={name: version(name) for name in ("weir", "torch", "numpy")} | {"python": platform.python_version()},
+        versions={"weir": software_version()}
+        | {name: version(name) for name in ("torch", "numpy")}
+        | {"python": platform.python_version()},
         command=shlex.join(["weir", *sys.argv[1:]]),
     )
 

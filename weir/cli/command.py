@@ -56,7 +56,7 @@ _EXTRAS: Final = {
 }
 """Module -> the extras of pip that install it."""
 
-_ROOMS: Final = {"pipelines": "pipeline", "trainer": "trainer,cpu", "serving": "serving,cpu"}
+_ROOMS: Final = {"weir.pipelines": "pipeline", "weir.trainer": "trainer,cpu", "weir.serving": "serving,cpu"}
 """Package -> the extras of pip that it needs. The trainer's gate, the server and the monitor share some modules."""
 
 _OPTIONAL: Final = ("fastavro", "jinja2", "matplotlib", "opentelemetry", "redis")
@@ -130,7 +130,7 @@ def _extras_for(error: ModuleNotFoundError) -> str | None:
     """Return the extras of the package that missed a module, None for a module that no extra installs."""
     module = (error.name or "").split(".")[0]
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    rooms = [frame.f_globals.get("__name__", "").partition(".")[0] for frame in frames]
+    rooms = [".".join(frame.f_globals.get("__name__", "").split(".")[:2]) for frame in frames]
     room = next((room for room in reversed(rooms) if room in _ROOMS), None)
     extras = _EXTRAS.get(module)
     return extras if extras is None or room is None or module in _OPTIONAL else _ROOMS[room]
@@ -142,7 +142,7 @@ def _missing(error: ModuleNotFoundError) -> str | None:
     missing = (error.name or "").split(".")[0]
     if missing == "fcntl":
         return "weir runs on Linux; on Windows use WSL or a container"
-    return extras and f"the module {missing} is missing: install it with `pip install 'weir[{extras}]'`"
+    return extras and f"the module {missing} is missing: install it with `pip install 'weir-retrieval[{extras}]'`"
 
 
 def _line(error: Exception) -> str | None:

@@ -81,9 +81,9 @@ app.add_typer(settings.app, name="config", rich_help_panel=_INSPECT)
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version  # noqa: PLC0415 - rarely needed
+        from weir.contracts.format import software_version  # noqa: PLC0415 - rarely needed
 
-        typer.echo(f"weir {version('weir')}")
+        typer.echo(f"weir {software_version()}")
         raise typer.Exit
 
 
@@ -100,7 +100,7 @@ def _keep_to_this_weir() -> None:
     """Let every process that starts from here import this weir, not packages of the folder that it starts in.
 
     Stages, ranks, the tower's tracing and Beam's workers are started with ``python -m``, which looks into that folder
-    first: it may have a `trainer` of its own. In a checkout that is not installed it is where weir is.
+    first: it may have a `weir` of its own. In a checkout that is not installed it is where weir is.
     """
     if not Path().samefile(Path(__file__).parents[2]):
         os.environ["PYTHONSAFEPATH"] = "1"

@@ -20,7 +20,7 @@ from weir.contracts.documents import Document
 from weir.contracts.errors import CorruptArtefactError, UserError
 from weir.contracts.features import FeatureNames
 from weir.contracts.fitness import check_fitness
-from weir.contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format
+from weir.contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format, software_version
 from weir.contracts.history_files import HistoryFile, HistoryFiles
 from weir.contracts.horizon import Horizon, RetiredError, Retirement
 from weir.contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
@@ -124,5 +124,6 @@ __all__ = [
     "open_shard",
     "read_format",
     "shards_of",
+    "software_version",
     "write_user_file",
 ]

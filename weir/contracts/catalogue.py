@@ -41,8 +41,8 @@ class Catalogue:
 
     `ids` (n,) are strings. Entry i has the tags ``tags[numbers[offsets[i]:offsets[i + 1]]]``, each once, and is
     available from `starts[i]` until before `ends[i]`, milliseconds since 1970. `tags` ascend. `features` has a row for
-    each entry, with columns as `weir.contracts.features.FeatureNames.fields`. `refused` counts the rows that were left out,
-    and `problem` says what was wrong with the first of them.
+    each entry, with columns as `weir.contracts.features.FeatureNames.fields`. `refused` counts the rows that were left
+    out, and `problem` says what was wrong with the first of them.
     """
 
     ids: pa.Array

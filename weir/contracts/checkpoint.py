@@ -42,7 +42,7 @@ WITH_USER_FEATURES: Final = 7
 """The same with a part that older software does not know, where there are user features: others stay readable to it."""
 
 FIRST_BY_PLACE: Final = 5
-"""The first format in which a whole checkpoint has the embeddings in the order of places (`weir.trainer.items.places`)."""
+"""The first format that has the embeddings in the order of places (`weir.trainer.items.places`)."""
 
 _BYTES: Final = {
     "bool": 1,

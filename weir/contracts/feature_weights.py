@@ -1,8 +1,8 @@
 """What a bundle knows of features: the vectors that they stand for, as the trainer has them.
 
 ``features.npz`` holds those of items. The trainer adds them to the embedding of an item's row
-(`weir.trainer.towers.features`); an item without a row is what its features say. ``user-features.npz`` holds those of users,
-which are added to what the user tower makes of a history.
+(`weir.trainer.towers.features`); an item without a row is what its features say. ``user-features.npz`` holds those of
+users, which are added to what the user tower makes of a history.
 """
 
 import io

@@ -14,7 +14,7 @@ from weir.contracts.documents import Document, decode_document, encode_document
 from weir.contracts.errors import UserError
 from weir.contracts.storage import Store
 
-__all__ = ["FORMAT", "Layout", "StoreFormat", "StoreFormatError", "ensure_format", "read_format"]
+__all__ = ["FORMAT", "Layout", "StoreFormat", "StoreFormatError", "ensure_format", "read_format", "software_version"]
 
 FORMAT: Final = (2, 0)
 """Major and minor version of what this software writes."""
@@ -22,6 +22,11 @@ FORMAT: Final = (2, 0)
 _NAME: Final = "STORE.json"
 
 SketchParameters = dict[str, str | int | float | bool]
+
+
+def software_version() -> str:
+    """Return the version of weir that is installed."""
+    return version("weir-retrieval")
 
 
 class StoreFormatError(UserError):
@@ -40,7 +45,7 @@ class StoreFormat(Document):
     """``STORE.json``; `layout` is None in a store whose windows were not written by a pipeline."""
 
     format: tuple[int, int] = FORMAT
-    software_version: str = Field(default_factory=lambda: version("weir"))
+    software_version: str = Field(default_factory=software_version)
     created_at: float = Field(default_factory=time.time, description="wall clock, seconds since 1970")
     layout: Layout | None = None
     key_secret: str = Field(

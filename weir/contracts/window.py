@@ -1,8 +1,8 @@
 """Contract 3, the window: one committed slice of event time, with its training examples, items and sketches.
 
 The files of a pane lie in ``windows/<start>-<end>/<attempt>/``; late rows make a further pane. A pane exists when a
-commit (`weir.contracts.commit`) holds its manifest; files that no commit names are left over from a killed run. Panes are
-numbered in the order of their commits (`WindowManifest.sequence`); every consumer follows it.
+commit (`weir.contracts.commit`) holds its manifest; files that no commit names are left over from a killed run. Panes
+are numbered in the order of their commits (`WindowManifest.sequence`); every consumer follows it.
 """
 
 from dataclasses import dataclass

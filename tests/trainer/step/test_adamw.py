@@ -81,5 +81,8 @@ def test_each_parameter_has_one_gradient(wrong: list[Tensor]) -> None:
 
 def test_no_compiler_is_loaded_for_it() -> None:
     """It is what `torch.optim` is not used for."""
-    step = "import sys, torch; from weir.trainer.step.adamw import AdamW; AdamW([torch.ones(1)], 1, 1).step([torch.ones(1)])"
+    step = (
+        "import sys, torch; from weir.trainer.step.adamw import AdamW; "
+        "AdamW([torch.ones(1)], 1, 1).step([torch.ones(1)])"
+    )
     subprocess.run([sys.executable, "-c", f"{step}; assert 'torch._dynamo' not in sys.modules"], check=True)

@@ -131,7 +131,7 @@ def test_errors_of_libraries_get_a_way_out() -> None:
         assert busy is not None
         assert busy[0][0].startswith(f"{what}: stop the process that holds the port (`ss -ltnp` names it)")
     assert explain(ModuleNotFoundError(name="faiss")) == (
-        ["the module faiss is missing: install it with `pip install 'weir[cpu]'`"],
+        ["the module faiss is missing: install it with `pip install 'weir-retrieval[cpu]'`"],
         1,
     )
     assert explain(ImportError("Install s3fs to access S3")) == (
@@ -163,7 +163,7 @@ except ModuleNotFoundError as error:
     print(explain(error)[0][0])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"the module {hidden} is missing: install it with `pip install 'weir[{extras}]'`\n"
+    assert done.stdout == f"the module {hidden} is missing: install it with `pip install 'weir-retrieval[{extras}]'`\n"
 
 
 def test_where_there_is_no_fcntl_the_command_says_what_weir_runs_on(tmp_path: Path) -> None:

@@ -175,11 +175,13 @@ def test_processes_of_a_command_import_this_weir(tmp_path: Path) -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    for name in [name for name in sys.modules if name.startswith("pipelines.") and name != "weir.pipelines.config"]:
+    for name in [
+        name for name in sys.modules if name.startswith("weir.pipelines.") and name != "weir.pipelines.config"
+    ]:
         monkeypatch.delitem(sys.modules, name)
     output = run("ingest", "--store", str(tmp_path), status=1)
     assert output.strip().splitlines()[-1] == (
-        "weir: the module apache_beam is missing: install it with `pip install 'weir[pipeline]'`"
+        "weir: the module apache_beam is missing: install it with `pip install 'weir-retrieval[pipeline]'`"
     )
 
 

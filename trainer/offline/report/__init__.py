@@ -32,7 +32,9 @@ def write_report(folder: Path) -> Path:
     try:
         from weir.trainer.offline.report import look, page, plots  # noqa: PLC0415  training needs neither library
     except ModuleNotFoundError as error:
-        raise ImportError(f"a report needs {error.name}: install it with `pip install 'weir[bench]'`") from error
+        raise ImportError(
+            f"a report needs {error.name}: install it with `pip install 'weir-retrieval[bench]'`"
+        ) from error
     comparison = load_comparison(folder)
     table = summarise(comparison, load_results(folder, comparison))
     about, stratified = subject(comparison, table), stratified_metric(table)

@@ -61,5 +61,7 @@ except ImportError as error:
     print(type(error).__name__, error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"ImportError a report needs {module}: install it with `pip install 'weir[bench]'`\n"
+    assert (
+        done.stdout == f"ImportError a report needs {module}: install it with `pip install 'weir-retrieval[bench]'`\n"
+    )
     assert not written(tmp_path)
