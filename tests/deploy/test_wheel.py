@@ -116,7 +116,8 @@ def test_packages_of_others_stay_as_they_are(wheel: Path, tmp_path: Path, order:
     for each in wheels:
         install(environment, each)
     (packages / "dependencies.pth").write_text(str(Path(str(distribution("numpy").locate_file("")))) + "\n")
-    code = f"import weir.trainer, weir.contracts, {', '.join(names)}; print({', '.join(f'{name}.OWNER' for name in names)})"
+    owners = ", ".join(f"{name}.OWNER" for name in names)
+    code = f"import weir.trainer, weir.contracts, {', '.join(names)}; print({owners})"
     python = [str(environment / "bin" / "python"), "-P", "-c", code]
     done = subprocess.run(python, env=clean_environment(), capture_output=True, text=True, check=True)
     assert done.stdout.split() == list(names)
