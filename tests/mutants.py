@@ -155,7 +155,7 @@ def finished(runs: Iterable[Run], slots: list[Path], root: Path) -> Iterator[Run
 
 
 def measure(groups: list[dict[str, Any]], root: Path, finish: Callable[[list[Run], str], Iterable[Run]]) -> Measured:
-    """Run each test file on the code as it is, where it must pass."""
+    """Run each test file on the code as it is, where it must pass, and execute the copies that are mutated."""
     files = [(group, file) for group in groups for pattern in group["tests"] for file in sorted(root.glob(pattern))]
     runs = [Run(group, [file.relative_to(root).as_posix()], limit=900) for group, file in files]
     measured = {}
@@ -163,6 +163,10 @@ def measure(groups: list[dict[str, Any]], root: Path, finish: Callable[[list[Run
         if run.status not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             sys.exit(f"{run.tests[0]} fails without a mutant:\n{(run.slot / 'log').read_text()}")
         measured[run.tests[0]] = run.seconds, run.executed()
+    for group in groups:
+        tests = {file.relative_to(root).as_posix() for pattern in group["tests"] for file in root.glob(pattern)}
+        if not any(measured[test][1] for test in tests):
+            sys.exit(f"no test executes the files to be mutated: {', '.join(group['sources'])}")
     return measured
 
 
