@@ -1,4 +1,7 @@
-"""Every table of measured figures names the command that prints it, and every command that a page names exists."""
+"""Every table of measured figures names the command that prints it, and every command that a page names exists.
+
+The lab is exempt: an entry names the command as it was, at the commit that it names.
+"""
 
 import importlib.util
 import re
@@ -13,7 +16,17 @@ from benchmarks.change import SAVED, by_part, print_table
 from weir.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LAB = ROOT / "docs" / "lab"
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md"),
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if LAB not in page.parents),
+]
+ENTRIES = [
+    pytest.param(page, entry, id=f"{page.stem}: {entry.splitlines()[0]}")
+    for page in sorted(LAB.glob("*.md"))
+    for entry in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)[1:]
+    if page.name != "index.md"
+]
 STARTS: Final = ("python -m", "make", "weir", "pytest")
 FIGURE: Final = re.compile(r"\|\s*[-+<]?\d*\.\d+")
 """A cell that holds a number with a fraction: nobody sets such a number, somebody measured it."""
@@ -80,6 +93,12 @@ def test_a_table_of_figures_names_what_prints_it(page: Path) -> None:
         if len(FIGURE.findall(section)) > 3 and not commands(section) and ELSEWHERE not in section
     ]
     assert silent == []
+
+
+@pytest.mark.parametrize(("page", "entry"), ENTRIES)
+def test_an_entry_of_the_lab_has_a_date_and_a_commit(page: Path, entry: str) -> None:
+    assert re.search(r"\b20\d\d-\d\d-\d\d\b", entry), f"{page.name}: no date"
+    assert re.search(r"`[0-9a-f]{8,40}`", entry), f"{page.name}: no commit"
 
 
 def test_the_table_of_what_changes_cost_is_what_was_saved(capsys: pytest.CaptureFixture[str]) -> None:
