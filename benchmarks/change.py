@@ -82,7 +82,7 @@ def trainer(items: int) -> Iterator[Cost]:
 def exports(items: int) -> Iterator[Cost]:
     """Yield exports, by the number of items that moved, without what the gate's queries cost, and these."""
     gates = []
-    for found in cells(output("exports", "--items", items, *(f"--share={share}" for share in SHARES))):
+    for found in cells(output("publishing", "exports", "--items", items, *(f"--share={share}" for share in SHARES))):
         moved = round(items * float(found["changed"].rstrip("%")) / 100)
         seconds, gate, written, memory = (
             float(found[name]) for name in ("export CPU s", "of it the gate", "written MB", "memory MB")
@@ -94,21 +94,21 @@ def exports(items: int) -> Iterator[Cost]:
 
 def takes(items: int) -> Iterator[Cost]:
     """Yield what a server pays for a delta, either way."""
-    for found in cells(output("takes", "run", "--items", items, "--moved", MOVED)):
+    for found in cells(output("publishing", "takes", "--items", items, "--moved", MOVED)):
         part = f"server takes a delta ({found['how']})"
         yield Cost(part, items, float(found["CPU, s"]), memory=float(found["memory, MB"]))
 
 
 def server(users: int) -> Iterator[Cost]:
     """Yield the start of a server."""
-    [found] = cells(output("server_start", "--users", users))
+    [found] = cells(output("serving", "start", "--users", users))
     sizes = [1.048576 * float(found[name]) for name in ("own memory, MiB", "mapped, MiB")]
     yield Cost("server, start", users, float(found["CPU, s"]), None, *sizes)
 
 
 def age(windows: int) -> Iterator[Cost]:
     """Yield runs of ten events on a store of any age."""
-    found: dict[str, dict[str, float]] = json.loads(output("store_age", "--json", "--windows", windows))
+    found: dict[str, dict[str, float]] = json.loads(output("store_age", "run", "--json", "--windows", windows))
     [costs] = found.values()
     yield Cost("store of so many windows, a run", windows, costs["run, own process, s"])
     yield Cost("the same, following", windows, costs["run, following, s"])
@@ -116,7 +116,7 @@ def age(windows: int) -> Iterator[Cost]:
 
 def forget_windows(windows: int) -> Iterator[Cost]:
     """Yield what it costs to forget somebody of one window, or of all."""
-    for found in cells(output("forget", "windows", "--size", windows)):
+    for found in cells(output("store_age", "forget", "--windows", windows)):
         if found["user of"] != "none":
             part = f"forget a user of {found['user of']} of so many windows"
             yield Cost(part, windows, *(float(found[name]) for name in ("CPU s", "written MB", "memory MB")))
@@ -124,7 +124,7 @@ def forget_windows(windows: int) -> Iterator[Cost]:
 
 def forget_users(users: int) -> Iterator[Cost]:
     """Yield what it costs to forget one of so many users."""
-    [found] = cells(output("forget", "users", "--size", users))
+    [found] = cells(output("histories", "forget", "--users", users))
     sizes = [float(found[name]) for name in ("CPU s", "written MB", "memory MB")]
     yield Cost("forget one of so many users", users, *sizes)
 

@@ -31,7 +31,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
-from benchmarks.harness import command_line, cpu_seconds, head, row, zipf_ranks
+from benchmarks.harness import command_line, cpu_seconds, descendants, head, row, zipf_ranks
 from benchmarks.states import filled, item_id
 from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
 from weir.contracts.artefacts import MANIFEST
@@ -137,14 +137,11 @@ def wait_for(log: Path, text: str, process: subprocess.Popen[bytes], said: Path)
 
 def spent(parent: int) -> dict[str, float]:
     """Return the CPU seconds of the descendants of a process, by stage."""
-    found, waiting = dict.fromkeys(STAGES, 0.0), [parent]
-    while waiting:
-        process = waiting.pop()
+    found = dict.fromkeys(STAGES, 0.0)
+    for process in descendants(parent):
         words = Path(f"/proc/{process}/cmdline").read_bytes().decode().split("\0")
         for stage in STAGES:
             found[stage] += cpu_seconds(process) if stage in words else 0.0
-        children = Path(f"/proc/{process}/task/{process}/children").read_text()
-        waiting += map(int, children.split())
     return found
 
 

@@ -1,27 +1,52 @@
-"""What the benchmarks share: the command line, data sets, tables in Markdown, clocks, memory and Zipf's law."""
+"""What the benchmarks share: command line, data sets, tables, clocks, memory, Zipf's law, servers and their load."""
 
+import asyncio
 import json
 import mmap
+import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, NamedTuple, Self
 
+import grpc.aio
 import numpy as np
 import numpy.typing as npt
 import typer
+from grpc_health.v1 import health_pb2
+from prometheus_client.parser import text_string_to_metric_families
 
+from weir.config import load_settings
+from weir.contracts import BundleLog, Store
+from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.serving.access.channel import SentToken, credentials_of
+from weir.serving.client import RetrievalClient, by_history
 from weir.up.ports import free_port
 
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 DATA: Final = Path(os.pardir) / "shared" / "data"
 Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder of the data sets")]
+Folder = Annotated[Path | None, typer.Option(help="where stores are written, and removed", exists=True)]
+
+K: Final = 100
+HISTORY: Final = 50
+REQUESTS: Final = 500
+CLIENTS: Final = 2
+WARM_UP: Final = 1.0
+RETRIEVE: Final = f"/{pb.DESCRIPTOR.services_by_name['RetrievalService'].full_name}/Retrieve"
+CHECK: Final = "/grpc.health.v1.Health/Check"
+EMPTY: Final = health_pb2.HealthCheckRequest().SerializeToString()
 
 
 def command_line(description: str | None) -> typer.Typer:
@@ -88,12 +113,15 @@ def status(field: str, process: int | str = "self") -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-class Watch(ABC):
-    """Looks at this process from a thread, every so many seconds, while inside."""
+class Peak:
+    """By how many bytes the own memory of this process, and its mapped pages of files, have risen at most.
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._is_over = seconds, threading.Event()
-        self._thread = threading.Thread(target=self._watch)
+    The kernel keeps a peak of both together only, so a thread looks at them every five milliseconds while inside.
+    """
+
+    def __init__(self) -> None:
+        self._first, self.own, self.mapped = self._now(), 0, 0
+        self._is_over, self._thread = threading.Event(), threading.Thread(target=self._watch)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -104,32 +132,19 @@ class Watch(ABC):
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._is_over.wait(self._seconds):
-            self.look()
-
-    @abstractmethod
-    def look(self) -> None:
-        """Note what there is now."""
-
-
-class Peak(Watch):
-    """By how many bytes the own memory of this process, and its mapped pages of files, have risen at most.
-
-    The kernel keeps a peak of both together only.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(0.005)
-        self._first, self.own, self.mapped = self._now(), 0, 0
-
-    def look(self) -> None:
-        """Note both, if they are more than ever."""
-        own, mapped = (now - first for now, first in zip(self._now(), self._first, strict=True))
-        self.own, self.mapped = max(self.own, own), max(self.mapped, mapped)
+        while not self._is_over.wait(0.005):
+            own, mapped = (now - first for now, first in zip(self._now(), self._first, strict=True))
+            self.own, self.mapped = max(self.own, own), max(self.mapped, mapped)
 
     def _now(self) -> tuple[int, int]:
         pages, files = map(int, Path("/proc/self/statm").read_text().split()[1:3])
         return (pages - files) * mmap.PAGESIZE, files * mmap.PAGESIZE
+
+
+def restart_peak() -> int:
+    """Let the peak of this process's memory (``VmHWM``) start again; return the memory of now, in bytes."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return status("VmRSS")
 
 
 def cpu_seconds(pid: int) -> float:
@@ -143,3 +158,166 @@ def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generato
     law = np.arange(1, items + 1, dtype=np.float64) ** -exponent
     law /= law.sum()
     return np.minimum(np.searchsorted(np.cumsum(law), rng.random(events)), items - 1).astype(np.int64), law
+
+
+@contextmanager
+def new_store(name: str, folder: Path | None) -> Iterator[Store]:
+    """Yield an empty store in a folder of its own, which is removed afterwards."""
+    path = tempfile.mkdtemp(prefix=f".weir-{name}-", dir=folder)
+    try:
+        yield Store(path)
+    finally:
+        shutil.rmtree(path)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return a process and all that it has started."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(each for child in found for each in descendants(int(child)))]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running ``weir serve``; `ready` and `spent`: seconds and CPU-seconds from its start until it was SERVING."""
+
+    pid: int
+    target: str
+    metrics_port: int
+    ready: float
+    spent: float
+
+    def metrics(self) -> dict[str, float]:
+        """Return the samples of /metrics that have no labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as page:
+            families = list(text_string_to_metric_families(page.read().decode()))
+        return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+
+
+@contextmanager
+def started(store: Store, *settings: str) -> Iterator[Server]:
+    """Run ``weir serve`` on a store, with settings (``name=value``); yields once it is SERVING."""
+    port, metrics_port, begin = free_port(), free_port(), time.monotonic()
+    command = [sys.executable, "-m", "weir", "serve", "--store", store.url, "--port", str(port)]
+    for setting in (f"serving.metrics_port={metrics_port}", *settings):
+        command += ["--set", setting]
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stderr=log)
+        try:
+            while b"ready: gRPC on" not in (said := os.pread(log.fileno(), 1 << 20, 0)):
+                if process.poll() is not None:
+                    raise RuntimeError(f"weir serve ended with status {process.returncode}: {said.decode()[-2000:]}")
+                time.sleep(0.01)
+            ready, spent = time.monotonic() - begin, cpu_seconds(process.pid)
+            yield Server(process.pid, f"127.0.0.1:{port}", metrics_port, ready, spent)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextmanager
+def served(store: Store, *settings: str) -> Iterator[Server]:
+    """Run ``weir serve`` on a store of `benchmarks.states`, with settings; it answers correctly when this returns."""
+    with started(store, *settings) as server:
+        with RetrievalClient(server.target, config=load_settings().client) as client:
+            hits = client.retrieve([by_history(["item-00000000"], K)]).hits[0]
+        if len(set(hits.item_ids)) != K or hits.fallback:
+            raise RuntimeError(f"{store.url}: asked for {K} items, got {len(hits.item_ids)}, fallback: {hits.fallback}")
+        yield server
+
+
+def items_of(store: Store) -> int:
+    """Return how many items the current bundle of a store has."""
+    return BundleLog(store).manifest(str(BundleLog(store).current())).items
+
+
+def random_histories(items: int) -> I64:
+    """Return item numbers, (requests, history)."""
+    return np.random.default_rng(0).integers(0, items, (REQUESTS, HISTORY))
+
+
+def requests_for(histories: I64) -> list[bytes]:
+    """Return a serialised request for each history."""
+    asks = [by_history([f"item-{item:08d}" for item in history], K) for history in histories.tolist()]
+    return [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in asks]
+
+
+@contextmanager
+def client_processes() -> Iterator[Executor]:
+    """Start the clients' processes; all have finished their imports when this returns."""
+    context = multiprocessing.get_context("spawn")
+    all_started = context.Barrier(CLIENTS)
+    with ProcessPoolExecutor(CLIENTS, context, all_started.wait) as clients:
+        list(clients.map(abs, range(CLIENTS)))
+        yield clients
+
+
+class Calls(NamedTuple):
+    """A gRPC method, serialised requests for it, the number in flight, and the connections of a client process."""
+
+    method: str
+    requests: list[bytes]
+    in_flight: int
+    connections: int = 1
+
+
+class Load(NamedTuple):
+    """Results of a load: seconds of each call, calls per second, the server's CPU, and queries per batch."""
+
+    latencies: F64
+    rate: float
+    cpu_us: float
+    cores: float
+    batch: float
+
+
+def loaded(server: Server, clients: Executor, calls: Calls, seconds: float) -> Load:
+    """Keep calls in flight for so long."""
+    used = min(CLIENTS, calls.in_flight)
+    begin = time.monotonic() + WARM_UP
+    share = calls._replace(in_flight=calls.in_flight // used)
+    running = [clients.submit(_call, server.target, share, begin, begin + seconds) for _ in range(used)]
+    time.sleep(max(0.0, begin - time.monotonic()))
+    before, start = server.metrics(), time.monotonic()
+    time.sleep(seconds)
+    after, ended = server.metrics(), time.monotonic()
+    latencies = np.concatenate([future.result() for future in running])
+    rate = len(latencies) / seconds
+    spent, batches, queries = (
+        after[metric] - before[metric]
+        for metric in ("process_cpu_seconds_total", "weir_batch_queries_count", "weir_batch_queries_sum")
+    )
+    cores = spent / (ended - start)
+    return Load(latencies, rate, 1e6 * cores / rate, cores, queries / max(batches, 1))
+
+
+def _call(target: str, calls: Calls, begin: float, end: float) -> F64:
+    """Be a client process: return the seconds of the calls that ended between two moments of the monotonic clock."""
+
+    async def caller(method: Callable[[bytes], Any], seed: int, found: list[float]) -> None:
+        number = seed * 37
+        while (sent := time.monotonic()) < end:
+            await method(calls.requests[number % len(calls.requests)])
+            number += 1
+            if begin <= (now := time.monotonic()) < end:
+                found.append(now - sent)
+
+    async def run() -> list[float]:
+        found: list[float] = []
+        async with AsyncExitStack() as stack:
+            channels = [await stack.enter_async_context(channel_to(target)) for _ in range(calls.connections)]
+            methods: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = [
+                channel.unary_unary(calls.method) for channel in channels
+            ]
+            seeds = range(calls.in_flight)
+            await asyncio.gather(*(caller(methods[seed % len(methods)], seed, found) for seed in seeds))
+        return found
+
+    return np.array(asyncio.run(run()))
+
+
+def channel_to(target: str) -> grpc.aio.Channel:
+    """Return a channel as the settings of clients say, with a connection of its own."""
+    config, options = load_settings().client, (("grpc.use_local_subchannel_pool", 1),)
+    if not config.tls:
+        return grpc.aio.insecure_channel(target, options)
+    return grpc.aio.secure_channel(target, credentials_of(config, SentToken.of(config)), options)

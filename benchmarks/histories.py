@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.histories run                     # 0.1, 1 and 5 million users; minutes, 8 GB
     OMP_NUM_THREADS=1 python -m benchmarks.histories run --users 20000000    # 32 GB of disk
+    OMP_NUM_THREADS=1 python -m benchmarks.histories forget                  # 0.1, 1 and 5 million users; 6 GB of disk
     OMP_NUM_THREADS=1 python -m benchmarks.histories redis --url redis://127.0.0.1:6379/0      # empties that database
 
 Every stored user has 50 items with times and 20 seen items, in one base per user shard. The commit has 100,000 events,
@@ -15,6 +16,8 @@ above each. The last column is what 4-byte item numbers instead of 8-byte keys w
 `pages` has the same commit with free memory, after another file has filled it until the kernel takes pages back, and
 with its pages in memory: user and system time, faults, and what the kernel did on the whole machine to find free pages.
 
+`forget` forgets one user, whose shard's file is written again: `forget_users` in this process.
+
 `redis` brings such users to a Redis on this machine and prints the rate, Redis' memory per user, what a commit that
 touches 10,000 users costs, and look-ups through the server's reader with the seen items of all: CPU time of this
 process alone, and wall time.
@@ -22,10 +25,8 @@ process alone, and wall time.
 
 import os
 import resource
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ import pyarrow as pa
 import typer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import I64, Peak, command_line, head, row
+from benchmarks.harness import I64, Peak, command_line, head, new_store, row
 from weir.contracts import (
     HistoryFile,
     HistoryFiles,
@@ -53,10 +54,14 @@ from weir.contracts import (
     WindowLog,
     columns,
     ensure_format,
+    hash_ids,
     open_shard,
     shards_of,
     write_user_file,
 )
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.redaction import RedactionReport, forget_users
 from weir.pipelines.user_state import TouchedUsers, write_delta
 from weir.serving.metrics import HistoryMetrics
 from weir.serving.shared.config import FollowerConfig
@@ -75,30 +80,43 @@ DELTAS: Final = 4
 ASKED: Final = 300
 
 
-def blocks(users: I64, rng: np.random.Generator) -> Iterator[UserRows]:
-    """Yield users with full records."""
+def blocks(users: I64, rng: np.random.Generator, known: ItemKeys | None = None) -> Iterator[UserRows]:
+    """Yield users with full records, of `known` items or of any."""
+
+    def drawn(shape: int | tuple[int, int]) -> ItemKeys:
+        return ItemKeys(rng.integers(1, 1 << 60, shape) if known is None else rng.choice(known, shape))
+
     for start in range(0, len(users), BLOCK):
         mine = UserKeys(users[start : start + BLOCK])
         shape = (len(mine), LENGTH)
-        items, times = rng.integers(1, 1 << 60, shape), np.sort(rng.integers(0, 1 << 40, shape), axis=1)
-        seen = SeenItems(
-            ItemKeys(rng.integers(1, 1 << 60, SEEN * len(mine))),
-            SEEN * np.arange(len(mine) + 1),
-            np.zeros(len(mine), np.bool_),
-        )
-        yield UserRows(mine, Records(np.full(len(mine), 2 * LENGTH), ItemKeys(items), times), seen)
+        items, times = drawn(shape), np.sort(rng.integers(0, 1 << 40, shape), axis=1)
+        seen = SeenItems(drawn(SEEN * len(mine)), SEEN * np.arange(len(mine) + 1), np.zeros(len(mine), np.bool_))
+        yield UserRows(mine, Records(np.full(len(mine), 2 * LENGTH), items, times), seen)
 
 
-def base(store: Store, users: I64, rng: np.random.Generator) -> HistoryFiles:
+def base(store: Store, users: I64, rng: np.random.Generator, known: ItemKeys | None = None) -> HistoryFiles:
     """Write a base of each shard."""
     owners, found = shards_of(UserKeys(users), SHARDS), {}
     for shard in range(SHARDS):
         mine, name = users[owners == shard], HistoryFile.path(shard, "base", "0")
         entry = write_user_file(
-            store, name, blocks(mine, rng), users=len(mine), seen=SEEN * len(mine), length=LENGTH, bound=1000
+            store, name, blocks(mine, rng, known), users=len(mine), seen=SEEN * len(mine), length=LENGTH, bound=1000
         )
         found[shard] = (HistoryFile.of(name, entry, shard, LENGTH),)
     return HistoryFiles(shards=found)
+
+
+def store_with_users(
+    store: Store, count: int, names: list[str] | None = None, known: ItemKeys | None = None
+) -> tuple[I64, HistoryFiles]:
+    """Commit a base of so many users, `names` among them; return the users' keys, and the files."""
+    ensure_format(store, StoreFormat(layout=Layout(window_ms=3_600_000, user_shards=SHARDS, sketch={})))
+    rng = np.random.default_rng(1)
+    others = rng.integers(-(1 << 63), (1 << 63) - 1, count - len(names or ()))
+    users = np.unique(np.append(others, hash_ids(names))) if names else np.unique(others)
+    files = base(store, users, rng, known)
+    WindowLog(store).commit(histories=tuple(files.files))
+    return users, files
 
 
 def commit(store: Store, files: HistoryFiles, users: I64, number: int, rng: np.random.Generator) -> HistoryFiles:
@@ -158,9 +176,8 @@ def lookups(histories: UserHistories, users: I64, rng: np.random.Generator) -> l
 @app.command()
 def one(count: int, folder: Path) -> None:
     """Print the row of one number of users; a process of its own, so that its peak of memory is its own."""
-    rng, store = np.random.default_rng(1), Store(str(folder))
-    users = np.unique(rng.integers(-(1 << 63), (1 << 63) - 1, count))
-    files = base(store, users, rng)
+    rng, store = np.random.default_rng(3), Store(str(folder))
+    users, files = store_with_users(store, count)
     stored = sum(file.size for file in files.files)
     drop_pages(store, files)
     blocks_before = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
@@ -195,12 +212,29 @@ def run(users: Annotated[list[int] | None, typer.Option(help="users stored; repe
         "of 64, us each", "with seen items us", "of 64, seen, us each", "4-byte numbers save",
     )  # fmt: skip
     for count in users or [100_000, 1_000_000, 5_000_000]:
-        folder = tempfile.mkdtemp(dir=Path.cwd(), prefix=".histories-")
-        try:
-            command = [sys.executable, "-m", "benchmarks.histories", "one", str(count), folder]
-            subprocess.run(command, check=True)
-        finally:
-            shutil.rmtree(folder)
+        with new_store("histories", Path.cwd()) as store:
+            subprocess.run([sys.executable, "-m", "benchmarks.histories", "one", str(count), store.url], check=True)
+
+
+def forgotten(store: Store, config: PipelineConfig, user: str) -> tuple[RedactionReport, list[object]]:
+    """Forget a user; return the report, and the cells of CPU seconds, megabytes written and of own memory."""
+    before, started = store.find(), time.process_time()
+    with Peak() as peak:
+        report = forget_users(store, config, Forgotten.of([user], ""))
+    spent = time.process_time() - started
+    written = sum(stat.size for name, stat in store.find().items() if name not in before)
+    return report, [spent, written / 1e6, peak.own / 1e6]
+
+
+@app.command()
+def forget(users: Annotated[list[int] | None, typer.Option(help="users stored; repeat")] = None) -> None:
+    """Print what it costs to forget one user of stores without windows."""
+    head("users", "files replaced", "CPU s", "written MB", "memory MB")
+    for count in users or [100_000, 1_000_000, 5_000_000]:
+        with new_store("forget", Path.cwd()) as store:
+            store_with_users(store, count, ["ann"])
+            report, cells = forgotten(store, PipelineConfig(), "ann")
+            row(f"{count:,}", report.history_files, *cells)
 
 
 def counters() -> dict[str, float]:
@@ -227,9 +261,8 @@ def fill_cache(folder: Path) -> None:
 @app.command()
 def pages(count: int, folder: Path) -> None:
     """Print where the time of a commit goes, by what the page cache holds before it."""
-    rng, store = np.random.default_rng(1), Store(str(folder))
-    users = np.unique(rng.integers(-(1 << 63), (1 << 63) - 1, count))
-    files = base(store, users, rng)
+    store = Store(str(folder))
+    users, files = store_with_users(store, count)
     head("users", "cache", "free MiB", *counters())
     for number, cache in enumerate(("free", "full", "free", "full", "warm")):
         if cache != "warm":
@@ -259,13 +292,9 @@ def redis(url: Annotated[str, typer.Option(help="a database that may be emptied"
     """Print what histories in Redis cost."""
     database = connect(url, 60)
     database.flushdb()
-    before, rng = database.info()["used_memory"], np.random.default_rng(1)
-    users = np.unique(rng.integers(-(1 << 63), (1 << 63) - 1, count))
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".histories-") as folder:
-        store = Store(folder)
-        ensure_format(store, StoreFormat(layout=Layout(window_ms=3_600_000, user_shards=SHARDS, sketch={})))
-        files = base(store, users, rng)
-        WindowLog(store).commit(histories=tuple(files.files))
+    before, rng = database.info()["used_memory"], np.random.default_rng(3)
+    with new_store("histories", Path.cwd()) as store:
+        users, files = store_with_users(store, count)
         follower = Follower(store, FollowerConfig(redis=url, timeout_seconds=60), FollowerMetrics(CollectorRegistry()))
         started = time.perf_counter()
         follower.step()
@@ -279,16 +308,8 @@ def redis(url: Annotated[str, typer.Option(help="a database that may be emptied"
         touched = 1e6 * (time.perf_counter() - started) / sum(file.rows for file in deltas)
         histories = SharedHistories(store, HistoryMetrics(CollectorRegistry()), url, 10)
         histories.catch_up()
-        head(
-            "users",
-            "loaded users/s",
-            "bytes per user",
-            "us per touched user",
-            "alone, us CPU",
-            "wall",
-            "64, us CPU",
-            "wall",
-        )
+        names = "users, loaded users/s, bytes per user, us per touched user"
+        head(*names.split(", "), "alone, us CPU", "wall", "64, us CPU", "wall")
         cells = [cell for batch in (1, 64) for cell in shared_us(histories, users, batch, rng)]
         row(f"{count:,}", f"{rate:,.0f}", f"{size:,.0f}", f"{touched:.0f}", *cells)
     database.flushdb()

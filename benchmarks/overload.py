@@ -22,36 +22,36 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
-import grpc
 import grpc.aio
 import numpy as np
 import numpy.typing as npt
 import typer
 import uvloop
 
-from benchmarks.harness import command_line, cpu_seconds, head, row, status
-from benchmarks.serving import (
+from benchmarks.harness import (
     CHECK,
     CLIENTS,
     EMPTY,
-    HISTORY,
-    REQUESTS,
     RETRIEVE,
     Calls,
-    K,
     Load,
     Server,
+    channel_to,
     client_processes,
+    command_line,
+    cpu_seconds,
+    head,
+    items_of,
     loaded,
+    random_histories,
+    requests_for,
+    row,
     served,
+    status,
 )
-from benchmarks.states import item_id
-from weir.contracts import BundleLog, Store
-from weir.retrieval.v1 import retrieval_pb2 as pb
-from weir.serving.client import by_history
+from weir.contracts import Store
 
 app = command_line(__doc__)
-Folder = Annotated[Path, typer.Argument(help="where the stores are")]
 Factors = Annotated[list[float], typer.Option("--load", help="by the capacity; may be repeated")]
 
 CONNECTIONS: Final = 8
@@ -97,7 +97,7 @@ class Row(NamedTuple):
 
 @app.command()
 def overload(
-    folder: Folder,
+    folder: Annotated[Path, typer.Argument(help="where the stores are")],
     load: Factors = [1.5, 3.0, 6.0],  # noqa: B006 - typer's way
     seconds: Annotated[float, typer.Option(help="of every load")] = 20.0,
     deadline: Annotated[float, typer.Option(help="of a call, seconds")] = 0.2,
@@ -108,7 +108,7 @@ def overload(
         for path in sorted(folder.iterdir()):
             store = Store(str(path))
             with served(store) as server:
-                asks = queries(store)
+                asks = requests_for(random_histories(items_of(store)))
                 full = loaded(server, clients, Calls(RETRIEVE, asks, calls), seconds / 2)
                 empty = loaded(server, clients, Calls(CHECK, [EMPTY], calls), seconds / 2)
                 print(
@@ -119,14 +119,6 @@ def overload(
                     measured(server, clients, Flood(asks, factor * full.rate, deadline), seconds) for factor in load
                 ]
             report(rows, full, empty)
-
-
-def queries(store: Store) -> list[bytes]:
-    """Return requests with random histories, serialised."""
-    items = BundleLog(store).manifest(str(BundleLog(store).current())).items
-    histories = np.random.default_rng(0).integers(0, items, (REQUESTS, HISTORY)).tolist()
-    asks = [by_history([item_id(item) for item in history], K) for history in histories]
-    return [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in asks]
 
 
 def measured(server: Server, clients: Executor, flood: Flood, seconds: float) -> Row:
@@ -193,10 +185,7 @@ def call(target: str, share: Flood, between: tuple[float, float], seed: int) -> 
                 latencies.append(time.monotonic() - due)
 
     async def run() -> None:
-        channels = [
-            grpc.aio.insecure_channel(target, options=[("grpc.use_local_subchannel_pool", 1)])
-            for _ in range(CONNECTIONS)
-        ]
+        channels = [channel_to(target) for _ in range(CONNECTIONS)]
         methods: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = [
             channel.unary_unary(RETRIEVE) for channel in channels
         ]

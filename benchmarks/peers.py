@@ -26,10 +26,21 @@ import numpy as np
 import torch
 import typer
 
-from benchmarks.deltas import Stream, recall
-from benchmarks.harness import I64, command_line, cpu_seconds, head, row, status
-from benchmarks.serving import RETRIEVE, Calls, client_processes, loaded, served
-from benchmarks.topics import TOPICS, Floats
+from benchmarks.harness import (
+    I64,
+    RETRIEVE,
+    Calls,
+    K,
+    client_processes,
+    command_line,
+    cpu_seconds,
+    head,
+    loaded,
+    row,
+    served,
+    status,
+)
+from benchmarks.publishing import TOPICS, Floats, Stream, recall
 from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.client import by_embedding
@@ -37,7 +48,6 @@ from weir.up.ports import free_port
 
 app = command_line(__doc__)
 CLIENT: Final = Path(__file__).with_name("peer_client.py")
-K: Final = 100
 CALLERS: Final = 8
 DEPTHS: Final = (100, 150, 200, 300, 450, 700, 1000)
 LEAST: Final = 0.95
@@ -63,7 +73,7 @@ def main(
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="weir-peers-") as name:
         folder = Path(name)
-        stream = Stream.of(Store(str(folder / "store")), items, 64)
+        stream = Stream.of(Store(str(folder / "store")), items)
         manifest = stream.export(np.arange(TOPICS))[0]
         queries = stream.world.around(stream.world.draw.integers(0, TOPICS, QUERIES))
         vectors = stream.state.embeddings.weight[stream.state.live].numpy()

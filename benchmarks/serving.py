@@ -1,7 +1,10 @@
-"""A server under load: queries per second, latency and CPU per query, next to the limits of the same machine.
+"""A server under load, and its start: CPU per query, latency and memory, next to the limits of the same machine.
 
     python -m benchmarks.serving prepare FOLDER        # stores with a bundle each; a million items take minutes
     python -m benchmarks.serving load FOLDER           # one line per store and concurrency, about half a minute a store
+    python -m benchmarks.serving fronts FOLDER         # the compiled front beside Python's; needs `make native`
+    python -m benchmarks.serving processes FOLDER      # several processes beside one, and beside as many servers
+    python -m benchmarks.serving start                 # by the number of users; 20 million take 20 GB of disk
 
 `prepare` exports item vectors of random directions (64 dimensions, cosine) and a SASRec tower as it is before
 training, by the trainer's own export. `load` starts ``weir serve`` on each store, in a process of its own; two client
@@ -17,114 +20,134 @@ What TLS and tokens cost: the same with WEIR_SERVING__TLS__... and WEIR_SERVING_
 WEIR_CLIENT__... for the clients (docs/security.md).
 """
 
-import asyncio
-import multiprocessing
 import os
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, Literal
 
 import faiss
-import grpc.aio
+import grpc
 import numpy as np
-import numpy.typing as npt
 import typer
-from grpc_health.v1 import health_pb2
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import command_line, head, row, status
+from benchmarks.harness import (
+    CHECK,
+    EMPTY,
+    I64,
+    RETRIEVE,
+    Calls,
+    Folder,
+    K,
+    Load,
+    Server,
+    client_processes,
+    command_line,
+    descendants,
+    head,
+    items_of,
+    loaded,
+    new_store,
+    random_histories,
+    requests_for,
+    row,
+    served,
+    started,
+    status,
+)
+from benchmarks.histories import store_with_users
 from benchmarks.states import filled, item_id
-from weir.config import load_settings
-from weir.contracts import BundleLog, ItemKeys, Store
+from weir.contracts import BundleLog, ItemKeys, Store, hash_ids
 from weir.retrieval.v1 import retrieval_pb2 as pb
-from weir.serving.access.channel import SentToken, credentials_of
 from weir.serving.bundle import LoadedBundle
-from weir.serving.client import RetrievalClient, RetrievalError, by_history
+from weir.serving.client import RetrievalClient, by_embedding, by_item, by_user
+from weir.serving.histories import FollowedHistories
 from weir.serving.loading import load_bundle
+from weir.serving.metrics import HistoryMetrics
+from weir.serving.processes.arrays import MappedArrays, SharedArrays
+from weir.serving.processes.version import Models, SharedVersion
 from weir.trainer.config import TrainerConfig
 from weir.trainer.export import export_bundle
 from weir.trainer.export.index import factory
-from weir.up.ports import free_port
 
 app = command_line(__doc__)
-Folder = Annotated[Path, typer.Argument(help="where the stores are")]
+Stores = Annotated[Path, typer.Argument(help="where the stores are")]
 Sizes = Annotated[list[int], typer.Option("--items", help="items of a bundle; may be repeated")]
+Seconds = Annotated[float, typer.Option(help="of every measurement")]
+Only = Annotated[str, typer.Option(help="pattern of the names of stores")]
+By = Literal["history", "embedding", "item"]
 SIZES: Final = [10_000, 100_000, 1_000_000]
-
-K: Final = 100
-HISTORY: Final = 50
-CLIENTS: Final = 2
-REQUESTS: Final = 500
-WARM_UP: Final = 1.0
-RETRIEVE: Final = f"/{pb.DESCRIPTOR.services_by_name['RetrievalService'].full_name}/Retrieve"
-CHECK: Final = "/grpc.health.v1.Health/Check"
-EMPTY: Final = health_pb2.HealthCheckRequest().SerializeToString()
-COLUMNS: Final = (
-    "items | index | calls | queries/s | p50 ms | p99 ms | cores | batch | CPU us/query | empty call, us | tower, us | "
-    "FAISS, us | CPU / (empty + tower + FAISS) | queries/s / empty calls/s"
+USERS: Final = [100_000, 1_000_000, 5_000_000, 20_000_000]
+CALLS: Final = (1, 8, 64)
+COMPARED: Final = 20
+"""Requests whose answers have to be alike with both fronts."""
+CONNECTIONS: Final = 8
+KNOWN: Final = 10_000
+QUERIES: Final = 300
+PARTS: Final = "empty call, us | tower, us | FAISS, us"
+LOAD: Final = (
+    f"items | index | calls | queries/s | p50 ms | p99 ms | cores | batch | CPU us/query | {PARTS} | "
+    "CPU / (empty + tower + FAISS) | queries/s / empty calls/s"
+)
+FRONTS: Final = (
+    f"items | index | calls | {PARTS} | python: CPU us/query | native: CPU us/query | "
+    "python: CPU / (empty + tower + FAISS) | native: the same | python / native | python: batch | native: batch"
+)
+START: Final = (
+    "users | files, GB | ready, s | CPU, s | opening, ms | own memory, MiB | mapped, MiB | query, ms | worst, ms"
 )
 
 
 @app.command()
-def prepare(folder: Folder, items: Sizes = SIZES) -> None:
+def prepare(folder: Stores, items: Sizes = SIZES) -> None:
     """Export each catalogue with a flat index, and with the one that the trainer chooses."""
     for size in items:
         for index in dict.fromkeys(("Flat", factory(size, "auto"))):
-            started = time.process_time()
+            begin = time.process_time()
             store = Store(str(folder / f"{size:08d}-{index}"))
             manifest = export_bundle(store, filled(TrainerConfig(device="cpu", index=index), size)[0])
-            spent = time.process_time() - started
+            spent = time.process_time() - begin
             bytes_each = ", ".join(f"{entry.name} {entry.size / size:.1f}" for entry in manifest.files)
             print(f"{size} items, {index}: {spent:.1f} CPU-seconds; bytes per item: {bytes_each}", flush=True)
 
 
 @app.command()
-def load(
-    folder: Folder, seconds: Annotated[float, typer.Option(help="of every measurement")] = 4.0, only: str = "*"
-) -> None:
-    """Print the table."""
-    head(*COLUMNS.split(" | "))
+def load(folder: Stores, seconds: Seconds = 4.0, only: Only = "*") -> None:
+    """Print a row for each store and number of calls in flight, and the memory of each server."""
+    head(*LOAD.split(" | "))
     with client_processes() as clients:
         for path in sorted(folder.glob(only)):
-            store = Store(str(path))
-            bundle = load_bundle(BundleLog(store), str(BundleLog(store).current()))
+            store, bundle = opened(path)
             with served(store) as server:
-                for calls in (1, 8, 64):
-                    row(*measured(bundle, server, clients, calls, seconds))
+                for calls in CALLS:
+                    row(
+                        bundle.items,
+                        bundle.manifest.index.type,
+                        calls,
+                        *measured(bundle, server, clients, calls, seconds),
+                    )
                 rss, peak = (status(name, server.pid) / 2**20 for name in ("VmRSS", "VmHWM"))
             busy = os.getloadavg()[0]
             print(f"  {path.name}: {rss:.0f} MiB resident, {peak:.0f} at most; load average {busy:.1f}", flush=True)
 
 
-@contextmanager
-def client_processes() -> Iterator[Executor]:
-    """Start the clients' processes; all have finished their imports when this returns."""
-    context = multiprocessing.get_context("spawn")
-    all_started = context.Barrier(CLIENTS)
-    with ProcessPoolExecutor(CLIENTS, context, all_started.wait) as clients:
-        list(clients.map(abs, range(CLIENTS)))
-        yield clients
+def opened(path: Path) -> tuple[Store, LoadedBundle]:
+    """Return a store and its current bundle."""
+    store = Store(str(path))
+    return store, load_bundle(BundleLog(store), str(BundleLog(store).current()))
 
 
-def measured(
-    bundle: LoadedBundle, server: "Server", clients: Executor, calls: int, seconds: float
-) -> tuple[object, ...]:
-    """Return the cells of one row."""
+def measured(bundle: LoadedBundle, server: Server, clients: Executor, calls: int, seconds: float) -> Sequence[str]:
+    """Return the cells of a row of `load` behind the first three."""
     histories = random_histories(bundle.items)
     asked = loaded(server, clients, Calls(RETRIEVE, requests_for(histories), calls), seconds)
     empty = loaded(server, clients, Calls(CHECK, [EMPTY], calls), seconds)
-    batch = max(1, round(asked.batch))
-    tower, search = alone(bundle, bundle.item_rows.keys[histories], batch, seconds / 2)
+    tower, search = alone(bundle, histories, asked.batch, seconds / 2)
     p50, p99 = 1e3 * np.quantile(asked.latencies, (0.5, 0.99))
     return (
-        *(bundle.items, bundle.manifest.index.type, calls),
         *(f"{asked.rate:.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{asked.cores:.2f}", f"{asked.batch:.1f}"),
         *(f"{us:.0f}" for us in (asked.cpu_us, empty.cpu_us, tower, search)),
         f"{asked.cpu_us / (empty.cpu_us + tower + search):.2f}",
@@ -132,145 +155,227 @@ def measured(
     )
 
 
-def random_histories(items: int) -> npt.NDArray[np.int64]:
-    """Return item numbers, (requests, history)."""
-    return np.random.default_rng(0).integers(0, items, (REQUESTS, HISTORY))
-
-
-def requests_for(histories: npt.NDArray[np.int64]) -> list[bytes]:
-    """Return a serialised request for each history."""
-    asks = [by_history([item_id(item) for item in history], K) for history in histories.tolist()]
-    return [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in asks]
-
-
-class Calls(NamedTuple):
-    """A gRPC method, serialised requests for it, the number in flight, and the connections of a client process."""
-
-    method: str
-    requests: list[bytes]
-    in_flight: int
-    connections: int = 1
-
-
-class Load(NamedTuple):
-    """Results of a load: seconds of each call, calls per second, the server's CPU, and queries per batch."""
-
-    latencies: npt.NDArray[np.float64]
-    rate: float
-    cpu_us: float
-    cores: float
-    batch: float
-
-
-def loaded(server: "Server", clients: Executor, calls: Calls, seconds: float) -> Load:
-    """Keep calls in flight for so long."""
-    used = min(CLIENTS, calls.in_flight)
-    begin = time.monotonic() + WARM_UP
-    share = calls._replace(in_flight=calls.in_flight // used)
-    running = [clients.submit(call, server.target, share, begin, begin + seconds) for _ in range(used)]
-    time.sleep(max(0.0, begin - time.monotonic()))
-    before, started = server.metrics(), time.monotonic()
-    time.sleep(seconds)
-    after, ended = server.metrics(), time.monotonic()
-    latencies = np.concatenate([future.result() for future in running])
-    rate = len(latencies) / seconds
-    spent, batches, queries = (
-        after[metric] - before[metric]
-        for metric in ("process_cpu_seconds_total", "weir_batch_queries_count", "weir_batch_queries_sum")
-    )
-    cores = spent / (ended - started)
-    return Load(latencies, rate, 1e6 * cores / rate, cores, queries / max(batches, 1))
-
-
-def call(target: str, calls: Calls, begin: float, end: float) -> npt.NDArray[np.float64]:
-    """Be a client process: return the seconds of the calls that ended between two moments of the monotonic clock."""
-
-    async def caller(method: Callable[[bytes], Any], seed: int, found: list[float]) -> None:
-        number = seed * 37
-        while (sent := time.monotonic()) < end:
-            await method(calls.requests[number % len(calls.requests)])
-            number += 1
-            if begin <= (now := time.monotonic()) < end:
-                found.append(now - sent)
-
-    async def run() -> list[float]:
-        found: list[float] = []
-        async with AsyncExitStack() as stack:
-            channels = [await stack.enter_async_context(channel_to(target)) for _ in range(calls.connections)]
-            methods: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = [
-                channel.unary_unary(calls.method) for channel in channels
-            ]
-            seeds = range(calls.in_flight)
-            await asyncio.gather(*(caller(methods[seed % len(methods)], seed, found) for seed in seeds))
-        return found
-
-    return np.array(asyncio.run(run()))
-
-
-def channel_to(target: str) -> grpc.aio.Channel:
-    """Return a channel as the settings of clients say, with a connection of its own."""
-    config, options = load_settings().client, (("grpc.use_local_subchannel_pool", 1),)
-    if not config.tls:
-        return grpc.aio.insecure_channel(target, options)
-    return grpc.aio.secure_channel(target, credentials_of(config, SentToken.of(config)), options)
-
-
-def alone(bundle: LoadedBundle, histories: npt.NDArray[np.int64], batch: int, seconds: float) -> tuple[float, float]:
-    """Return the CPU of tower and search in this process, in microseconds per query."""
+def alone(bundle: LoadedBundle, numbers: I64, batch: float, seconds: float) -> tuple[float, float]:
+    """Return the CPU of tower and search in this process for histories (n, l), in microseconds per query."""
     faiss.omp_set_num_threads(1)
+    histories, size = bundle.item_rows.keys[numbers], max(1, round(batch))
     vectors = bundle.users(ItemKeys(histories))
 
     def per_query(run: Callable[[slice], object]) -> float:
-        run(slice(0, batch))
-        started, ends, done = time.process_time(), time.monotonic() + seconds, 0
+        run(slice(0, size))
+        begin, ends, done = time.process_time(), time.monotonic() + seconds, 0
         while time.monotonic() < ends:
-            start = done % (len(histories) - batch)
-            run(slice(start, start + batch))
-            done += batch
-        return 1e6 * (time.process_time() - started) / done
+            start = done % (len(histories) - size)
+            run(slice(start, start + size))
+            done += size
+        return 1e6 * (time.process_time() - begin) / done
 
     tower = per_query(lambda rows: bundle.users(ItemKeys(histories[rows])))
     return tower, per_query(lambda rows: bundle.index.search(vectors[rows], K))
 
 
-@dataclass(frozen=True)
-class Server:
-    """A running ``weir serve``."""
+@app.command()
+def fronts(
+    folder: Stores,
+    seconds: Seconds = 4.0,
+    only: Only = "*",
+    *,
+    exclude_seen: Annotated[bool, typer.Option(help="leave the items of the history out")] = False,
+    by: Annotated[By, typer.Option(help="what a query is made from; only a history needs the tower")] = "history",
+) -> None:
+    """Compare `serving.front` = python and native, which have to answer the same requests alike."""
+    head(*FRONTS.split(" | "))
+    with client_processes() as clients:
+        for path in sorted(folder.glob(only)):
+            store, bundle = opened(path)
+            histories = random_histories(bundle.items)
+            requests = requests_for(histories) if by == "history" else beside(bundle, histories[:, -1], by)
+            requests = [*map(without_seen, requests)] if exclude_seen else requests
+            with served(store) as plain, served(store, "serving.front=native") as native:
+                servers = (plain, native)
+                compare(servers, requests[:COMPARED])
+                for calls in CALLS:
+                    asked = [loaded(server, clients, Calls(RETRIEVE, requests, calls), seconds) for server in servers]
+                    empty = loaded(plain, clients, Calls(CHECK, [EMPTY], calls), seconds).cpu_us
+                    tower, search = alone(bundle, histories, asked[0].batch, seconds / 2)
+                    parts = (empty, tower if by == "history" else 0.0, search)
+                    row(bundle.items, bundle.manifest.index.type, calls, *cells(asked, *parts))
 
-    pid: int
-    target: str
-    metrics_port: int
 
-    def metrics(self) -> dict[str, float]:
-        """Return the samples of /metrics that have no labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30) as page:
-            families = list(text_string_to_metric_families(page.read().decode()))
-        return {sample.name: sample.value for family in families for sample in family.samples if not sample.labels}
+def beside(bundle: LoadedBundle, rows: I64, by: By) -> list[bytes]:
+    """Return requests for what is like the items of some rows (n,), by their vectors or by their ids."""
+    if by == "embedding":
+        queries = [by_embedding(vector, K) for vector in bundle.exact.vectors[rows]]
+    else:
+        queries = [by_item(name, K) for name in bundle.ids[rows].tolist()]
+    return [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in queries]
 
 
-@contextmanager
-def served(store: Store, *settings: str) -> Iterator[Server]:
-    """Run ``weir serve`` on a store, with settings (``name=value``); it answers correctly when this returns."""
-    port, metrics_port = free_port(), free_port()
-    arguments = ["--store", store.url, "--port", str(port)]
-    for setting in (f"serving.metrics_port={metrics_port}", *settings):
-        arguments += ["--set", setting]
-    process = subprocess.Popen([sys.executable, "-m", "weir", "serve", *arguments], stderr=subprocess.DEVNULL)
-    try:
-        server = Server(process.pid, f"127.0.0.1:{port}", metrics_port)
-        with RetrievalClient(server.target, config=load_settings().client) as client:
-            for _ in range(600):
-                try:
-                    hits = client.retrieve([by_history([item_id(0)], K)]).hits[0]
-                    break
-                except RetrievalError:
-                    time.sleep(0.1)
-        if len(set(hits.item_ids)) != K or hits.fallback:
-            raise RuntimeError(f"{store.url}: asked for {K} items, got {len(hits.item_ids)}, fallback: {hits.fallback}")
-        yield server
-    finally:
-        process.terminate()
-        process.wait()
+def without_seen(request: bytes) -> bytes:
+    """Return a request that leaves out the items of its histories."""
+    found = pb.RetrieveRequest.FromString(request)
+    found.exclude_seen = True
+    return found.SerializeToString()
+
+
+def compare(servers: Sequence[Server], requests: list[bytes]) -> None:
+    """Raise `RuntimeError` where two servers answer differently."""
+    for request in requests:
+        answers = [answer_of(server, request) for server in servers]
+        for answer in answers:
+            answer.ClearField("timing")
+            answer.ClearField("attribution_token")
+        if answers[0] != answers[1]:
+            raise RuntimeError(f"the two fronts answer differently: {answers[0]} and {answers[1]}")
+
+
+def answer_of(server: Server, request: bytes) -> pb.RetrieveResponse:
+    """Return the answer to a request."""
+    with grpc.insecure_channel(server.target) as channel:
+        method: grpc.UnaryUnaryMultiCallable[bytes, pb.RetrieveResponse] = channel.unary_unary(
+            RETRIEVE, response_deserializer=pb.RetrieveResponse.FromString
+        )
+        return method(request, timeout=60)
+
+
+def cells(asked: Sequence[Load], empty: float, tower: float, search: float) -> list[str]:
+    """Return the cells of a row of `fronts` behind the first three."""
+    least = empty + tower + search
+    return [
+        *(f"{us:.0f}" for us in (empty, tower, search, *(each.cpu_us for each in asked))),
+        *(f"{each.cpu_us / least:.2f}" for each in asked),
+        f"{asked[0].cpu_us / asked[1].cpu_us:.2f}",
+        *(f"{each.batch:.1f}" for each in asked),
+    ]
+
+
+@app.command()
+def processes(
+    folder: Stores,
+    count: Annotated[int, typer.Option("--processes", help="processes of the server")] = 2,
+    rounds: int = 5,
+    seconds: Seconds = 4.0,
+    only: Only = "*",
+) -> None:
+    """Compare several processes on one port with one process, and with as many servers.
+
+    Both servers are asked in turn, with 64 calls under way for each process, by eight connections a client process;
+    printed is the median of the rounds. PSS (``/proc/PID/smaps_rollup``) counts once what processes share. Last, the
+    CPU of sharing a version: the first, and a next one, of which only the index is another.
+    """
+    with client_processes() as clients:
+        for path in sorted(folder.glob(only)):
+            print(f"\n{path.name}\n")
+            store = Store(str(path))
+            show_load(store, clients, (1, count), rounds, seconds)
+            print(flush=True)
+            several, servers = (memory_of(store, clients, each, seconds) for each in ([count], [1] * count))
+            head("memory", "PSS, MiB", "ratio")
+            for name, size in ((f"{count} servers", servers), (f"{count} processes", several)):
+                row(name, f"{size / 2**20:.0f}", f"{size / servers:.2f}")
+            show_sharing(BundleLog(store))
+
+
+def show_load(store: Store, clients: Executor, counts: Sequence[int], rounds: int, seconds: float) -> None:
+    """Print a row for each number of processes."""
+    found: dict[int, list[Load]] = {count: [] for count in counts}
+    with ExitStack() as stack:
+        servers = {count: stack.enter_context(several_processes(store, count)) for count in counts}
+        for _ in range(rounds):
+            for count, server in servers.items():
+                found[count].append(loaded(server, clients, calls_of(store, count), seconds))
+    head("processes", "queries/s", "cores", "batch", "CPU us/query", "ratio")
+    one = np.median([each.cpu_us for each in found[counts[0]]])
+    for count, loads in found.items():
+        rate, cores, batch, cpu = np.median(
+            [(each.rate, each.cores, each.batch, each.cpu_us) for each in loads], axis=0
+        )
+        row(count, f"{rate:.0f}", f"{cores:.2f}", f"{batch:.1f}", f"{cpu:.0f}", f"{cpu / one:.3f}")
+
+
+def memory_of(store: Store, clients: Executor, counts: Sequence[int], seconds: float) -> float:
+    """Return the PSS of servers with so many processes each, in bytes, after they have been asked for a while."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(several_processes(store, count)) for count in counts]
+        for server, count in zip(servers, counts, strict=True):
+            loaded(server, clients, calls_of(store, count), seconds)
+        return 1024.0 * sum(sizes(pid)["Pss"] for server in servers for pid in descendants(server.pid))
+
+
+def calls_of(store: Store, count: int) -> Calls:
+    """Return what a server with so many processes is asked."""
+    return Calls(RETRIEVE, requests_for(random_histories(items_of(store))), CALLS[-1] * count, CONNECTIONS)
+
+
+def several_processes(store: Store, count: int) -> AbstractContextManager[Server]:
+    """Start a server: however the kernel spreads connections over its processes, no call is cancelled unread."""
+    return served(store, f"serving.processes={count}", f"serving.queue_calls={CALLS[-1] * count}")
+
+
+def sizes(pid: int) -> dict[str, int]:
+    """Return the sizes of a process in ``/proc/PID/smaps_rollup``, in KiB, by name."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return {line.partition(":")[0]: int(line.split()[1]) for line in lines[1:]}
+
+
+def show_sharing(log: BundleLog) -> None:
+    """Print the CPU of writing a version to memory, and of opening it."""
+    bundle, arrays, reader = load_bundle(log, str(log.current()), places=True), SharedArrays(), MappedArrays()
+    models = Models.read(log, bundle.manifest)
+    for name in ("the first version", "a next one"):
+        begin = time.process_time()
+        package = arrays.package(SharedVersion.of(bundle, models, arrays))
+        written = time.process_time()
+        reader.open(package).opened(1)
+        done = time.process_time()
+        bundle = arrays.mapped.open(package).kept(bundle)
+        print(f"{name}: written in {written - begin:.3f} CPU-seconds, opened in {done - written:.3f}", flush=True)
+
+
+@app.command()
+def start(
+    users: Annotated[list[int], typer.Option(help="users of a store; may be repeated")] = USERS,
+    folder: Folder = None,
+) -> None:
+    """Measure the start of a server, and its memory, by the number of users in the store.
+
+    The stores hold a base of users per shard, through the contracts' own writer, and a bundle of 10,000 items. Files
+    are in the page cache as the disk of the machine left them. *ready*: from the start of the process until its health
+    is SERVING, with its CPU until then; *opening*: the part of the histories. *own*: what is anonymous of the process;
+    *mapped*: what of the files was resident after the queries. *query*: a user by id, one after the other, with seen
+    items left out; median and worst of 300.
+    """
+    head(*START.split(" | "))
+    keys = ItemKeys(hash_ids([item_id(number) for number in range(KNOWN)]))
+    for count in users:
+        with new_store("start", folder) as store:
+            names = [f"user-{number}" for number in range(min(count, QUERIES))]
+            store_with_users(store, count, names, keys)
+            export_bundle(store, filled(TrainerConfig(device="cpu"), KNOWN)[0])
+            size = sum(stat.size for stat in store.find("histories").values()) / 1e9
+            begin = time.perf_counter()
+            FollowedHistories(store, HistoryMetrics(CollectorRegistry())).catch_up()
+            opening = 1000 * (time.perf_counter() - begin)
+            with started(store) as server:
+                times = query_milliseconds(server.target, names)
+                own, resident = (sizes(server.pid)[name] / 1024 for name in ("Anonymous", "Rss"))
+            took = (float(np.median(times)), max(times))
+            memory = (round(own), round(resident - own))
+            row(f"{count:,}", size, server.ready, server.spent, opening, *memory, *took)
+
+
+def query_milliseconds(target: str, users: list[str]) -> list[float]:
+    """Ask for users one by one; raises `RuntimeError` where one is unknown."""
+    found = []
+    with RetrievalClient(target) as client:
+        client.info()
+        for user in np.random.default_rng(0).permutation(users).tolist():
+            begin = time.perf_counter()
+            [hits] = client.retrieve([by_user(user, K)], exclude_seen=True).hits
+            found.append(1000 * (time.perf_counter() - begin))
+            if hits.fallback:
+                raise RuntimeError(f"{user} is unknown")
+    return found
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
 """The cost of a store's age: polls that find nothing, runs with ten events and idling, by the number of its windows.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.store_age                         # 10, 1,000 and 10,000 windows; minutes
-    OMP_NUM_THREADS=1 python -m benchmarks.store_age --windows 20 --windows 3000       # --json for programs
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age run                     # 10, 1,000 and 10,000 windows; minutes
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age run --windows 20 --windows 3000       # --json for programs
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age forget                  # a user of none, one or all of the windows
 
-Every window has a commit and a log file of its own, and the same users (`benchmarks.aged_store`). All costs are CPU
-time, user and system, more robust on a busy machine than wall time; medians of repetitions.
+Every window has a commit and a log file of its own, and the same users. The pipeline writes the first window; later
+ones link its files, each with its own commit, log file and event time, as if the log had been rotated with every
+window. A last run of the pipeline writes its snapshots. All costs are CPU time, user and system, more robust on a busy
+machine than wall time; medians of repetitions.
 
 - look: one poll of a follower that has seen everything, in microseconds, and its requests to the store. The monitor's
   follows a server that was trained on half of the windows.
 - run: ``weir ingest`` on ten new events, in a process of its own, start included; or `weir ingest --follow`, from the
   arrival of ten events until they are committed. Seconds.
 - idle: ``weir ingest --follow`` without new events, CPU seconds per 1,000 seconds at 20 looks a second.
+
+`forget` is `forget_users` in this process; windows of 200 events each.
 
 The ratio compares with the youngest store of the same run. All ratios should be flat: within 1.5.
 """
@@ -33,9 +38,14 @@ from typing import Annotated, Any, Final
 import typer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.aged_store import SETTINGS, AgedStore
 from benchmarks.harness import command_line, cpu_seconds, head, row
-from weir.contracts import CommitLog, LogState, Store, WindowLog
+from benchmarks.histories import forgotten
+from weir.contracts import Commit, CommitLog, LogState, Store, WindowLog, WindowManifest
+from weir.contracts.commits import Head
+from weir.contracts.documents import encode_document
+from weir.contracts.storage import checksum
+from weir.pipelines.config import PipelineConfig, SketchConfig
+from weir.pipelines.ingest import ingest
 from weir.serving.client import Info
 from weir.serving.histories import FollowedHistories
 from weir.serving.metrics import HistoryMetrics
@@ -52,6 +62,118 @@ _SLACK: Final = 3.0
 """Seconds after which a following pipeline is idle again."""
 
 Costs = dict[str, float]
+Windows = Annotated[list[int], typer.Option(help="windows of a store; may be repeated")]
+SIZES: Final = [10, 1000, 10_000]
+
+SETTINGS: Final = PipelineConfig(
+    window_seconds=60,
+    allowed_lateness_seconds=0,
+    history_length=50,
+    user_shards=2,
+    sketch=SketchConfig(width=1 << 12),
+    idle_seconds=0,
+    poll_seconds=0.05,
+    metrics_port=0,
+)
+
+_ORIGIN: Final = 1_700_000_040
+_USERS: Final = 100
+_ITEMS: Final = 500
+_EVENTS: Final = 200
+
+
+@dataclass
+class AgedStore:
+    """A store in ``folder/store`` and its log in ``folder/log``; `windows` counts the windows, one per commit."""
+
+    folder: Path
+    windows: int = 0
+
+    @classmethod
+    def make(cls, folder: Path, windows: int) -> "AgedStore":
+        """Create a store with so many windows, the last of them by a run that writes snapshots."""
+        aged = cls(folder)
+        aged.arrive(_EVENTS)
+        aged.ingest()
+        aged._repeat(windows - 1)
+        aged.arrive(_EVENTS)
+        aged.ingest()
+        return aged
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        return Store(str(self.folder / "store"))
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The settings of its pipeline."""
+        return SETTINGS.model_copy(update={"log": str(self.folder / "log")})
+
+    def arrive(self, events: int, who: str = "user") -> None:
+        """Append events of the next window to the log, in a file of their own; users are called `who` and a number."""
+        start = _ORIGIN + self.windows * SETTINGS.window_seconds
+        rows = [
+            {
+                "user_id": f"{who}-{number % _USERS}",
+                "item_id": f"item-{(7 * number + self.windows) % _ITEMS}",
+                "timestamp": start + number * SETTINGS.window_seconds // events,
+            }
+            for number in range(events)
+        ]
+        path = self.folder / "log" / _part(self.windows)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f".{path.name}")
+        hidden.write_text("".join(f"{json.dumps(one)}\n" for one in rows), encoding="utf-8")
+        hidden.replace(path)
+        self.windows += 1
+
+    def ingest(self) -> None:
+        """Run the pipeline in this process."""
+        ingest(self.store, self.config, registry=CollectorRegistry())
+
+    def _repeat(self, times: int) -> None:
+        """Commit the window of the newest commit again, so many times at later event times; remove its log file."""
+        log = CommitLog(self.store)
+        first, before = log.get(log.newest()), log.at(log.newest() + 1)
+        digest, [pane] = before.checksum, first.panes
+        span = first.sources[_part(0)]
+        for later in range(1, times + 1):
+            number = first.number + later
+            name = f"{later:020x}"
+            commit = Commit(
+                number=number,
+                writer=name,
+                predecessor=digest,
+                committed_at=first.committed_at,
+                sequence=first.sequence + later,
+                panes=(_later(pane, later, name),),
+                sources={_part(self.windows): span},
+            )
+            self._link(pane, commit.panes[0])
+            data = encode_document(commit)
+            # Without `fsync`, which takes most of the time.
+            Path(self.store.path(CommitLog.name(number))).write_bytes(data)
+            digest = checksum(data)
+            self.windows += 1
+        log.point(Head(number=first.number + times, sequence=first.sequence + times + 1))
+        (self.folder / "log" / _part(0)).unlink()
+
+    def _link(self, pane: WindowManifest, later: WindowManifest) -> None:
+        source, target = (Path(self.store.path(one.folder)) for one in (pane, later))
+        target.mkdir(parents=True)
+        for entry in pane.files:
+            os.link(source / entry.name, target / entry.name)
+
+
+def _part(number: int) -> str:
+    return f"part-{number:06d}.jsonl"
+
+
+def _later(pane: WindowManifest, later: int, attempt: str) -> WindowManifest:
+    by = later * SETTINGS.window_ms
+    moved = {name: getattr(pane, name) + by for name in ("start_ms", "end_ms", "min_event_ms", "max_event_ms")}
+    return pane.model_copy(update={**moved, "sequence": pane.sequence + later, "attempt": attempt})
 
 
 @dataclass(frozen=True)
@@ -201,14 +323,14 @@ def print_table(found: dict[int, Costs]) -> None:
         row(name, *cells, "flat" if flat else "grows")
 
 
-@app.command(help=__doc__)
-def main(
-    windows: Annotated[list[int], typer.Option(help="windows of a store; may be repeated")] = [10, 1000, 10_000],  # noqa: B006 - typer copies it
+@app.command()
+def run(
+    windows: Windows = SIZES,
     repeats: Annotated[int, typer.Option(help="runs with ten events, of each kind")] = 5,
     idle_seconds: Annotated[float, typer.Option(help="how long idling is measured")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Measure and print."""
+    """Measure looks, runs and idling, and print them."""
     found = {}
     for count in sorted(windows):
         with tempfile.TemporaryDirectory(prefix="weir-store-age-") as folder:
@@ -218,6 +340,20 @@ def main(
         print(json.dumps(found, indent=1))
     else:
         print_table(found)
+
+
+@app.command()
+def forget(windows: Windows = SIZES) -> None:
+    """Forget somebody whom the store does not know, somebody of its newest window, and somebody of every window."""
+    head("windows", "user of", "panes replaced", "CPU s", "written MB", "memory MB")
+    for count in windows:
+        with tempfile.TemporaryDirectory(prefix="weir-store-age-") as folder:
+            aged = AgedStore.make(Path(folder), count)
+            aged.arrive(NEW, "guest")
+            aged.ingest()
+            for who, user in (("none", "stranger"), ("one", "guest-1"), ("all", "user-1")):
+                report, cells = forgotten(aged.store, aged.config, user)
+                row(f"{count:,}", who, report.panes, *cells)
 
 
 if __name__ == "__main__":
