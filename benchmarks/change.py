@@ -124,7 +124,7 @@ def forget_windows(windows: int) -> Iterator[Cost]:
 
 def forget_users(users: int) -> Iterator[Cost]:
     """Yield what it costs to forget one of so many users."""
-    [found] = cells(output("histories", "forget", "--users", users))
+    [found] = cells(output("store_age", "forget-user", "--users", users))
     sizes = [float(found[name]) for name in ("CPU s", "written MB", "memory MB")]
     yield Cost("forget one of so many users", users, *sizes)
 

@@ -2,7 +2,6 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.histories run                     # 0.1, 1 and 5 million users; minutes, 8 GB
     OMP_NUM_THREADS=1 python -m benchmarks.histories run --users 20000000    # 32 GB of disk
-    OMP_NUM_THREADS=1 python -m benchmarks.histories forget                  # 0.1, 1 and 5 million users; 6 GB of disk
     OMP_NUM_THREADS=1 python -m benchmarks.histories redis --url redis://127.0.0.1:6379/0      # empties that database
 
 Every stored user has 50 items with times and 20 seen items, in one base per user shard. The commit has 100,000 events,
@@ -15,8 +14,6 @@ above each. The last column is what 4-byte item numbers instead of 8-byte keys w
 
 `pages` has the same commit with free memory, after another file has filled it until the kernel takes pages back, and
 with its pages in memory: user and system time, faults, and what the kernel did on the whole machine to find free pages.
-
-`forget` forgets one user, whose shard's file is written again: `forget_users` in this process.
 
 `redis` brings such users to a Redis on this machine and prints the rate, Redis' memory per user, what a commit that
 touches 10,000 users costs, and look-ups through the server's reader with the seen items of all: CPU time of this
@@ -59,9 +56,6 @@ from weir.contracts import (
     shards_of,
     write_user_file,
 )
-from weir.pipelines.config import PipelineConfig
-from weir.pipelines.forgotten import Forgotten
-from weir.pipelines.redaction import RedactionReport, forget_users
 from weir.pipelines.user_state import TouchedUsers, write_delta
 from weir.serving.metrics import HistoryMetrics
 from weir.serving.shared.config import FollowerConfig
@@ -214,27 +208,6 @@ def run(users: Annotated[list[int] | None, typer.Option(help="users stored; repe
     for count in users or [100_000, 1_000_000, 5_000_000]:
         with new_store("histories", Path.cwd()) as store:
             subprocess.run([sys.executable, "-m", "benchmarks.histories", "one", str(count), store.url], check=True)
-
-
-def forgotten(store: Store, config: PipelineConfig, user: str) -> tuple[RedactionReport, list[object]]:
-    """Forget a user; return the report, and the cells of CPU seconds, megabytes written and of own memory."""
-    before, started = store.find(), time.process_time()
-    with Peak() as peak:
-        report = forget_users(store, config, Forgotten.of([user], ""))
-    spent = time.process_time() - started
-    written = sum(stat.size for name, stat in store.find().items() if name not in before)
-    return report, [spent, written / 1e6, peak.own / 1e6]
-
-
-@app.command()
-def forget(users: Annotated[list[int] | None, typer.Option(help="users stored; repeat")] = None) -> None:
-    """Print what it costs to forget one user of stores without windows."""
-    head("users", "files replaced", "CPU s", "written MB", "memory MB")
-    for count in users or [100_000, 1_000_000, 5_000_000]:
-        with new_store("forget", Path.cwd()) as store:
-            store_with_users(store, count, ["ann"])
-            report, cells = forgotten(store, PipelineConfig(), "ann")
-            row(f"{count:,}", report.history_files, *cells)
 
 
 def counters() -> dict[str, float]:

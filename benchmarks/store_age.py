@@ -3,6 +3,7 @@
     OMP_NUM_THREADS=1 python -m benchmarks.store_age run                     # 10, 1,000 and 10,000 windows; minutes
     OMP_NUM_THREADS=1 python -m benchmarks.store_age run --windows 20 --windows 3000       # --json for programs
     OMP_NUM_THREADS=1 python -m benchmarks.store_age forget                  # a user of none, one or all of the windows
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age forget-user             # by the number of users; 6 GB of disk
 
 Every window has a commit and a log file of its own, and the same users. The pipeline writes the first window; later
 ones link its files, each with its own commit, log file and event time, as if the log had been rotated with every
@@ -15,7 +16,7 @@ machine than wall time; medians of repetitions.
   arrival of ten events until they are committed. Seconds.
 - idle: ``weir ingest --follow`` without new events, CPU seconds per 1,000 seconds at 20 looks a second.
 
-`forget` is `forget_users` in this process; windows of 200 events each.
+`forget` and `forget-user` call `forget_users` in this process; windows have 200 events each.
 
 The ratio compares with the youngest store of the same run. All ratios should be flat: within 1.5.
 """
@@ -38,14 +39,16 @@ from typing import Annotated, Any, Final
 import typer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import command_line, cpu_seconds, head, row
-from benchmarks.histories import forgotten
+from benchmarks.harness import Peak, command_line, cpu_seconds, head, new_store, row
+from benchmarks.histories import store_with_users
 from weir.contracts import Commit, CommitLog, LogState, Store, WindowLog, WindowManifest
 from weir.contracts.commits import Head
 from weir.contracts.documents import encode_document
 from weir.contracts.storage import checksum
 from weir.pipelines.config import PipelineConfig, SketchConfig
+from weir.pipelines.forgotten import Forgotten
 from weir.pipelines.ingest import ingest
+from weir.pipelines.redaction import RedactionReport, forget_users
 from weir.serving.client import Info
 from weir.serving.histories import FollowedHistories
 from weir.serving.metrics import HistoryMetrics
@@ -64,6 +67,7 @@ _SLACK: Final = 3.0
 Costs = dict[str, float]
 Windows = Annotated[list[int], typer.Option(help="windows of a store; may be repeated")]
 SIZES: Final = [10, 1000, 10_000]
+USERS: Final = [100_000, 1_000_000, 5_000_000]
 
 SETTINGS: Final = PipelineConfig(
     window_seconds=60,
@@ -342,6 +346,16 @@ def run(
         print_table(found)
 
 
+def forgotten(store: Store, config: PipelineConfig, user: str) -> tuple[RedactionReport, list[object]]:
+    """Forget a user; return the report, and the cells of CPU seconds, megabytes written and of own memory."""
+    before, started = store.find(), time.process_time()
+    with Peak() as peak:
+        report = forget_users(store, config, Forgotten.of([user], ""))
+    spent = time.process_time() - started
+    written = sum(stat.size for name, stat in store.find().items() if name not in before)
+    return report, [spent, written / 1e6, peak.own / 1e6]
+
+
 @app.command()
 def forget(windows: Windows = SIZES) -> None:
     """Forget somebody whom the store does not know, somebody of its newest window, and somebody of every window."""
@@ -354,6 +368,17 @@ def forget(windows: Windows = SIZES) -> None:
             for who, user in (("none", "stranger"), ("one", "guest-1"), ("all", "user-1")):
                 report, cells = forgotten(aged.store, aged.config, user)
                 row(f"{count:,}", who, report.panes, *cells)
+
+
+@app.command()
+def forget_user(users: Annotated[list[int], typer.Option(help="users stored; may be repeated")] = USERS) -> None:
+    """Forget one user of stores without windows: the file of their shard is written again."""
+    head("users", "files replaced", "CPU s", "written MB", "memory MB")
+    for count in users:
+        with new_store("forget", Path.cwd()) as store:
+            store_with_users(store, count, ["ann"])
+            report, cells = forgotten(store, PipelineConfig(), "ann")
+            row(f"{count:,}", report.history_files, *cells)
 
 
 if __name__ == "__main__":
