@@ -2,7 +2,7 @@
 
 Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (arXiv 1711.05101), algorithm 2, by PyTorch's
 own kernel. `torch.optim.AdamW` calls the same, but loads PyTorch's compiler before its first step: a second, and 79 MB
-of each rank's own memory, for nothing (`benchmarks.trainer_start`).
+of each rank's own memory, for nothing (docs/lab/store.md).
 """
 
 from collections.abc import Iterable, Sequence
