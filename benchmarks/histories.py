@@ -12,9 +12,6 @@ memory is by how much the first commit raises what is the process's alone; mappe
 takes back at any time. Look-ups are of known users whose pages are in memory: with the bases alone / with four deltas
 above each. The last column is what 4-byte item numbers instead of 8-byte keys would save, share of the bytes of a base.
 
-`pages` has the same commit with free memory, after another file has filled it until the kernel takes pages back, and
-with its pages in memory: user and system time, faults, and what the kernel did on the whole machine to find free pages.
-
 `redis` brings such users to a Redis on this machine and prints the rate, Redis' memory per user, what a commit that
 touches 10,000 users costs, and look-ups through the server's reader with the seen items of all: CPU time of this
 process alone, and wall time.
@@ -208,46 +205,6 @@ def run(users: Annotated[list[int] | None, typer.Option(help="users stored; repe
     for count in users or [100_000, 1_000_000, 5_000_000]:
         with new_store("histories", Path.cwd()) as store:
             subprocess.run([sys.executable, "-m", "benchmarks.histories", "one", str(count), store.url], check=True)
-
-
-def counters() -> dict[str, float]:
-    """Return this process's CPU seconds and faults, and pages that the kernel read, looked at and took back so far."""
-    mine = resource.getrusage(resource.RUSAGE_SELF)
-    lines = [line.split() for line in Path("/proc/vmstat").read_text().splitlines()]
-    kernel = {name: float(value) for name, value in lines}
-    waited = sum(value for name, value in kernel.items() if name.startswith("allocstall"))
-    found = {"user s": mine.ru_utime, "system s": mine.ru_stime, "major": mine.ru_majflt, "minor": mine.ru_minflt}
-    found |= {name: kernel[name] for name in ("pgscan_direct", "pgsteal_direct", "pgscan_kswapd", "pgsteal_kswapd")}
-    return found | {"allocstall": waited, "workingset_refault_file": kernel["workingset_refault_file"]}
-
-
-def fill_cache(folder: Path) -> None:
-    """Read a sparse file until the kernel takes pages back: what is free is used up by its pages, which are clean."""
-    path, before = folder / "sparse", counters()["pgsteal_kswapd"]
-    with path.open("wb") as made:
-        made.truncate(64 << 30)
-    with path.open("rb", buffering=0) as opened:
-        while counters()["pgsteal_kswapd"] == before and opened.read(16 << 20):
-            pass
-
-
-@app.command()
-def pages(count: int, folder: Path) -> None:
-    """Print where the time of a commit goes, by what the page cache holds before it."""
-    store = Store(str(folder))
-    users, files = store_with_users(store, count)
-    head("users", "cache", "free MiB", *counters())
-    for number, cache in enumerate(("free", "full", "free", "full", "warm")):
-        if cache != "warm":
-            drop_pages(store, files)
-            (folder / "sparse").unlink(missing_ok=True)
-        if cache == "full":
-            fill_cache(folder)
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**20
-        before = counters()
-        commit(store, files, users, number, np.random.default_rng(2))
-        spent = {name: value - before[name] for name, value in counters().items()}
-        row(f"{count:,}", cache, f"{free:,.0f}", *(f"{value:,.4g}" for value in spent.values()))
 
 
 def shared_us(histories: SharedHistories, users: I64, batch: int, rng: np.random.Generator) -> list[str]:

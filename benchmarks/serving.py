@@ -2,7 +2,7 @@
 
     python -m benchmarks.serving prepare FOLDER        # stores with a bundle each; a million items take minutes
     python -m benchmarks.serving load FOLDER           # one line per store and concurrency, about half a minute a store
-    python -m benchmarks.serving fronts FOLDER         # the compiled front beside Python's; needs `make native`
+    python -m benchmarks.serving load FOLDER --front python --front native     # compiled, after `make native`
     python -m benchmarks.serving processes FOLDER      # several processes beside one, and beside as many servers
     python -m benchmarks.serving start                 # by the number of users; 20 million take 20 GB of disk
 
@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import faiss
-import grpc
 import numpy as np
 import typer
 from prometheus_client import CollectorRegistry
@@ -37,7 +36,6 @@ from prometheus_client import CollectorRegistry
 from benchmarks.harness import (
     CHECK,
     EMPTY,
-    I64,
     RETRIEVE,
     Calls,
     Folder,
@@ -63,12 +61,10 @@ from benchmarks.states import filled, item_id
 from weir.contracts import BundleLog, ItemKeys, Store, hash_ids
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.bundle import LoadedBundle
-from weir.serving.client import RetrievalClient, by_embedding, by_item, by_user
+from weir.serving.client import RetrievalClient, by_embedding, by_history, by_item, by_user
 from weir.serving.histories import FollowedHistories
 from weir.serving.loading import load_bundle
 from weir.serving.metrics import HistoryMetrics
-from weir.serving.processes.arrays import MappedArrays, SharedArrays
-from weir.serving.processes.version import Models, SharedVersion
 from weir.trainer.config import TrainerConfig
 from weir.trainer.export import export_bundle
 from weir.trainer.export.index import factory
@@ -82,19 +78,12 @@ By = Literal["history", "embedding", "item"]
 SIZES: Final = [10_000, 100_000, 1_000_000]
 USERS: Final = [100_000, 1_000_000, 5_000_000, 20_000_000]
 CALLS: Final = (1, 8, 64)
-COMPARED: Final = 20
-"""Requests whose answers have to be alike with both fronts."""
 CONNECTIONS: Final = 8
 KNOWN: Final = 10_000
 QUERIES: Final = 300
-PARTS: Final = "empty call, us | tower, us | FAISS, us"
 LOAD: Final = (
-    f"items | index | calls | queries/s | p50 ms | p99 ms | cores | batch | CPU us/query | {PARTS} | "
-    "CPU / (empty + tower + FAISS) | queries/s / empty calls/s"
-)
-FRONTS: Final = (
-    f"items | index | calls | {PARTS} | python: CPU us/query | native: CPU us/query | "
-    "python: CPU / (empty + tower + FAISS) | native: the same | python / native | python: batch | native: batch"
+    "items | index | front | calls | queries/s | p50 ms | p99 ms | cores | batch | CPU us/query | empty call, us | "
+    "tower, us | FAISS, us | CPU / (empty + tower + FAISS) | queries/s / empty calls/s"
 )
 START: Final = (
     "users | files, GB | ready, s | CPU, s | opening, ms | own memory, MiB | mapped, MiB | query, ms | worst, ms"
@@ -115,50 +104,68 @@ def prepare(folder: Stores, items: Sizes = SIZES) -> None:
 
 
 @app.command()
-def load(folder: Stores, seconds: Seconds = 4.0, only: Only = "*") -> None:
-    """Print a row for each store and number of calls in flight, and the memory of each server."""
+def load(
+    folder: Stores,
+    seconds: Seconds = 4.0,
+    only: Only = "*",
+    front: Annotated[list[str], typer.Option(help="serving.front; may be repeated")] = ["python"],  # noqa: B006
+    *,
+    exclude_seen: Annotated[bool, typer.Option(help="leave the items of the history out")] = False,
+    by: Annotated[By, typer.Option(help="what a query is made from; only a history needs the tower")] = "history",
+) -> None:
+    """Print a row for each store, number of calls in flight and front, and the memory of each server.
+
+    Empty calls are those of the first front.
+    """
     head(*LOAD.split(" | "))
     with client_processes() as clients:
         for path in sorted(folder.glob(only)):
-            store, bundle = opened(path)
-            with served(store) as server:
+            store = Store(str(path))
+            bundle = load_bundle(BundleLog(store), str(BundleLog(store).current()))
+            requests = asked_by(bundle, by, exclude_seen=exclude_seen)
+            with ExitStack() as stack:
+                servers = {name: stack.enter_context(served(store, f"serving.front={name}")) for name in front}
                 for calls in CALLS:
-                    row(
-                        bundle.items,
-                        bundle.manifest.index.type,
-                        calls,
-                        *measured(bundle, server, clients, calls, seconds),
-                    )
-                rss, peak = (status(name, server.pid) / 2**20 for name in ("VmRSS", "VmHWM"))
-            busy = os.getloadavg()[0]
-            print(f"  {path.name}: {rss:.0f} MiB resident, {peak:.0f} at most; load average {busy:.1f}", flush=True)
+                    empty = loaded(servers[front[0]], clients, Calls(CHECK, [EMPTY], calls), seconds)
+                    for name, server in servers.items():
+                        asked = loaded(server, clients, Calls(RETRIEVE, requests, calls), seconds)
+                        tower, search = alone(bundle, asked.batch, seconds / 2)
+                        parts = (empty.cpu_us, tower if by == "history" else 0.0, search)
+                        about = (bundle.items, bundle.manifest.index.type, name, calls)
+                        row(*about, *cells(asked, parts), f"{asked.rate / empty.rate:.2f}")
+                for name, server in servers.items():
+                    rss, peak = (status(size, server.pid) / 2**20 for size in ("VmRSS", "VmHWM"))
+                    busy = f"load average {os.getloadavg()[0]:.1f}"
+                    print(f"  {path.name}, {name}: {rss:.0f} MiB resident, {peak:.0f} at most; {busy}", flush=True)
 
 
-def opened(path: Path) -> tuple[Store, LoadedBundle]:
-    """Return a store and its current bundle."""
-    store = Store(str(path))
-    return store, load_bundle(BundleLog(store), str(BundleLog(store).current()))
-
-
-def measured(bundle: LoadedBundle, server: Server, clients: Executor, calls: int, seconds: float) -> Sequence[str]:
-    """Return the cells of a row of `load` behind the first three."""
-    histories = random_histories(bundle.items)
-    asked = loaded(server, clients, Calls(RETRIEVE, requests_for(histories), calls), seconds)
-    empty = loaded(server, clients, Calls(CHECK, [EMPTY], calls), seconds)
-    tower, search = alone(bundle, histories, asked.batch, seconds / 2)
+def cells(asked: Load, parts: Sequence[float]) -> list[str]:
+    """Return the cells of a load, the CPU of its parts, and the ratio of both."""
     p50, p99 = 1e3 * np.quantile(asked.latencies, (0.5, 0.99))
-    return (
+    return [
         *(f"{asked.rate:.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{asked.cores:.2f}", f"{asked.batch:.1f}"),
-        *(f"{us:.0f}" for us in (asked.cpu_us, empty.cpu_us, tower, search)),
-        f"{asked.cpu_us / (empty.cpu_us + tower + search):.2f}",
-        f"{asked.rate / empty.rate:.2f}",
-    )
+        *(f"{us:.0f}" for us in (asked.cpu_us, *parts)),
+        f"{asked.cpu_us / sum(parts):.2f}",
+    ]
 
 
-def alone(bundle: LoadedBundle, numbers: I64, batch: float, seconds: float) -> tuple[float, float]:
-    """Return the CPU of tower and search in this process for histories (n, l), in microseconds per query."""
+def asked_by(bundle: LoadedBundle, by: By, *, exclude_seen: bool) -> list[bytes]:
+    """Return requests with random histories, or for what is like their last items, by vectors or by ids."""
+    histories = random_histories(bundle.items)
+    if by == "history":
+        queries = [by_history(bundle.ids[rows].tolist(), K) for rows in histories]
+    elif by == "embedding":
+        queries = [by_embedding(vector, K) for vector in bundle.exact.vectors[histories[:, -1]]]
+    else:
+        queries = [by_item(name, K) for name in bundle.ids[histories[:, -1]].tolist()]
+    requests = (pb.RetrieveRequest(queries=[query], exclude_seen=exclude_seen) for query in queries)
+    return [request.SerializeToString() for request in requests]
+
+
+def alone(bundle: LoadedBundle, batch: float, seconds: float) -> tuple[float, float]:
+    """Return the CPU of tower and search in this process for random histories, in microseconds per query."""
     faiss.omp_set_num_threads(1)
-    histories, size = bundle.item_rows.keys[numbers], max(1, round(batch))
+    histories, size = bundle.item_rows.keys[random_histories(bundle.items)], max(1, round(batch))
     vectors = bundle.users(ItemKeys(histories))
 
     def per_query(run: Callable[[slice], object]) -> float:
@@ -175,81 +182,6 @@ def alone(bundle: LoadedBundle, numbers: I64, batch: float, seconds: float) -> t
 
 
 @app.command()
-def fronts(
-    folder: Stores,
-    seconds: Seconds = 4.0,
-    only: Only = "*",
-    *,
-    exclude_seen: Annotated[bool, typer.Option(help="leave the items of the history out")] = False,
-    by: Annotated[By, typer.Option(help="what a query is made from; only a history needs the tower")] = "history",
-) -> None:
-    """Compare `serving.front` = python and native, which have to answer the same requests alike."""
-    head(*FRONTS.split(" | "))
-    with client_processes() as clients:
-        for path in sorted(folder.glob(only)):
-            store, bundle = opened(path)
-            histories = random_histories(bundle.items)
-            requests = requests_for(histories) if by == "history" else beside(bundle, histories[:, -1], by)
-            requests = [*map(without_seen, requests)] if exclude_seen else requests
-            with served(store) as plain, served(store, "serving.front=native") as native:
-                servers = (plain, native)
-                compare(servers, requests[:COMPARED])
-                for calls in CALLS:
-                    asked = [loaded(server, clients, Calls(RETRIEVE, requests, calls), seconds) for server in servers]
-                    empty = loaded(plain, clients, Calls(CHECK, [EMPTY], calls), seconds).cpu_us
-                    tower, search = alone(bundle, histories, asked[0].batch, seconds / 2)
-                    parts = (empty, tower if by == "history" else 0.0, search)
-                    row(bundle.items, bundle.manifest.index.type, calls, *cells(asked, *parts))
-
-
-def beside(bundle: LoadedBundle, rows: I64, by: By) -> list[bytes]:
-    """Return requests for what is like the items of some rows (n,), by their vectors or by their ids."""
-    if by == "embedding":
-        queries = [by_embedding(vector, K) for vector in bundle.exact.vectors[rows]]
-    else:
-        queries = [by_item(name, K) for name in bundle.ids[rows].tolist()]
-    return [pb.RetrieveRequest(queries=[query]).SerializeToString() for query in queries]
-
-
-def without_seen(request: bytes) -> bytes:
-    """Return a request that leaves out the items of its histories."""
-    found = pb.RetrieveRequest.FromString(request)
-    found.exclude_seen = True
-    return found.SerializeToString()
-
-
-def compare(servers: Sequence[Server], requests: list[bytes]) -> None:
-    """Raise `RuntimeError` where two servers answer differently."""
-    for request in requests:
-        answers = [answer_of(server, request) for server in servers]
-        for answer in answers:
-            answer.ClearField("timing")
-            answer.ClearField("attribution_token")
-        if answers[0] != answers[1]:
-            raise RuntimeError(f"the two fronts answer differently: {answers[0]} and {answers[1]}")
-
-
-def answer_of(server: Server, request: bytes) -> pb.RetrieveResponse:
-    """Return the answer to a request."""
-    with grpc.insecure_channel(server.target) as channel:
-        method: grpc.UnaryUnaryMultiCallable[bytes, pb.RetrieveResponse] = channel.unary_unary(
-            RETRIEVE, response_deserializer=pb.RetrieveResponse.FromString
-        )
-        return method(request, timeout=60)
-
-
-def cells(asked: Sequence[Load], empty: float, tower: float, search: float) -> list[str]:
-    """Return the cells of a row of `fronts` behind the first three."""
-    least = empty + tower + search
-    return [
-        *(f"{us:.0f}" for us in (empty, tower, search, *(each.cpu_us for each in asked))),
-        *(f"{each.cpu_us / least:.2f}" for each in asked),
-        f"{asked[0].cpu_us / asked[1].cpu_us:.2f}",
-        *(f"{each.batch:.1f}" for each in asked),
-    ]
-
-
-@app.command()
 def processes(
     folder: Stores,
     count: Annotated[int, typer.Option("--processes", help="processes of the server")] = 2,
@@ -260,8 +192,7 @@ def processes(
     """Compare several processes on one port with one process, and with as many servers.
 
     Both servers are asked in turn, with 64 calls under way for each process, by eight connections a client process;
-    printed is the median of the rounds. PSS (``/proc/PID/smaps_rollup``) counts once what processes share. Last, the
-    CPU of sharing a version: the first, and a next one, of which only the index is another.
+    printed is the median of the rounds. PSS (``/proc/PID/smaps_rollup``) counts once what processes share.
     """
     with client_processes() as clients:
         for path in sorted(folder.glob(only)):
@@ -273,7 +204,6 @@ def processes(
             head("memory", "PSS, MiB", "ratio")
             for name, size in ((f"{count} servers", servers), (f"{count} processes", several)):
                 row(name, f"{size / 2**20:.0f}", f"{size / servers:.2f}")
-            show_sharing(BundleLog(store))
 
 
 def show_load(store: Store, clients: Executor, counts: Sequence[int], rounds: int, seconds: float) -> None:
@@ -316,20 +246,6 @@ def sizes(pid: int) -> dict[str, int]:
     """Return the sizes of a process in ``/proc/PID/smaps_rollup``, in KiB, by name."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return {line.partition(":")[0]: int(line.split()[1]) for line in lines[1:]}
-
-
-def show_sharing(log: BundleLog) -> None:
-    """Print the CPU of writing a version to memory, and of opening it."""
-    bundle, arrays, reader = load_bundle(log, str(log.current()), places=True), SharedArrays(), MappedArrays()
-    models = Models.read(log, bundle.manifest)
-    for name in ("the first version", "a next one"):
-        begin = time.process_time()
-        package = arrays.package(SharedVersion.of(bundle, models, arrays))
-        written = time.process_time()
-        reader.open(package).opened(1)
-        done = time.process_time()
-        bundle = arrays.mapped.open(package).kept(bundle)
-        print(f"{name}: written in {written - begin:.3f} CPU-seconds, opened in {done - written:.3f}", flush=True)
 
 
 @app.command()
