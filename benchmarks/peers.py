@@ -1,12 +1,12 @@
-"""The server beside other vector servers from a package registry: CPU of a query at the same recall, and memory.
+"""The server beside Chroma, from a package registry: CPU of a query at the same recall, and memory.
 
-    python -m venv PEERS && PEERS/bin/pip install milvus-lite pymilvus chromadb
+    python -m venv PEERS && PEERS/bin/pip install chromadb
     OMP_NUM_THREADS=1 python -m benchmarks.peers PEERS                            # 100,000 items; some minutes
 
-All hold the same vectors, which lie around topics, and are asked for the 100 best items of a vector, with 8 calls under
-way. Milvus Lite and Chroma have HNSW graphs (16 links, built with 200), weir has the index that its export chose. All
-search as deep as it takes for a recall of .95. The CPU is that of the server's processes alone. The
-last column is how long the server takes from its start, with all that is stored, to its first answer.
+Both hold the same vectors, which lie around topics, and are asked for the 100 best items of a vector, with 8 calls
+under way. Chroma has an HNSW graph (16 links, built with 200), weir the index that its export chose. Both search as
+deep as it takes for a recall of .95. The CPU is that of the server's processes alone. The last column is how long the
+server takes from its start, with all that is stored, to its first answer.
 """
 
 import json
@@ -57,15 +57,11 @@ JUDGED: Final = 100
 COLUMNS: Final = (
     "server | index | recall@100 | queries/s | CPU us/query | queries per CPU-second | resident MiB | first answer, s"
 )
-SERVERS: Final = {
-    "milvus": "{programs}/milvus-lite server --data-dir {folder} --host 127.0.0.1 --port {port}",
-    "chroma": "{programs}/chroma run --path {folder} --host 127.0.0.1 --port {port}",
-}
 
 
 @app.command(help=__doc__)
 def main(
-    peers: Annotated[Path, typer.Argument(help="environment with the packages of the others", exists=True)],
+    peers: Annotated[Path, typer.Argument(help="environment with the packages of Chroma", exists=True)],
     items: Annotated[int, typer.Option(help="items")] = 100_000,
     seconds: Annotated[float, typer.Option(help="of every measurement")] = 10.0,
 ) -> None:
@@ -84,10 +80,9 @@ def main(
         own = int(manifest.index.parameters.get("nprobe", 1))
         searched, *rest = weir(stream.store, own, queries, best, seconds)
         row("weir", f"{manifest.index.type}, {searched}", *rest)
-        for kind, command in SERVERS.items():
-            peer = Peer(kind, peers.resolve() / "bin", folder, command)
-            peer.fill()
-            row(kind, *peer.measured(best, seconds))
+        peer = Peer(peers.resolve() / "bin", folder)
+        peer.fill()
+        row("chroma", *peer.measured(best, seconds))
 
 
 def weir(store: Store, own: int, queries: Floats, best: I64, seconds: float) -> Sequence[object]:
@@ -125,12 +120,10 @@ def cells(share: float, rate: float, cpu: float, memory: int, first: float) -> S
 
 @dataclass(frozen=True)
 class Peer:
-    """Another server: the folder of its programs, where its data are, and its command."""
+    """Chroma's server: the folder of its programs, and where its data are."""
 
-    kind: str
     programs: Path
     folder: Path
-    command: str
 
     def fill(self) -> None:
         """Store and index the vectors."""
@@ -142,16 +135,16 @@ class Peer:
         for depth in DEPTHS:
             with self.running() as (address, _):
                 subprocess.run([*self._client(address), "tune", str(depth)], check=True)
-            found = self.asked(depth, best, seconds)
+            found = self.asked(best, seconds)
             if found is not None:
                 return f"HNSW16, ef {depth}", *found
-        raise RuntimeError(f"{self.kind} does not reach a recall of {LEAST}")
+        raise RuntimeError(f"Chroma does not reach a recall of {LEAST}")
 
-    def asked(self, depth: int, best: I64, seconds: float) -> Sequence[object] | None:
+    def asked(self, best: I64, seconds: float) -> Sequence[object] | None:
         """Start the server and ask it; return the cells behind the index, None where it does not find enough."""
         started = time.monotonic()
         with self.running() as (address, server):
-            command = [*self._client(address), "ask", str(depth), str(CALLERS), str(seconds)]
+            command = [*self._client(address), "ask", str(CALLERS), str(seconds)]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
                 told(client)
                 first = time.monotonic() - started
@@ -168,8 +161,10 @@ class Peer:
     def running(self) -> Iterator[tuple[str, int]]:
         """Run the server; yields its address and its process once it listens."""
         port = free_port()
-        command = self.command.format(programs=self.programs, folder=self.folder / self.kind, port=port)
-        process = subprocess.Popen(command.split(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        where = ["--path", str(self.folder / "chroma"), "--host", "127.0.0.1", "--port", str(port)]
+        process = subprocess.Popen(
+            [str(self.programs / "chroma"), "run", *where], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             wait_for(port)
             yield f"127.0.0.1:{port}", process.pid
@@ -178,7 +173,7 @@ class Peer:
             process.wait()
 
     def _client(self, address: str) -> list[str]:
-        return [str(self.programs / "python"), str(CLIENT), self.kind, address, str(self.folder)]
+        return [str(self.programs / "python"), str(CLIENT), address, str(self.folder)]
 
 
 def told(client: "subprocess.Popen[str]", *, go: bool = False) -> dict[str, Any]:
