@@ -57,8 +57,6 @@ proof-quick: .venv/dev.stamp  ## do the defaults beat simple methods, and which 
 proof: .venv/dev.stamp  ## the same for the demo's log and the data sets in WEIR_DATA, in hours
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.proof full
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.clustered films
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.row_weights
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dense_decay
 
 bench: .venv/dev.stamp  ## measurements, peers and limits in the same run (the quick ones; --help lists the others)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sketches speed

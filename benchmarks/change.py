@@ -73,7 +73,7 @@ def histories(users: int) -> Iterator[Cost]:
 
 def trainer(items: int) -> Iterator[Cost]:
     """Yield what a window costs the trainer beside its steps."""
-    [found] = cells(output("window_costs", "--items", items))
+    [found] = cells(output("states", "--items", items))
     yield Cost("item table", items, float(found["look-up, s"]) + float(found["admission, eviction, s"]))
     yield Cost("frequencies", items, float(found["frequencies, s"]))
     yield Cost("checkpoint", items, *(float(found[n]) for n in ("checkpoint, s", "written, MB", "memory, MB")))

@@ -1,8 +1,7 @@
-"""What log Q costs, and how its precision affects the trained model.
+"""How the precision of log Q affects the trained model.
 
     python -m benchmarks.logq run       # train what has no result yet, one JSON file per run
     python -m benchmarks.logq report    # the table, and the plot by popularity decile
-    python -m benchmarks.logq step      # the gather in a training step, and the refresh when a window arrives
 
 A run is one pass over MovieLens-1M for an estimator and a seed. The stream is in global order of time. It comes in
 windows of 8,192 events; each of the last tenth of the events tests the model (rank of the event's item among all items
@@ -25,21 +24,17 @@ import pyarrow.parquet as pq
 import torch
 import typer
 
-from benchmarks.harness import DATA, F64, I64, Data, command_line, head, median_seconds, row, zipf_ranks
-from benchmarks.states import admit, count, filled
+from benchmarks.harness import DATA, F64, I64, Data, command_line, head, interactions_of, row
+from benchmarks.states import admit
 from weir.contracts import ItemKeys, Keys, Label, UserKeys, UserTable, columns, hash_ids
 from weir.pipelines.user_state import TouchedUsers
 from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from weir.sketches.view import DecayedSketch
 from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
-from weir.trainer.items.distinct import distinct
-from weir.trainer.items.rows import no_rows
-from weir.trainer.items.table import FIRST_ITEM, RowChanges
-from weir.trainer.negatives import Pool, shared_pool
 from weir.trainer.ranking import gain
 from weir.trainer.ranks.workers import Workers, deterministic
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.step.batches import Batch, Examples, batches
+from weir.trainer.step.batches import Examples, batches
 from weir.trainer.step.positives import Positives
 from weir.trainer.step.seeds import Purpose, generator
 from weir.trainer.step.shared_window import SharedWindow
@@ -78,7 +73,7 @@ class Stream(NamedTuple):
 def run(data: Data = DATA, out: Out = OUT, seeds: int = 3, events: int = 1_000_209) -> None:
     """Train and test all estimators with all seeds; existing results are kept."""
     out.mkdir(parents=True, exist_ok=True)
-    stream = read(data / "ml-1m" / "interactions.parquet", events)
+    stream = read(interactions_of(data, "ml-1m"), events)
     for seed in range(seeds):
         for name in ESTIMATORS:
             path = out / f"{NAMES[name]}-{seed}.json"
@@ -236,60 +231,6 @@ def draw(done: dict[str, list[dict[str, Any]]], picture: Path) -> None:
     picture.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=110)
     print(f"\n{picture}")
-
-
-Lives = float | tuple[float, ...]
-
-
-@app.command()
-def step(
-    items: Annotated[int, typer.Option(help="items in the table")] = 100_000,
-    steps: Annotated[int, typer.Option(help="steps timed")] = 20,
-) -> None:
-    """Print what log Q costs in a training step, and when a window arrives.
-
-    A step computes log Q of its rows from their counts (the gather) and mixes the sources of negatives (the density).
-    Counts are read from the sketches when a window arrives: the refresh, here with all items in the window.
-    """
-    head("tower", "batch", "half-lives", "step, ms", "gather and density, ms", "share", "refresh per window, ms")
-    for kind, size in (("sasrec", 512), ("mean_pooling", 512), ("mean_pooling", 4096)):
-        for lives in (86400.0, (3600.0, 86400.0, 864000.0)):
-            tower = TowerConfig.model_validate({"kind": kind})
-            config = TrainerConfig(device="cpu", batch_size=size, tower=tower, half_life_seconds=lives)
-            state, sketch = filled(config, items, zipf(items, 1_000_000))
-            batch = synthetic_batch(config, items)
-            step = median_seconds(lambda: train_step(state, batch, Workers()), steps)  # noqa: B023 - called at once
-            used = distinct(torch.cat([batch.positives, batch.histories.flatten()]))
-            gather = median_seconds(lambda: log_q_of(state, used), 10 * steps)  # noqa: B023
-            keys = ItemKeys(state.table.keys[state.table.live])
-            refresh = median_seconds(lambda: arrive(state, sketch, keys), 3)  # noqa: B023
-            count = len(state.frequencies.half_lives)
-            times = (f"{1e3 * step:.1f}", f"{1e3 * gather:.3f}", f"{gather / step:.2%}", f"{1e3 * refresh:.0f}")
-            row(kind, size, count, *times)
-
-
-def synthetic_batch(config: TrainerConfig, items: int) -> Batch:
-    """Return a batch of popular positives and full histories."""
-    size, length = config.batch_size, config.tower.history_length
-    rows = torch.from_numpy(zipf(items, size * (length + 1))).view(size, length + 1) + FIRST_ITEM
-    histories, ones = rows[:, 1:].contiguous(), torch.ones(size)
-    return Batch(rows[:, 0].contiguous(), histories, ones, ones > 0, ones, histories)
-
-
-def zipf(items: int, events: int) -> I64:
-    """Draw numbers of items by Zipf(1.05)."""
-    return zipf_ranks(items, events, 1.05, np.random.default_rng(1))[0]
-
-
-def log_q_of(state: TrainerState, rows: torch.Tensor) -> None:
-    """Look up log Q as a step does before the loss."""
-    size = state.config.batch_size
-    shared_pool(state.config.negatives, state.log_q, state.live).log_q(rows, Pool(size, size))
-
-
-def arrive(state: TrainerState, sketch: bytes, keys: ItemKeys) -> None:
-    """Add the frequencies of a further window that has all items."""
-    count(state, sketch, keys, state.frequencies.time_ms + 3_600_000, RowChanges(no_rows(), no_rows()))
 
 
 if __name__ == "__main__":

@@ -17,11 +17,9 @@ A batch has the default tower and loss; without a store, its histories of 50 ite
 """
 
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
@@ -31,7 +29,7 @@ import torch
 import typer
 from torch import Tensor
 
-from benchmarks.harness import command_line, head, row, status, zipf_ranks
+from benchmarks.harness import F64, command_line, figures_of_ranks, head, row, status, zipf_ranks
 from benchmarks.states import filled
 from weir.contracts import ItemKeys, Store, UserError, WindowLog
 from weir.trainer.config import TrainerConfig
@@ -47,6 +45,7 @@ from weir.trainer.stream.cost import batches_of, newest
 
 app = command_line(__doc__)
 
+_MODULE: Final = "benchmarks.sharded"
 _RANKS: Final = (1, 2, 4)
 _KNOWN: Final = 200_000
 """Items of the model that is trained: what a step costs does not depend on it."""
@@ -142,31 +141,11 @@ def rank(batch: int, count: int, store: str, items: Annotated[list[int] | None, 
         workers.first(lambda: print(json.dumps(found.tolist())))
 
 
-def ranks_of(ranks: int, items: Sequence[int], batch: int, count: int, store: str) -> np.ndarray:
-    """Return what each of so many ranks found, (ranks, 4 + figures of memory)."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return found_by(started(launcher, items, batch, count, store))
-
-
 def apart(ranks: int, batch: int, count: int, store: str) -> float:
     """Return the CPU seconds of as many steps, with a share of the batch each, that exchange nothing."""
-    share = batch // ranks
-    runs = [started([], [], share, count * ranks, store) for _ in range(ranks)]
-    return sum(float(found_by(run)[:, 2].sum()) for run in runs)
-
-
-def started(launcher: list[str], items: Sequence[int], batch: int, count: int, store: str) -> "subprocess.Popen[str]":
-    """Start ranks."""
-    arguments = ["-m", "benchmarks.sharded", "rank", str(batch), str(count), store, *map(str, items)]
-    return subprocess.Popen([sys.executable, *launcher, *arguments], env=os.environ, stdout=subprocess.PIPE, text=True)
-
-
-def found_by(run: "subprocess.Popen[str]") -> np.ndarray:
-    """Return what ranks print at their end."""
-    out, _ = run.communicate()
-    if run.returncode:
-        raise typer.Exit(run.returncode)
-    return np.array(json.loads(out.splitlines()[-1]))
+    with ThreadPoolExecutor(ranks) as pool:
+        runs = [pool.submit(figures_of_ranks, 1, _MODULE, batch // ranks, count * ranks, store) for _ in range(ranks)]
+    return sum(float(run.result()[:, 2].sum()) for run in runs)
 
 
 @app.command()
@@ -182,11 +161,11 @@ def run(
     store: Annotated[str, typer.Option(help="train on its newest windows")] = "",
 ) -> None:
     """Measure and print everything."""
-    found: dict[int, list[np.ndarray]] = {ranks: [] for ranks in _RANKS}
+    found: dict[int, list[F64]] = {ranks: [] for ranks in _RANKS}
     unshared: dict[int, list[float]] = {ranks: [] for ranks in _RANKS}
     for _ in range(rounds):
         for ranks in _RANKS:
-            found[ranks].append(ranks_of(ranks, items, batch, count, store))
+            found[ranks].append(figures_of_ranks(ranks, _MODULE, batch, count, store, *items))
             unshared[ranks].append(apart(ranks, batch, count, store))
     memory = [f"{name} of {one:,}, MB" for name in ("table", "keys and ids") for one in items]
     head("ranks", *memory, "rows", "wire, MB", "CPU, s", "CPU / one rank", "wall, s", "apart, s", "apart / one rank")

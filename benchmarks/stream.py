@@ -1,10 +1,15 @@
-"""Events per CPU-second of `weir stream` on Flink, beside the same source without the rest and the bounded driver.
+"""Events per CPU-second from a Kafka topic: on Flink and in the bounded driver, and by the format of the messages.
 
-``python -m benchmarks.stream throughput`` runs a Kafka and a Flink of its own (`make tools` fetches them). All read the
-same topic; CPU time is that of Python's workers, and of Flink's TaskManager beside it.
-``python -m benchmarks.stream costs`` says where the time of a worker goes, step by step, in one process.
+    python -m benchmarks.stream throughput    # `weir stream` on Flink, beside its source alone and the bounded driver
+    python -m benchmarks.stream formats       # into Arrow, by format, and the bounded driver beside files
+    python -m benchmarks.stream costs         # each step of a worker alone, in one process, without any engine
+
+The first two run a Kafka of their own, `throughput` a Flink too (`make tools` fetches both). All rows of a table read
+the same events. CPU is that of Python, with its Kafka client and without the broker; that of Flink's TaskManager is
+beside it.
 """
 
+import json
 import logging
 import pickle
 import tempfile
@@ -13,6 +18,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,20 +28,27 @@ import numpy as np
 import typer
 from apache_beam.options.pipeline_options import PipelineOptions
 from confluent_kafka import Producer
+from fastavro import parse_schema, schemaless_writer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import command_line, cpu_seconds, head, row
-from benchmarks.kafka import FAST, consume, event_lines, load
+from benchmarks.harness import command_line, cpu_seconds, head, row, zipf_ranks
 from tests.campaigns.stream_faults import Stream, streaming
+from tests.integration.kafka_broker import Broker, kafka
+from tests.pipelines.kafka.schema_registry import schema_registry
 from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store, columns
+from weir.log.v1.interaction_pb2 import Interaction
 from weir.pipelines.bare_commits import append
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.ingest import ingest
+from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka.client import TopicClient
+from weir.pipelines.kafka.consume import RangeReader
 from weir.pipelines.kafka.metrics import TopicMetrics
+from weir.pipelines.kafka.ranges import plan_ranges
 from weir.pipelines.kafka.source import TopicSource
 from weir.pipelines.keeper import HistoryKeeper
 from weir.pipelines.layout import open_layout
-from weir.pipelines.plan import InHand
+from weir.pipelines.plan import InHand, Seen
 from weir.pipelines.stream.batch import Batch
 from weir.pipelines.stream.committer import commit_window
 from weir.pipelines.stream.config import StreamConfig
@@ -51,10 +65,22 @@ app = command_line(__doc__)
 
 Events = Annotated[int, typer.Option(min=1000, help="number of events")]
 _TOPIC: Final = "events"
+PARTITIONS: Final = 4
+FAST: Final[dict[str, str | int]] = {"queue.buffering.max.messages": 200_000, "compression.type": "lz4"}
 _BATCH: Final = 8192
 CHANGES: Final[dict[str, Any]] = {"window_seconds": 21_600, "event_types": {}}
 """The events are of five days: twenty windows."""
 _WAIT_SECONDS: Final = 900.0
+_ORIGIN: Final = 1_700_000_000
+_AVRO: Final = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": name, "type": "long" if name == "timestamp" else "string"}
+        for name in ("user_id", "item_id", "timestamp", "event_id")
+    ],
+}
+_PARSED: Final = parse_schema(_AVRO)
 
 
 class CountRows(beam.DoFn):
@@ -96,8 +122,7 @@ def throughput(
             Run(stream, events, settings, "commits").on_flink(alone)
         config = stream.pipeline
         alone = _here("nothing", events, lambda: consume(config, validate=True))
-        store = Store(str(Path(name) / "bounded"))
-        _here("commits", events, lambda: ingest(store, config, registry=CollectorRegistry()).valid, alone)
+        _here("commits", events, lambda: _ingest(config, Path(name) / "bounded"), alone)
 
 
 @dataclass
@@ -125,27 +150,13 @@ class Run:
         """Return the CPU seconds of Python and of the TaskManager, and the wall time."""
         before, started = self._cpu(), time.monotonic()
         job = self.submit()
-        self._wait(self.events)
+        while self._done() < self.events:
+            assert time.monotonic() - started < _WAIT_SECONDS, f"{self._done()} events"  # noqa: S101 - nothing is measured
+            time.sleep(0.1)
         python, jvm = _spent(before, self._cpu())
         wall = time.monotonic() - started
         job.cancel()
         return python, jvm, wall
-
-    def steady(self) -> tuple[int, float, float]:
-        """Return how many events were read after the first quarter, with the same CPU seconds: without any start."""
-        job = self.submit()
-        self._wait(self.events // 4)
-        before, done = self._cpu(), self._done()
-        self._wait(self.events)
-        python, jvm = _spent(before, self._cpu())
-        job.cancel()
-        return self.events - done, python, jvm
-
-    def _wait(self, events: int) -> None:
-        started = time.monotonic()
-        while self._done() < events:
-            assert time.monotonic() - started < _WAIT_SECONDS, f"{self._done()} events"  # noqa: S101 - nothing is measured
-            time.sleep(0.1)
 
     def _cpu(self) -> list[dict[int, float]]:
         """Return the CPU seconds of each process of the worker pool, and of the TaskManager."""
@@ -251,6 +262,116 @@ def _timed(spent: dict[str, float], step: str) -> Iterator[None]:
     started = time.process_time()
     yield
     spent[step] += time.process_time() - started
+
+
+@app.command()
+def formats(events: Events = 1_000_000) -> None:
+    """Measure what one process reads of a topic, by format, and the bounded driver from a topic and from a file."""
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as name:
+        folder, lines = Path(name), event_lines(events)
+        (folder / "kafka").mkdir()
+        (folder / "log.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        with kafka(folder / "kafka") as broker:
+            broker.create(_TOPIC, PARTITIONS)
+            load(broker.producer(**FAST), _TOPIC, lines)
+            files = PipelineConfig(log=str(folder / "log.jsonl"), metrics_port=0)
+            topic = files.model_copy(update={"log": broker.url(_TOPIC)})
+            head("from", "to", "CPU s", "events per CPU-second")
+            _measure("topic", "rows as they are", events, lambda: consume(topic, validate=False))
+            _measure("topic", "Arrow", events, lambda: consume(topic, validate=True))
+            _measure_formats(broker, topic, lines)
+            stores = {"JSON Lines file": files, "topic": topic}
+            file_rate, topic_rate = (
+                _measure(source, "committed windows", events, partial(_ingest, config, folder / source))
+                for source, config in stores.items()
+            )
+            print(f"\nwhole driver, topic / file: {topic_rate / file_rate:.2f}")
+
+
+def _measure_formats(broker: Broker, topic: PipelineConfig, lines: list[bytes]) -> None:
+    """Print a row for each format that is spelled as JSON first."""
+    rows = [json.loads(line) for line in lines]
+    with schema_registry() as registry:
+        number = registry.register(_TOPIC, {"schema": json.dumps(_AVRO)})
+        formats = {
+            "protobuf": ([_protobuf(one) for one in rows], {"format": "protobuf"}),
+            "avro": ([_avro(one, number) for one in rows], {"format": "avro", "registry": {"url": registry.url}}),
+        }
+        for name, (values, settings) in formats.items():
+            broker.create(name, PARTITIONS)
+            load(broker.producer(**FAST), name, values)
+            plain = topic.model_dump() | {"log": broker.url(name), "kafka": settings}
+            config = PipelineConfig.model_validate(plain)
+            _measure(f"topic of {name}", "Arrow", len(values), partial(consume, config, validate=True))
+
+
+def _protobuf(event: dict[str, Any]) -> bytes:
+    fields = {name: value for name, value in event.items() if name != "timestamp"}
+    return Interaction(timestamp_ms=1000 * event["timestamp"], **fields).SerializeToString()
+
+
+def _avro(event: dict[str, Any], number: int) -> bytes:
+    content = BytesIO()
+    schemaless_writer(content, _PARSED, event)
+    return b"\0" + number.to_bytes(4, "big") + content.getvalue()
+
+
+def _measure(source: str, target: str, events: int, read: Callable[[], int]) -> float:
+    """Print a row; return events per CPU-second."""
+    started = time.process_time()
+    found = read()
+    seconds = time.process_time() - started
+    assert found == events, f"{found} of {events} rows"  # noqa: S101 - or something else was measured
+    row(source, target, f"{seconds:.2f}", f"{events / seconds:,.0f}")
+    return events / seconds
+
+
+def _ingest(config: PipelineConfig, store: Path) -> int:
+    """Run the bounded driver on everything that is there; return the number of events."""
+    return ingest(Store(str(store)), config, registry=CollectorRegistry()).valid
+
+
+def event_lines(events: int) -> list[bytes]:
+    """Return events of about 120 bytes over 5 days, in order of time."""
+    rng = np.random.default_rng(0)
+    items, users = zipf_ranks(100_000, events, 1.05, rng)[0], rng.integers(0, 50_000, events)
+    seconds = _ORIGIN + np.arange(events) * 432_000 // events
+    return [
+        json.dumps(
+            {"user_id": f"u{user}", "item_id": f"item-{item}", "timestamp": second, "event_id": f"e{number}"}
+        ).encode()
+        for number, (user, item, second) in enumerate(
+            zip(users.tolist(), items.tolist(), seconds.tolist(), strict=True)
+        )
+    ]
+
+
+def load(producer: Producer, topic: str, lines: list[bytes]) -> None:
+    """Write lines to the partitions of a topic in turn."""
+    for number, line in enumerate(lines):
+        while True:
+            try:
+                producer.produce(topic, line, partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(300) == 0  # noqa: S101 - or nothing is measured
+
+
+def consume(config: PipelineConfig, *, validate: bool) -> int:
+    """Read the whole topic; return the number of rows."""
+    found = TopicClient(Topic.parse(config.log), config.kafka).partitions()
+    rows, validator = 0, Validator(config)
+    starts = {one.key: SourceSpan(start=0, stop=0, resume=0, size=0) for one in found}
+    for wanted in plan_ranges(found, Seen(starts), 1 << 60):
+        for block in RangeReader(wanted, config).blocks():
+            rows += (
+                len(validator.validate(block)[0].rows)
+                if validate
+                else len(block.content.positions if block.content else ())
+            )
+    return rows
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from confluent_kafka import Producer
 
 from benchmarks.freshness import USERS, served, wait_for
 from benchmarks.harness import F64, I64, command_line, cpu_seconds, head, row, zipf_ranks
-from benchmarks.kafka import PARTITIONS
 from benchmarks.states import filled, item_id
+from benchmarks.stream import PARTITIONS
 from tests.campaigns.lives import ROOT
 from tests.campaigns.stream_faults import Stream, streaming
 from tests.ports import free_port

@@ -1,15 +1,16 @@
 """Recall of one pass over a stream, beside simple methods that are made again at every window.
 
     python -m benchmarks.streamed LOG                                 # the defaults of `weir train`
-    python -m benchmarks.streamed LOG --set trainer.batch_size=128
+    OMP_NUM_THREADS=1 python -m benchmarks.streamed LOG --set trainer.tower.kind=hstu --cases 300     # another tower
 
 `weir ingest` cuts the log into windows, at most 60 of a usual length. The trainer takes them in order, each once.
 Before it learns a window, the window tests the model, and every peer made of all windows before it. The settings of a
 peer are those that did best on all windows before, of all that are tried on the first eight. Differences are paired by
-event; their intervals are over users.
+event; their intervals are over users. The last line is the CPU of the pass: that of the process, without its tests.
 """
 
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -73,11 +74,14 @@ def contest(
         values, _ = assignments(assign or [])
         interactions = read_store(store)
         stream = Stream(interactions, cases)
+        started = time.process_time()
         train(Store(store), load_settings(overrides=values).trainer, stream)
+        spent = time.process_time() - started - stream.testing
         windows_of = np.array_split(np.arange(len(stream.tests)), parts)
         for number, some in enumerate(windows_of, 1):
             stream.print(f"part {number} of {parts}", some)
         stream.print("all windows", np.arange(len(stream.tests)))
+        print(f"\none pass: {spent:.0f} CPU-seconds without its tests")
 
 
 def ingested(log: Path, store: str, assign: list[str]) -> str:
@@ -137,10 +141,17 @@ class Stream:
     interactions: Interactions
     cases: int
     tests: list[Test] = field(default_factory=list)
+    testing: float = 0.0
+    """CPU seconds of the tests."""
     _sums: dict[str, dict[Settings, float]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(float)))
 
     def test(self, state: TrainerState, manifest: WindowManifest, _: SharedWindow) -> None:
         """Rank events of a window by everything that came before it."""
+        started = time.process_time()
+        self._test(state, manifest)
+        self.testing += time.process_time() - started
+
+    def _test(self, state: TrainerState, manifest: WindowManifest) -> None:
         times = self.interactions.timestamps
         assert times is not None  # noqa: S101 - a store has them
         start, stop = np.searchsorted(times, [manifest.start_ms, manifest.end_ms])
