@@ -3,8 +3,10 @@
     make gpu-check                                  # build/gpu-check.md and build/gpu-check.json
     python -m benchmarks.gpu_check --device cpu     # the same code at small sizes, to see that it works
 
-Without a GPU it says so, writes a report that says so, and ends with status 0: there was nothing to check. It ends with
-1 where a test or a measurement has failed; the report has the others nevertheless.
+Pieces of serving and training are measured beside limits of the same device: what a copy of memory and a large product
+of matrices reach, as no program of this kind goes beyond them. Without a GPU it says so, writes a report that says so,
+and ends with status 0: there was nothing to check. It ends with 1 where a test or a measurement has failed; the report
+has the others nevertheless.
 """
 
 import json
@@ -13,22 +15,284 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import faiss
+import numpy as np
 import torch
 import typer
+from torch import Tensor
+from torch.nn import functional
 
-from benchmarks import gpu_parts as parts
-from benchmarks.gpu_parts import SMALL, Figure, Limits, Sizes
 from benchmarks.harness import command_line
+from benchmarks.sharded import batch_of
+from benchmarks.states import filled
+from weir.serving.index import Device, ExactIndex, on_device
+from weir.trainer import TowerConfig, TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.losses import sampled_softmax_in_batch
+from weir.trainer.ranking.cases import Cases, Lists
+from weir.trainer.ranking.ranker import rank
+from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.step.step import train_step
+from weir.trainer.towers import build_tower
+from weir.trainer.towers.history import Dense
+from weir.trainer.towers.in_training import Forward, Precision, in_training
 
 app = command_line(__doc__)
 Report = dict[str, Any]
 _TESTS = ["tests/serving", "tests/trainer"]
 _TEST_SECONDS = 240
+K: Final = 100
+_STEPS: Final = 16
+"""Whole steps that are made; a quarter of them warm up."""
+RECALL: Final = 0.95
+_CHUNK: Final = 1 << 17
+"""Items scored at a time by the search with torch."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the problems are; the defaults are those that the figures are about."""
+
+    items: int = 1_000_000
+    dimension: int = 64
+    queries: int = 4096
+    lists: int = 4096
+    rows: int = 8192
+    columns: int = 32768
+    width: int = 128
+    history: int = 50
+    users: int = 65_536
+    known: int = 200_000
+    """Items of the model whose whole steps are timed."""
+    seconds: float = 2.0
+    """For each measurement, warm-up aside."""
+
+
+SMALL: Final = Sizes(3000, 16, 64, 32, 128, 512, 16, 8, 200, 300, 0.01)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A result: what was measured, its value and unit, and the share of the limit that it is compared with."""
+
+    what: str
+    value: float
+    unit: str
+    share: float | None = None
+    limit: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the device reaches: bytes a second in a copy, operations a second in products of bfloat16."""
+
+    bandwidth: float
+    bfloat16: float
+
+
+def seconds_of(call: Callable[[], object], device: torch.device, at_least: float) -> float:
+    """Return the median seconds of a call, the work on the device included; five calls or more."""
+    call()
+    found: list[float] = []
+    ends = time.perf_counter() + at_least
+    while len(found) < 5 or time.perf_counter() < ends:
+        _wait(device)
+        started = time.perf_counter()
+        call()
+        _wait(device)
+        found.append(time.perf_counter() - started)
+    return float(np.median(found))
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def limits(device: torch.device, sizes: Sizes) -> Limits:
+    """Measure the limits."""
+    many = sizes.items * sizes.dimension * 4
+    source = torch.zeros(many // 4, device=device)
+    target = torch.empty_like(source)
+    copied = seconds_of(lambda: target.copy_(source), device, sizes.seconds)
+    left = torch.randn(sizes.rows, sizes.rows, device=device, dtype=torch.bfloat16)
+    product = seconds_of(lambda: left @ left, device, sizes.seconds)
+    return Limits(2 * many / copied, 2 * sizes.rows**3 / product)
+
+
+def exact_search(device: torch.device, sizes: Sizes, limit: Limits) -> Iterator[Figure]:
+    """Search the whole catalogue for a batch, chunk by chunk, in float32 and float16.
+
+    The bytes compared with the bandwidth are those that this way has to move: the catalogue once, and every score
+    written and read once. A kernel that selects while it multiplies would move the catalogue only.
+    """
+    draw = torch.Generator().manual_seed(0)
+    items = functional.normalize(torch.randn(sizes.items, sizes.dimension, generator=draw))
+    queries = functional.normalize(torch.randn(sizes.queries, sizes.dimension, generator=draw))
+    truth = _best(items, queries[:64], K).indices
+    for dtype in (torch.float32, torch.float16):
+        there, asked = items.to(device, dtype), queries.to(device, dtype)
+        seconds = seconds_of(partial(_best, there, asked, K), device, sizes.seconds)
+        size = dtype.itemsize * (items.numel() + 2 * sizes.queries * sizes.items)
+        found = _best(there, asked[:64], K).indices.cpu()
+        name = f"exact search, {str(dtype).removeprefix('torch.')}, batch of {sizes.queries}"
+        yield Figure(name, 1000 * seconds, "ms", size / seconds / limit.bandwidth, "of the copy's bandwidth")
+        yield Figure(f"{name}: recall@{K}", _overlap(found.numpy(), truth.numpy()), "")
+
+
+def _best(items: Tensor, queries: Tensor, k: int) -> "torch.return_types.topk":
+    """Return the best k of all items (queries, k), chunks merged as they come."""
+    scores, rows = [], []
+    for start in range(0, len(items), _CHUNK):
+        found = (queries @ items[start : start + _CHUNK].T).topk(min(k, len(items) - start))
+        scores.append(found.values)
+        rows.append(found.indices + start)
+    best = torch.cat(scores, 1).topk(k)
+    return torch.return_types.topk((best.values, torch.cat(rows, 1).gather(1, best.indices)))
+
+
+def _overlap(found: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.mean([len(np.intersect1d(*pair)) / len(pair[1]) for pair in zip(found, truth, strict=True)]))
+
+
+def faiss_indexes(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    """Search as the server does, flat and with inverted lists: as few of these as reach the recall."""
+    where: Device = "gpu" if device.type == "cuda" else "cpu"
+    items, queries, truth = _problem(sizes)
+    for kind in ("Flat", f"IVF{sizes.lists},Flat"):
+        made = faiss.index_factory(sizes.dimension, kind, faiss.METRIC_INNER_PRODUCT)
+        made.train(items[: 64 * sizes.lists])
+        made.add(items)
+        index = on_device(made, {"nprobe": 1} if "IVF" in kind else {}, where)
+        probes = next(
+            n for n in _powers(index.lists) if _overlap(index.search(queries[:256], K, n).rows, truth) >= RECALL
+        )
+        seconds = seconds_of(partial(index.search, queries, K, probes), device, sizes.seconds)
+        label = f"faiss {kind}{f', nprobe {probes}' if probes else ''}, {where}"
+        yield Figure(label, sizes.queries / seconds, "queries/s")
+        yield Figure(f"{label}: recall@{K}", _overlap(index.search(queries[:256], K, probes).rows, truth), "")
+
+
+@lru_cache(maxsize=1)
+def _problem(sizes: Sizes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return clustered items and queries, and the best rows of the first 256 queries."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((max(2, sizes.lists // 4), sizes.dimension), np.float32)
+    items = _clustered(rng, centres, sizes.items)
+    queries = _clustered(rng, centres, sizes.queries)
+    return items, queries, ExactIndex(items).search(queries[:256], K).rows
+
+
+def _powers(lists: int) -> Iterator[int]:
+    """Yield what nprobe to try: powers of two, then all lists; 0 where there are none."""
+    yield from ([1 << power for power in range(lists.bit_length()) if 1 << power < lists] + [lists]) if lists else [0]
+
+
+def _clustered(rng: np.random.Generator, centres: np.ndarray, count: int) -> np.ndarray:
+    found = centres[rng.integers(0, len(centres), count)] + 0.7 * rng.standard_normal(
+        (count, centres.shape[1]), np.float32
+    )
+    return np.ascontiguousarray(found / np.linalg.norm(found, axis=1, keepdims=True))
+
+
+def loss(device: torch.device, sizes: Sizes, limit: Limits) -> Iterator[Figure]:
+    """Time the in-batch softmax with its gradients, against its three products at the rate of the limit."""
+    draw = torch.Generator().manual_seed(0)
+    for dtype in (torch.bfloat16, torch.float32):
+        query, items = (
+            functional.normalize(torch.randn(count, sizes.width, generator=draw)).to(device, dtype).requires_grad_()
+            for count in (sizes.rows, sizes.columns)
+        )
+        own = torch.arange(sizes.rows, device=device)
+        hits = torch.stack([own, own], 1)
+
+        def call(query: Tensor = query, items: Tensor = items, hits: Tensor = hits) -> object:
+            pos = (query * items[: len(query)]).sum(1) / 0.1
+            found = sampled_softmax_in_batch(
+                query, items, pos=pos, hits=hits, correction="none", temperature=0.1, chunk_rows=1024
+            )
+            return torch.autograd.grad(found.mean(), (query, items))
+
+        seconds = seconds_of(call, device, sizes.seconds)
+        name = f"loss {sizes.rows} x {sizes.columns} x {sizes.width}, {str(dtype).removeprefix('torch.')}"
+        operations = 6 * sizes.rows * sizes.columns * sizes.width
+        yield Figure(
+            name, 1000 * seconds, "ms", operations / seconds / limit.bfloat16, "of the products' bfloat16 rate"
+        )
+
+
+def step_parts(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    """Time a training step beside its loss: the default tower both ways, the table's look-up and its update."""
+    yield from _tower(device, sizes)
+    table = Embeddings(torch.zeros(sizes.items + 1, sizes.width, device=device))
+    rows = torch.randperm(sizes.items, device=device)[: sizes.columns] + 1
+    gradient = torch.randn(len(rows), sizes.width, device=device)
+    looked_up = seconds_of(lambda: table.weight[rows], device, sizes.seconds)
+    yield Figure(f"look-up of {len(rows)} rows", 1000 * looked_up, "ms")
+    updated = seconds_of(lambda: table.adagrad_step(rows, gradient, 0.1), device, sizes.seconds)
+    yield Figure(f"update of {len(rows)} rows", 1000 * updated, "ms")
+
+
+def _tower(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    config = TowerConfig(dimension=sizes.width, history_length=sizes.history)
+    tower = build_tower(config, 0).to(device)
+    history = torch.randn(sizes.rows, sizes.history, sizes.width, device=device).requires_grad_()
+    mask = torch.ones(sizes.rows, sizes.history, dtype=torch.bool, device=device)
+    # On a CPU, compiling takes longer than all the rest.
+    for is_compiled, precision in product((False, True)[: 1 + (device.type == "cuda")], get_args(Precision)):
+        forward = in_training(tower, config, compiled=is_compiled, precision=precision)
+
+        def both_ways(forward: Forward = forward) -> object:
+            return torch.autograd.grad(
+                forward(Dense(history), mask).square().mean(), [history, *tower.parameters()], allow_unused=True
+            )
+
+        how = f"{'compiled, ' if is_compiled else ''}{precision}"
+        name = f"{config.kind}, {sizes.rows} histories of {sizes.history}, both ways, {how}"
+        yield Figure(name, 1000 * seconds_of(both_ways, device, sizes.seconds), "ms")
+
+
+def whole_step(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    """Train with the default settings on batches whose items follow Zipf's law, and say where the time goes."""
+
+    def clock() -> float:
+        _wait(device)
+        return time.perf_counter()
+
+    workers = Workers(device=device)
+    for precision in get_args(Precision):
+        config = TrainerConfig(batch_size=sizes.rows, precision=precision)
+        state, _ = filled(config, sizes.known, workers=workers)
+        batches = [batch_of(config, workers, number, sizes.known) for number in range(_STEPS)]
+        with deterministic():
+            laps = [train_step(state, batch, workers, clock=clock).seconds for batch in batches][_STEPS // 4 :]
+        name = f"step of {sizes.rows} examples, {precision}"
+        yield Figure(name, 1000 * float(np.median([sum(one.values()) for one in laps])), "ms")
+        for part in laps[0]:
+            yield Figure(f"{name}: {part}", 1000 * float(np.median([one[part] for one in laps])), "ms")
+
+
+def evaluation(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
+    """Rank all items for many users, as offline evaluation does; the whole is a million users."""
+    draw = torch.Generator().manual_seed(0)
+    items = torch.randn(sizes.items, sizes.dimension, generator=draw).to(device)
+    users = torch.randn(sizes.users, sizes.dimension, generator=draw).to(device)
+    numbers = np.arange(sizes.users)
+    wanted = np.random.default_rng(0).integers(0, sizes.items, sizes.users)
+    cases = Cases(numbers, Lists.grouped(numbers, wanted, sizes.users))
+    block = (1 << 28) if device.type == "cuda" else (1 << 21)
+    started = time.perf_counter()
+    rank(cases, lambda some: users[some.to(device)] @ items.T, sizes.items, depth=20, block_scores=block)
+    _wait(device)
+    rate = sizes.users / (time.perf_counter() - started)
+    yield Figure(f"ranking {sizes.items} items for a user", rate, "users/s")
+    yield Figure("a million users at this rate", 1e6 / rate, "s")
 
 
 @app.command()
@@ -67,7 +331,7 @@ def machine(device: torch.device | None) -> Report:
 def measured(device: torch.device, sizes: Sizes) -> Report:
     """Return the figures by part, and what failed; one part that fails does not keep the others from being measured."""
     started = time.perf_counter()
-    limit = parts.limits(device, sizes)
+    limit = limits(device, sizes)
     found: dict[str, list[Report]] = {"limits": [asdict(figure) for figure in _of(limit)]}
     failures: dict[str, str] = {}
     for name, part in _parts(device, sizes, limit).items():
@@ -91,18 +355,16 @@ def _of(limit: Limits) -> Iterator[Figure]:
 
 def _parts(device: torch.device, sizes: Sizes, limit: Limits) -> dict[str, Callable[[], Iterable[Figure]]]:
     found: dict[str, Callable[[], Iterable[Figure]]] = {
-        "serving: exact search with torch": lambda: parts.exact_search(device, sizes, limit),
-        "training: loss": lambda: parts.loss(device, sizes, limit),
-        "training: the other parts of a step": lambda: parts.step_parts(device, sizes),
-        "training: whole steps, default settings": lambda: parts.whole_step(device, sizes),
-        "training: evaluation": lambda: parts.evaluation(device, sizes),
+        "serving: exact search with torch": lambda: exact_search(device, sizes, limit),
+        "training: loss": lambda: loss(device, sizes, limit),
+        "training: the other parts of a step": lambda: step_parts(device, sizes),
+        "training: whole steps, default settings": lambda: whole_step(device, sizes),
+        "training: evaluation": lambda: evaluation(device, sizes),
     }
     if device.type == "cpu" or _faiss_gpus():
-        found["serving: FAISS as the server uses it"] = lambda: parts.faiss_indexes(device, sizes)
+        found["serving: FAISS as the server uses it"] = lambda: faiss_indexes(device, sizes)
     if device.type == "cuda" and _faiss_gpus():
-        found["serving: the same on the CPU"] = lambda: parts.faiss_indexes(torch.device("cpu"), sizes)
-        if hasattr(faiss, "GpuIndexCagra"):
-            found["serving: a graph of faiss-gpu-cuvs, which the server does not use yet"] = lambda: parts.cagra(sizes)
+        found["serving: the same on the CPU"] = lambda: faiss_indexes(torch.device("cpu"), sizes)
     return found
 
 

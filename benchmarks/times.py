@@ -7,9 +7,13 @@ Models that differ only in what they know train on the same batches: the first 8
 positive at each place of a history, as `weir bench losses` does. Each of the last 10 % is then a test. The moment of a
 query is the time of the event that follows, which tells more than a server knows: films rated on one page have the
 same second. So "as of the last item" asks at the time of the last event instead, and recall is also printed by the time
-that has passed since that event. "were items an hour apart" has all parameters of ages, and no times.
+that has passed since that event.
+
+A tower that knows times is told the seconds of what it reads next, and of the queries. All that times add is zero at
+first, so that training begins as without them.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import typer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
-from benchmarks.timed_towers import TIMED, Knows, Timed
 from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.items.table import FIRST_ITEM, PADDING
 from weir.trainer.offline.bootstrap import interval
@@ -40,6 +44,9 @@ from weir.trainer.step.adamw import AdamW
 from weir.trainer.step.batches import Batch
 from weir.trainer.step.seeds import Purpose, derive
 from weir.trainer.step.step import train_step
+from weir.trainer.towers.by_distance import ByDistance
+from weir.trainer.towers.hstu import Hstu
+from weir.trainer.towers.recency import Recency
 
 app = command_line(__doc__)
 
@@ -49,15 +56,148 @@ _ROW: Final = ROWS["mixed, standard"]
 _PASSED: Final = {"same second": (0, 1), "within an hour": (1, 3600), "later": (3600, 2**62)}
 """Seconds since the event before, by name."""
 
+_WIDTH: Final = 0.301
+"""Of a bucket, in natural logarithms of seconds, as in the code that HSTU's authors published."""
+BUCKETS: Final = 72
+"""The last one begins after 60 years."""
+_HALF_LIVES: Final = (3600.0, 30 * 86400.0)
+"""Of the means that forget by time, before training, in seconds."""
+
+
+@dataclass(frozen=True)
+class Knows:
+    """What a tower knows of times.
+
+    Attributes
+    ----------
+    ages
+        How long before the query each item of the history came.
+    gap
+        How long before it the last one did.
+    grain
+        The gap is known in whole units of so many seconds.
+    query
+        A query has the time of the event that follows; else that of the newest item of its history.
+    """
+
+    ages: bool = False
+    gap: bool = False
+    query: bool = True
+    grain: int = 1
+
+
+def bucket(seconds: Tensor) -> Tensor:
+    """Return buckets of seconds, of any shape, equally wide in their logarithm; 0 seconds, or less, have bucket 0."""
+    return (torch.log1p(seconds.clamp(min=0).float()) / _WIDTH).long().clamp(max=BUCKETS - 1)
+
+
+class _WithTime(nn.Module):
+    """Parameters by distance (..., L), plus such by bucket of time: all their sums (..., L * `BUCKETS`)."""
+
+    def __init__(self, by_time: Tensor) -> None:
+        super().__init__()
+        self.by_time = nn.Parameter(by_time)
+
+    def forward(self, by_distance: Tensor) -> Tensor:
+        """Return the sums; that of a distance and a bucket is at distance * `BUCKETS` + bucket."""
+        return (by_distance[..., None] + self.by_time[..., None, :]).flatten(-2)
+
+
+def add_times(module: nn.Module, name: str, by_time: Tensor) -> None:
+    """Let a parameter by distance (..., L) be one by distance and time, whose part by time is trained from `by_time`.
+
+    HSTU adds such a bias to its logits: Zhai et al., arXiv 2402.17152, equation 3.
+    """
+    parametrize.register_parametrization(module, name, _WithTime(by_time), unsafe=True)
+
+
+class Timed(ByDistance):
+    """A tower that is told times; the classes below put it before a tower of the product."""
+
+    _ages: Tensor
+    _said: tuple[Tensor, Tensor]
+
+    def __init__(self, config: TowerConfig, knows: Knows) -> None:
+        super().__init__(config)
+        self.knows = knows
+        # One half is added to the history, the other to the users.
+        self.by_gap = nn.Parameter(torch.zeros(BUCKETS, 2 * config.dimension)) if knows.gap else None
+
+    def tell(self, times: Tensor, moments: Tensor) -> None:
+        """Say the seconds of the items read next, (B, L), and those of the query after each of them, (B, L)."""
+        if not self.knows.query:
+            moments = times
+        self._ages = bucket(moments[:, :, None] - times[:, None])
+        gaps = bucket((moments - times) // self.knows.grain)
+        # Numbers that add nothing where gaps are unknown.
+        told = torch.zeros(*gaps.shape, 2) if self.by_gap is None else self.by_gap[gaps]
+        read, users = told.chunk(2, -1)
+        self._said = read, users
+
+    def see(self, mask: Tensor, *, newest: bool = False) -> tuple[Tensor, Tensor]:
+        """Return what `ByDistance.see` does; with ages, the places of distance and time together, (B, 1, Q, L)."""
+        age, seen = super().see(mask, newest=newest)
+        if not self.knows.ages:
+            return age, seen
+        return (age * BUCKETS + self._ages[:, -len(age) :])[:, None], seen
+
+    def forward(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return user vectors (B, d) at the newest moments, for item vectors (B, L, d) and `mask` (B, L)."""
+        read, users = self._said
+        # Not the abstract one: a tower of the product is next in the order of classes.
+        return super().forward(history + read, mask) + users[:, -1]
+
+    def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
+        """Return the user vectors (B, L, d) after each position, at its moment."""
+        read, users = self._said
+        return super().every_position(history + read, mask) + users
+
+
+class TimedRecency(Timed, Recency):
+    """`Recency`, whose logits have a part by time, and which has two more means, whose weights halve by time."""
+
+    def __init__(self, config: TowerConfig, knows: Knows) -> None:
+        super().__init__(config, knows)
+        if not knows.ages:
+            return
+        more, (means, length) = len(_HALF_LIVES), self.decays.shape
+        self.decays = nn.Parameter(torch.cat([self.decays.data, torch.zeros(more, length)]))
+        self.mix = nn.Parameter(torch.cat([self.mix.data, torch.zeros(config.dimension, more * config.dimension)], 1))
+        add_times(self, "distances", torch.zeros(config.heads, BUCKETS))
+        add_times(self, "decays", torch.cat([torch.zeros(means, BUCKETS), _halving()]))
+
+    def _weigh(self, by_age: Tensor, mask: Tensor, *, newest: bool = False) -> Tensor:
+        if not self.knows.ages:
+            return super()._weigh(by_age, mask, newest=newest)
+        age, seen = self.see(mask, newest=newest)
+        return torch.where(seen[:, None], by_age[:, age[:, 0]].transpose(0, 1), -torch.inf)
+
+
+class TimedHstu(Timed, Hstu):
+    """`Hstu` with the bias by time of its paper."""
+
+    def __init__(self, config: TowerConfig, knows: Knows) -> None:
+        super().__init__(config, knows)
+        if knows.ages:
+            for layer in self.layers:
+                add_times(layer, "bias", torch.zeros(BUCKETS))
+
+
+def _halving() -> Tensor:
+    """Return logits (K, `BUCKETS`) whose weights halve by time; they end at -20, so that old items stay alike."""
+    seconds = torch.expm1(torch.arange(BUCKETS) * _WIDTH)
+    return (-math.log(2) * seconds / torch.tensor(_HALF_LIVES)[:, None]).clamp(min=-20)
+
+
+TIMED: Final[dict[str, type[TimedRecency] | type[TimedHstu]]] = {"recency": TimedRecency, "hstu": TimedHstu}
+
 VARIANTS: Final = {
     "nothing": Knows(),
-    "ages, were items an hour apart": Knows(ages=True, real=False),
     "ages, as of the last item": Knows(ages=True, query=False),
     "ages": Knows(ages=True),
     "time since the last item": Knows(gap=True),
     "time since the last item, in hours": Knows(gap=True, grain=3600),
-    "hour and weekday": Knows(clock=True),
-    "all of it": Knows(ages=True, gap=True, clock=True),
+    "ages and time since the last item": Knows(ages=True, gap=True),
 }
 
 
@@ -67,24 +207,20 @@ def compare(
     *,
     data: Data = DATA,
     tower: Annotated[str, typer.Option(help=f"{' or '.join(TIMED)}")] = "recency",
-    layers: Annotated[int, typer.Option(min=1)] = 1,
     dropout: Annotated[float, typer.Option(min=0, max=0.9)] = 0.0,
     steps: Annotated[int, typer.Option(min=1, help="of each run, with 64 histories each")] = 1500,
-    longer: Annotated[float, typer.Option(min=1, help="steps of the first variant once more, times this")] = 1.0,
+    longer: Annotated[float, typer.Option(min=1, help="train the first once more, for its steps times this")] = 1.0,
     seeds: Annotated[int, typer.Option(min=1, help="runs of each variant")] = 3,
     cases: Annotated[int, typer.Option(min=1, help="test events, at most")] = 20_000,
-    only: Annotated[str, typer.Option(help="variants, separated by semicolons; none: all")] = "",
 ) -> None:
     """Train each variant, and print recall and NDCG beside those of the first."""
-    chosen = [one.strip() for one in only.split(";") if one.strip()] or list(VARIANTS)
     log = TimedLog.of(read_interactions(str(interactions_of(data, name))), cases)
-    config = TowerConfig(kind=tower, layers=layers, dropout=dropout, expansion=1)
-    runs = {one: [train(log, config, VARIANTS[one], steps, seed) for seed in range(seeds)] for one in chosen}
+    config = TowerConfig(kind=tower, dropout=dropout, expansion=1)
+    plans = {one: (knows, steps) for one, knows in VARIANTS.items()}
     if longer > 1:
         more = round(longer * steps)
-        runs[f"{chosen[0]}, {more:,} steps"] = [
-            train(log, config, VARIANTS[chosen[0]], more, seed) for seed in range(seeds)
-        ]
+        plans[f"nothing, {more:,} steps"] = VARIANTS["nothing"], more
+    runs = {one: [train(log, config, *plan, seed) for seed in range(seeds)] for one, plan in plans.items()}
     print(f"\n{name}, {tower}: {len(log.test.cases):,} tests, {seeds} seeds, {steps:,} steps\n")
     _print(log, runs)
 

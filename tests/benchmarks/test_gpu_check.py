@@ -8,8 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks.gpu_check import app
-from benchmarks.gpu_parts import SMALL, _best
+from benchmarks.gpu_check import SMALL, _best, app
 
 
 def test_it_measures_every_part_and_reports_it_twice(tmp_path: Path) -> None:
@@ -36,7 +35,7 @@ def test_it_measures_every_part_and_reports_it_twice(tmp_path: Path) -> None:
 
 
 def test_the_search_in_chunks_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.gpu_parts._CHUNK", 700)
+    monkeypatch.setattr("benchmarks.gpu_check._CHUNK", 700)
     draw = torch.Generator().manual_seed(1)
     items, queries = (torch.randn(count, SMALL.dimension, generator=draw) for count in (3000, 9))
     found, whole = _best(items, queries, 100), (queries @ items.T).topk(100)
@@ -50,7 +49,7 @@ def test_a_part_that_fails_is_named_and_the_others_are_measured(
     def broken(*_: object) -> object:
         raise RuntimeError("no kernel image is available")
 
-    monkeypatch.setattr("benchmarks.gpu_parts.loss", broken)
+    monkeypatch.setattr("benchmarks.gpu_check.loss", broken)
     done = CliRunner().invoke(app, ["--device", "cpu", "--folder", str(tmp_path)])
     assert done.exit_code == 1
     assert "**training: loss failed:** RuntimeError: no kernel image is available" in done.output
