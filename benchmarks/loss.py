@@ -33,9 +33,9 @@ app = command_line(__doc__)
 Contender = Callable[[], list[Tensor]]
 CORRECTIONS = ("none", "standard", "improved")
 TEMPERATURE = 0.1
+DIMENSION = 64
 Rows = Annotated[int, typer.Option(help="rows B of the batch")]
 Columns = Annotated[int, typer.Option(help="columns N, the batch's own positives first")]
-Dimension = Annotated[int, typer.Option(help="length d of the embeddings")]
 
 
 class Problem(NamedTuple):
@@ -51,11 +51,10 @@ class Problem(NamedTuple):
 def print_times(
     rows: Rows = 4096,
     columns: Columns = 12288,
-    dimension: Dimension = 64,
     rounds: Annotated[int, typer.Option(help="rounds, each with every contender once")] = 15,
 ) -> None:
     """Print seconds and ratios."""
-    problem = synthetic(rows, columns, dimension)
+    problem = synthetic(rows, columns)
     contenders = {"products": products(problem)}
     contenders |= {f"{name}, {one}": loss(problem, one) for one in CORRECTIONS for name, loss in LOSSES.items()}
     seconds = {name: np.empty(rounds) for name in contenders}
@@ -77,37 +76,36 @@ def print_times(
 
 
 @app.command("memory")
-def print_memory(rows: Rows = 4096, columns: Columns = 12288, dimension: Dimension = 64) -> None:
+def print_memory(rows: Rows = 4096, columns: Columns = 12288) -> None:
     """Print peaks of extra memory, as shares of the matrix of logits."""
     head("correction", *LOSSES)
     for one in CORRECTIONS:
-        shares = [extra_in_own_process(rows, columns, dimension, one, name) / (4 * rows * columns) for name in LOSSES]
+        shares = [extra_in_own_process(rows, columns, one, name) / (4 * rows * columns) for name in LOSSES]
         row(f"`{one}`", f"{shares[0]:.3f}", f"{shares[1]:.2f}")
 
 
 @app.command("extra", hidden=True)
-def print_extra(rows: int, columns: int, dimension: int, correction: str, name: str) -> None:
+def print_extra(rows: int, columns: int, correction: str, name: str) -> None:
     """Print the extra bytes of one call."""
-    LOSSES[name](synthetic(64, 128, dimension), correction)()  # what is allocated once per process
-    call = LOSSES[name](synthetic(rows, columns, dimension), correction)
+    LOSSES[name](synthetic(64, 128), correction)()  # what is allocated once per process
+    call = LOSSES[name](synthetic(rows, columns), correction)
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
     kept = call()
     print(status("VmHWM") - before - sum(tensor.nbytes for tensor in kept))
 
 
-def extra_in_own_process(rows: int, columns: int, dimension: int, correction: str, name: str) -> int:
+def extra_in_own_process(rows: int, columns: int, correction: str, name: str) -> int:
     """Return what `print_extra` finds in a fresh process."""
-    arguments = [*map(str, (rows, columns, dimension)), correction, name]
-    command = [sys.executable, "-m", "benchmarks.loss", "extra", *arguments]
+    command = [sys.executable, "-m", "benchmarks.loss", "extra", str(rows), str(columns), correction, name]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def synthetic(rows: int, columns: int, dimension: int) -> Problem:
+def synthetic(rows: int, columns: int) -> Problem:
     """Return normalised embeddings; every row leaves out its own column and 16 others, as a masked history does."""
     draw = torch.Generator().manual_seed(0)
-    query = functional.normalize(torch.randn(rows, dimension, generator=draw)).requires_grad_()
-    items = functional.normalize(torch.randn(columns, dimension, generator=draw)).requires_grad_()
+    query = functional.normalize(torch.randn(rows, DIMENSION, generator=draw)).requires_grad_()
+    items = functional.normalize(torch.randn(columns, DIMENSION, generator=draw)).requires_grad_()
     own, numbers = torch.arange(rows), torch.arange(rows).repeat_interleave(16)
     others = torch.randint(columns, (16 * rows,), generator=draw)
     hits = torch.stack([torch.cat([own, numbers]), torch.cat([own, others])], 1)

@@ -7,7 +7,6 @@
     python -m benchmarks.sketches real        # item streams of MovieLens-1M and Gowalla (WEIR_DATA)
     python -m benchmarks.sketches monitor     # the estimated error against the true one, also merged (WEIR_DATA)
     python -m benchmarks.sketches sizing      # what `sized_for` promises and what is reached (WEIR_DATA)
-    python -m benchmarks.sketches billion     # 1e9 single events in one sketch
 
 The error W is the mean of |estimated log Q - true log Q| over occurrences. The peer needs ``pip install datasketches``.
 Every command takes seconds to a minute on one core; set OMP_NUM_THREADS=1.
@@ -314,24 +313,6 @@ def smallest_bytes(stream: I64, wanted: float) -> int:
         if error(sketch.log_q(keys), share) <= wanted:
             return sketch.nbytes
     raise ValueError(f"no sketch of up to 16 MiB reaches {wanted}")
-
-
-@app.command()
-def billion(items: Items = 1_000_000, width: int = 1 << 18) -> None:
-    """Count 1e9 single Zipf(1.05) events (10M, replayed) and look for stalled cells and broken bounds."""
-    stream = zipf(items, 10_000_000, 1.05)
-    keys, share = true_log_q(stream)
-    head("1e9 events", "events counted", "W", "below the truth", "above count + e * total / width", "bytes per cell")
-    for conservative in (True, False):
-        sketch = CountMinSketch(width, conservative=conservative)
-        for _ in range(100):
-            feed(sketch, stream)
-        counts, estimates = share * 1e9, sketch.estimate(keys)
-        below = float((estimates < counts - 0.5).mean())
-        above = float((estimates > counts + math.e * sketch.total / width).mean())
-        cell_bytes = len(sketch.to_bytes()) / (4 * width)
-        kind = "conservative" if conservative else "linear"
-        row(kind, sketch.total, error(sketch.log_q(keys), share), below, above, cell_bytes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The contest of times: batches, tests and figures of the product where nothing is known; towers blind to what follows."""
+"""The contest of times: batches and figures of the product where nothing is known; towers that know no later event."""
 
 from itertools import islice
 from typing import Any

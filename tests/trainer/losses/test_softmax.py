@@ -313,3 +313,13 @@ def test_refuses(changes: dict[str, Any], message: str) -> None:
     }
     with pytest.raises(ValueError, match=message):
         losses.sampled_softmax_in_batch(**(arguments | changes))
+
+
+@given(seed=st.integers(0, 2**31))
+def test_both_corrections_pull_each_row_in_the_same_direction(seed: int) -> None:
+    query, items, batch = make_batch(seed, 5, 12, 5)
+    found = []
+    for correction in ("standard", "improved"):
+        leaf = query.clone().requires_grad_()
+        found.append(torch.autograd.grad(plain(leaf, items, batch, correction, 0.5).sum(), leaf)[0])
+    torch.testing.assert_close(torch.cosine_similarity(*found, 1), torch.ones(5, dtype=torch.float64))
