@@ -1,4 +1,4 @@
-"""What times would add to the towers that read histories: how old each item is, and the moment of the query.
+"""What times would add to the towers that read histories: the time between the last item and the query.
 
     python -m benchmarks.times ml-1m                      # the default tower, on MovieLens-1M, from WEIR_DATA
     python -m benchmarks.times ml-1m --tower hstu
@@ -6,14 +6,10 @@
 Models that differ only in what they know train on the same batches: the first 80 % of a log in order of time, with a
 positive at each place of a history, as `weir bench losses` does. Each of the last 10 % is then a test. The moment of a
 query is the time of the event that follows, which tells more than a server knows: films rated on one page have the
-same second. So "as of the last item" asks at the time of the last event instead, and recall is also printed by the time
-that has passed since that event.
-
-A tower that knows times is told the seconds of what it reads next, and of the queries. All that times add is zero at
+same second. So recall is also printed by the time that has passed since the event before. All that times add is zero at
 first, so that training begins as without them.
 """
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +21,6 @@ import numpy.typing as npt
 import torch
 import typer
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
 from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
@@ -42,11 +37,8 @@ from weir.trainer.ranking import Ranked, per_case, user_vectors
 from weir.trainer.ranks.workers import Workers, deterministic
 from weir.trainer.step.adamw import AdamW
 from weir.trainer.step.batches import Batch
-from weir.trainer.step.seeds import Purpose, derive
 from weir.trainer.step.step import train_step
-from weir.trainer.towers.by_distance import ByDistance
-from weir.trainer.towers.hstu import Hstu
-from weir.trainer.towers.recency import Recency
+from weir.trainer.towers.tower import Tower
 
 app = command_line(__doc__)
 
@@ -60,30 +52,8 @@ _WIDTH: Final = 0.301
 """Of a bucket, in natural logarithms of seconds, as in the code that HSTU's authors published."""
 BUCKETS: Final = 72
 """The last one begins after 60 years."""
-_HALF_LIVES: Final = (3600.0, 30 * 86400.0)
-"""Of the means that forget by time, before training, in seconds."""
-
-
-@dataclass(frozen=True)
-class Knows:
-    """What a tower knows of times.
-
-    Attributes
-    ----------
-    ages
-        How long before the query each item of the history came.
-    gap
-        How long before it the last one did.
-    grain
-        The gap is known in whole units of so many seconds.
-    query
-        A query has the time of the event that follows; else that of the newest item of its history.
-    """
-
-    ages: bool = False
-    gap: bool = False
-    query: bool = True
-    grain: int = 1
+VARIANTS: Final = {"nothing": None, "time since the last item": 1, "time since the last item, in hours": 3600}
+"""The unit in which the time since the last item is known, in seconds."""
 
 
 def bucket(seconds: Tensor) -> Tensor:
@@ -91,114 +61,29 @@ def bucket(seconds: Tensor) -> Tensor:
     return (torch.log1p(seconds.clamp(min=0).float()) / _WIDTH).long().clamp(max=BUCKETS - 1)
 
 
-class _WithTime(nn.Module):
-    """Parameters by distance (..., L), plus such by bucket of time: all their sums (..., L * `BUCKETS`)."""
+class Timed(Tower):
+    """A tower that is told times, around a tower of the product; `grain` is their unit, in seconds."""
 
-    def __init__(self, by_time: Tensor) -> None:
-        super().__init__()
-        self.by_time = nn.Parameter(by_time)
-
-    def forward(self, by_distance: Tensor) -> Tensor:
-        """Return the sums; that of a distance and a bucket is at distance * `BUCKETS` + bucket."""
-        return (by_distance[..., None] + self.by_time[..., None, :]).flatten(-2)
-
-
-def add_times(module: nn.Module, name: str, by_time: Tensor) -> None:
-    """Let a parameter by distance (..., L) be one by distance and time, whose part by time is trained from `by_time`.
-
-    HSTU adds such a bias to its logits: Zhai et al., arXiv 2402.17152, equation 3.
-    """
-    parametrize.register_parametrization(module, name, _WithTime(by_time), unsafe=True)
-
-
-class Timed(ByDistance):
-    """A tower that is told times; the classes below put it before a tower of the product."""
-
-    _ages: Tensor
-    _said: tuple[Tensor, Tensor]
-
-    def __init__(self, config: TowerConfig, knows: Knows) -> None:
+    def __init__(self, tower: Tower, config: TowerConfig, grain: int) -> None:
         super().__init__(config)
-        self.knows = knows
+        self.tower, self.grain = tower, grain
         # One half is added to the history, the other to the users.
-        self.by_gap = nn.Parameter(torch.zeros(BUCKETS, 2 * config.dimension)) if knows.gap else None
+        self.by_gap = nn.Parameter(torch.zeros(BUCKETS, 2 * config.dimension))
 
     def tell(self, times: Tensor, moments: Tensor) -> None:
-        """Say the seconds of the items read next, (B, L), and those of the query after each of them, (B, L)."""
-        if not self.knows.query:
-            moments = times
-        self._ages = bucket(moments[:, :, None] - times[:, None])
-        gaps = bucket((moments - times) // self.knows.grain)
-        # Numbers that add nothing where gaps are unknown.
-        told = torch.zeros(*gaps.shape, 2) if self.by_gap is None else self.by_gap[gaps]
-        read, users = told.chunk(2, -1)
-        self._said = read, users
-
-    def see(self, mask: Tensor, *, newest: bool = False) -> tuple[Tensor, Tensor]:
-        """Return what `ByDistance.see` does; with ages, the places of distance and time together, (B, 1, Q, L)."""
-        age, seen = super().see(mask, newest=newest)
-        if not self.knows.ages:
-            return age, seen
-        return (age * BUCKETS + self._ages[:, -len(age) :])[:, None], seen
+        """Take the seconds of the items read next, (B, L), and those of the query after each of them, (B, L)."""
+        self._added = self.by_gap[bucket((moments - times) // self.grain)].chunk(2, -1)
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) at the newest moments, for item vectors (B, L, d) and `mask` (B, L)."""
-        read, users = self._said
-        # Not the abstract one: a tower of the product is next in the order of classes.
-        return super().forward(history + read, mask) + users[:, -1]
+        read, users = self._added
+        found: Tensor = self.tower(history + read, mask) + users[:, -1]
+        return found
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return the user vectors (B, L, d) after each position, at its moment."""
-        read, users = self._said
-        return super().every_position(history + read, mask) + users
-
-
-class TimedRecency(Timed, Recency):
-    """`Recency`, whose logits have a part by time, and which has two more means, whose weights halve by time."""
-
-    def __init__(self, config: TowerConfig, knows: Knows) -> None:
-        super().__init__(config, knows)
-        if not knows.ages:
-            return
-        more, (means, length) = len(_HALF_LIVES), self.decays.shape
-        self.decays = nn.Parameter(torch.cat([self.decays.data, torch.zeros(more, length)]))
-        self.mix = nn.Parameter(torch.cat([self.mix.data, torch.zeros(config.dimension, more * config.dimension)], 1))
-        add_times(self, "distances", torch.zeros(config.heads, BUCKETS))
-        add_times(self, "decays", torch.cat([torch.zeros(means, BUCKETS), _halving()]))
-
-    def _weigh(self, by_age: Tensor, mask: Tensor, *, newest: bool = False) -> Tensor:
-        if not self.knows.ages:
-            return super()._weigh(by_age, mask, newest=newest)
-        age, seen = self.see(mask, newest=newest)
-        return torch.where(seen[:, None], by_age[:, age[:, 0]].transpose(0, 1), -torch.inf)
-
-
-class TimedHstu(Timed, Hstu):
-    """`Hstu` with the bias by time of its paper."""
-
-    def __init__(self, config: TowerConfig, knows: Knows) -> None:
-        super().__init__(config, knows)
-        if knows.ages:
-            for layer in self.layers:
-                add_times(layer, "bias", torch.zeros(BUCKETS))
-
-
-def _halving() -> Tensor:
-    """Return logits (K, `BUCKETS`) whose weights halve by time; they end at -20, so that old items stay alike."""
-    seconds = torch.expm1(torch.arange(BUCKETS) * _WIDTH)
-    return (-math.log(2) * seconds / torch.tensor(_HALF_LIVES)[:, None]).clamp(min=-20)
-
-
-TIMED: Final[dict[str, type[TimedRecency] | type[TimedHstu]]] = {"recency": TimedRecency, "hstu": TimedHstu}
-
-VARIANTS: Final = {
-    "nothing": Knows(),
-    "ages, as of the last item": Knows(ages=True, query=False),
-    "ages": Knows(ages=True),
-    "time since the last item": Knows(gap=True),
-    "time since the last item, in hours": Knows(gap=True, grain=3600),
-    "ages and time since the last item": Knows(ages=True, gap=True),
-}
+        read, users = self._added
+        return self.tower.every_position(history + read, mask) + users
 
 
 @app.command()
@@ -206,7 +91,7 @@ def compare(
     name: Annotated[str, typer.Argument(help="a data set with times: ml-1m or ml-small")],
     *,
     data: Data = DATA,
-    tower: Annotated[str, typer.Option(help=f"{' or '.join(TIMED)}")] = "recency",
+    tower: Annotated[str, typer.Option(help="a tower that reads sequences")] = "recency",
     dropout: Annotated[float, typer.Option(min=0, max=0.9)] = 0.0,
     steps: Annotated[int, typer.Option(min=1, help="of each run, with 64 histories each")] = 1500,
     longer: Annotated[float, typer.Option(min=1, help="train the first once more, for its steps times this")] = 1.0,
@@ -216,7 +101,7 @@ def compare(
     """Train each variant, and print recall and NDCG beside those of the first."""
     log = TimedLog.of(read_interactions(str(interactions_of(data, name))), cases)
     config = TowerConfig(kind=tower, dropout=dropout, expansion=1)
-    plans = {one: (knows, steps) for one, knows in VARIANTS.items()}
+    plans = {one: (grain, steps) for one, grain in VARIANTS.items()}
     if longer > 1:
         more = round(longer * steps)
         plans[f"nothing, {more:,} steps"] = VARIANTS["nothing"], more
@@ -286,7 +171,7 @@ class Run:
     seconds: float
 
 
-def train(log: TimedLog, tower: TowerConfig, knows: Knows, steps: int, seed: int) -> Run:
+def train(log: TimedLog, tower: TowerConfig, grain: int | None, steps: int, seed: int) -> Run:
     """Train one model and test it."""
     base = TrainerConfig(
         device="cpu",
@@ -296,24 +181,22 @@ def train(log: TimedLog, tower: TowerConfig, knows: Knows, steps: int, seed: int
         optimizer=OptimizerConfig(embedding_memory=1.0),
     )
     with deterministic():
-        model = fresh(log, _ROW.configure(base, seed), knows)
+        model = fresh(log, _ROW.configure(base, seed), grain)
         started = time.process_time()
         for batch, times, moments in islice(log.batches(model.config), steps):
             tell(model, times, moments)
             train_step(model, batch, Workers())
         seconds = time.process_time() - started
         values = {name: np.asarray(found) for name, found in per_case(rank(log, model), [20]).items()}
-    typer.echo(f"{knows}, seed {seed}: recall@20 {values[METRICS[0]].mean():.4f}, {seconds:.0f} s", err=True)
+    typer.echo(f"grain {grain}, seed {seed}: recall@20 {values[METRICS[0]].mean():.4f}, {seconds:.0f} s", err=True)
     return Run(values, seconds)
 
 
-def fresh(log: TimedLog, config: TrainerConfig, knows: Knows) -> OfflineModel:
-    """Return a model before its first step, with the product's own tower where it knows nothing of times."""
+def fresh(log: TimedLog, config: TrainerConfig, grain: int | None) -> OfflineModel:
+    """Return a model before its first step, with the tower of the product itself where it knows nothing of times."""
     model = OfflineModel.fresh(config, log.interactions, log.split.train)
-    if knows != Knows():
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(config.seed, Purpose.TOWER))
-            model.tower = TIMED[config.tower.kind](config.tower, knows)
+    if grain is not None:
+        model.tower = Timed(model.tower, config.tower, grain)
         of = config.optimizer
         model.optimizer = AdamW(model.tower.parameters(), of.learning_rate, of.weight_decay)
     return model
