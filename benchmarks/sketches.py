@@ -4,7 +4,6 @@
     python -m benchmarks.sketches accuracy    # error of log Q on Zipf streams, in equal memory
     python -m benchmarks.sketches drift       # changing popularity: the bank against single half-lives
     python -m benchmarks.sketches windows     # the same stream in windows: the trainer's view of recent frequencies
-    python -m benchmarks.sketches real        # item streams of MovieLens-1M and Gowalla (WEIR_DATA)
     python -m benchmarks.sketches monitor     # the estimated error against the true one, also merged (WEIR_DATA)
     python -m benchmarks.sketches sizing      # what `sized_for` promises and what is reached (WEIR_DATA)
 
@@ -211,26 +210,6 @@ def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, 
     head(f"{per_epoch} windows per epoch", "W to the share in the epoch", "W to the law")
     for name, found in errors.items():
         row(name, *np.mean(found, axis=0).tolist())
-
-
-@app.command()
-def real(data: Data = DATA) -> None:
-    """W on the item streams of two public data sets, by the size of the sketch."""
-    if not data.is_dir():
-        raise typer.BadParameter(f"{data} is not a directory; set WEIR_DATA to the folder with ml-1m and gowalla")
-    sizes = "exact counter, KiB", "sketch, KiB"
-    head("stream", "items", *sizes, "conservative", "linear", "gap, alpha .05", "estimated / true")
-    for name in ("ml-1m", "gowalla"):
-        stream = item_stream(data, name)
-        keys, exact = np.unique(stream), ExactCounter()
-        feed(exact, stream)
-        for cells_per_item in (1, 2, 4, 8):
-            width = 1 << round(math.log2(cells_per_item * keys.size / 4))
-            rivals: list[Any] = [CountMinSketch(width), CountMinSketch(width, conservative=False)]
-            rivals.append(GapEstimator(width // 4, 4, 0.05))
-            errors = errors_of(rivals, stream)
-            kib = exact.nbytes >> 10, rivals[0].nbytes >> 10
-            row(name, keys.size, *kib, *errors, estimated_error(rivals[0]) / errors[0])
 
 
 def item_stream(data: Path, name: str) -> I64:

@@ -161,7 +161,7 @@ class Run:
     def _cpu(self) -> list[dict[int, float]]:
         """Return the CPU seconds of each process of the worker pool, and of the TaskManager."""
         services = self.stream.services
-        return [{pid: _cpu_of(pid) for pid in services[name].processes()} for name in ("worker-pool", "taskmanager")]
+        return [{pid: cpu_of(pid) for pid in services[name].processes()} for name in ("worker-pool", "taskmanager")]
 
     def _done(self) -> int:
         if self.what == "commits":
@@ -208,7 +208,8 @@ def _spent(before: list[dict[int, float]], after: list[dict[int, float]]) -> lis
     ]
 
 
-def _cpu_of(pid: int) -> float:
+def cpu_of(pid: int) -> float:
+    """Return the CPU seconds of a process, 0 where it has ended."""
     try:
         return cpu_seconds(pid)
     except FileNotFoundError:

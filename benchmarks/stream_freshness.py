@@ -28,9 +28,9 @@ import typer
 from confluent_kafka import Producer
 
 from benchmarks.freshness import USERS, served, wait_for
-from benchmarks.harness import F64, I64, command_line, cpu_seconds, head, row, zipf_ranks
+from benchmarks.harness import F64, I64, command_line, head, row, zipf_ranks
 from benchmarks.states import filled, item_id
-from benchmarks.stream import PARTITIONS
+from benchmarks.stream import PARTITIONS, cpu_of
 from tests.campaigns.lives import ROOT
 from tests.campaigns.stream_faults import Stream, streaming
 from tests.ports import free_port
@@ -119,21 +119,14 @@ def _stages(stream: Stream, settings: dict[str, Any]) -> "Iterator[dict[str, sub
 
 def _cpu(stream: Stream, stages: "dict[str, subprocess.Popen[bytes]]") -> dict[str, float]:
     """Return the CPU seconds of each stage and engine with its descendants."""
-    found = {name: sum(map(_cpu_of, _tree(process.pid))) for name, process in stages.items()}
-    engines = {name: sum(map(_cpu_of, service.processes())) for name, service in stream.services.items()}
+    found = {name: sum(map(cpu_of, _tree(process.pid))) for name, process in stages.items()}
+    engines = {name: sum(map(cpu_of, service.processes())) for name, service in stream.services.items()}
     return found | engines | {"producer": time.process_time()}
 
 
 def _tree(pid: int) -> list[int]:
     children = [task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")]
     return [pid, *(one for some in children for child in some for one in _tree(int(child)))]
-
-
-def _cpu_of(pid: int) -> float:
-    try:
-        return cpu_seconds(pid)
-    except FileNotFoundError:
-        return 0.0
 
 
 def _parts(stream: Stream, last: int) -> dict[str, F64]:
