@@ -1,6 +1,6 @@
-"""The settings of a stream: which engine runs it, where that is, and how much it takes at once."""
+"""The settings of a stream: where Flink is, and how much it takes at once."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
@@ -12,23 +12,22 @@ Address = Annotated[str, StringConstraints(pattern=r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-
 
 
 class StreamConfig(FrozenModel):
-    """How `weir stream` runs the pipeline under an engine; what it computes is in the section `pipeline`."""
+    """How `weir stream` runs the pipeline under Flink; what it computes is in the section `pipeline`."""
 
-    runner: Literal["flink", "dataflow"] = Field(default="flink", description="the engine; dataflow was never run")
-    job_endpoint: Address = Field(default="127.0.0.1:8099", description="flink: Beam's job server, host:port")
-    artifact_endpoint: Address = Field(default="127.0.0.1:8098", description="flink: its artifact service, host:port")
+    job_endpoint: Address = Field(default="127.0.0.1:8099", description="Beam's job server, host:port")
+    artifact_endpoint: Address = Field(default="127.0.0.1:8098", description="its artifact service, host:port")
     worker_pool: Address = Field(
         default="127.0.0.1:50000",
-        description="flink: the pool of Python workers as each TaskManager reaches it, host:port",
+        description="the pool of Python workers as each TaskManager reaches it, host:port",
     )
     flink_rest: str = Field(
-        default="http://127.0.0.1:8081", pattern=r"^https?://[^\s]+$", description="flink: the JobManager's REST API"
+        default="http://127.0.0.1:8081", pattern=r"^https?://[^\s]+$", description="the JobManager's REST API"
     )
     parallelism: int = Field(default=2, ge=1, le=4096, description="tasks side by side; no more than partitions read")
     checkpoint_seconds: float = Field(
         default=3.0,
         ge=0.1,
-        description="flink: seconds between checkpoints; after a failure so much is read again, and none of it is lost",
+        description="seconds between checkpoints; after a failure so much is read again, and none of it is lost",
     )
     batch_messages: int = Field(default=8192, ge=1, le=1_000_000, description="most messages of an element")
     bundle_batches: int = Field(default=64, ge=1, description="most elements of a bundle")

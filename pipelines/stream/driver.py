@@ -31,7 +31,7 @@ from weir.pipelines.stream.config import StreamConfig
 from weir.pipelines.stream.engine import job_name
 from weir.pipelines.stream.flink import FlinkClient
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
-from weir.pipelines.stream.job import FlinkJob, JobEndedError, PlainJob, RunningJob, submit
+from weir.pipelines.stream.job import FlinkJob, JobEndedError, submit
 from weir.pipelines.stream.start import commit_starts, sources
 from weir.pipelines.stream.upkeep import Upkeep
 from weir.pipelines.summary import IngestSummary
@@ -113,49 +113,43 @@ class _Driver:
         self.upkeep = Upkeep(self.store, self.config, copy.deepcopy(self._state))
         self._name = job_name(self.store)
         self._metrics.started(self.store, self.config, self._state)
-        self._flink = self._flink_job() if self.settings.runner == "flink" else None
-
-    def _flink_job(self) -> FlinkJob:
-        return FlinkJob(FlinkClient(self.settings.flink_rest), self._name, FlinkMetrics(self.registry))
+        client = FlinkClient(self.settings.flink_rest)
+        self._job = FlinkJob(client, self._name, FlinkMetrics(self.registry))
 
     def run(self) -> None:
         """Run job after job; the last one is cancelled."""
-        if self._flink is not None:
-            self._flink.cancel_others()
+        self._job.cancel_others()
         self.upkeep.begin()
         while not self.stop.is_set():
             listed = self._asked(self._source.discover)
-            job = self._asked(partial(self._submit, listed)) if listed else None
-            if listed is None or job is None:
+            if not listed or not self._asked(partial(self._submit, listed)):
                 self.stop.wait(self.settings.watch_seconds)
                 continue
             try:
-                self._watch(job, listed)
+                self._watch(listed)
             finally:
-                job.cancel()
+                self._job.cancel()
                 self._follow()
 
-    def _submit(self, listed: list[KafkaPartition]) -> RunningJob | None:
-        """Start a job that goes on at the commits; None where every partition is stopped."""
+    def _submit(self, listed: list[KafkaPartition]) -> bool:
+        """Start a job that goes on at the commits; False where every partition is stopped."""
         commit_starts(self.store, self._source, self.upkeep.state, listed)
         self._follow()
         found = self._source.identify(listed, self._state, InHand())
         if not found:
-            return None
+            return False
         reading = sources(found, self._state, self.config, self.settings, EventClock.of(self.store))
         for one in reading:
             logger.info("%s is read from offset %d", one.reading.partition.name, one.reading.start)
-        result = submit(self.store, self.config, self.settings, reading, self._name)
-        if self._flink is None:
-            return PlainJob(result)
-        self._flink.appear()
-        return self._flink
+        submit(self.store, self.config, self.settings, reading, self._name)
+        self._job.appear()
+        return True
 
-    def _watch(self, job: RunningJob, listed: list[KafkaPartition]) -> None:
-        """Look after a job until another one has to take its place; raises `JobEndedError`."""
+    def _watch(self, listed: list[KafkaPartition]) -> None:
+        """Look after the job until another one has to take its place; raises `JobEndedError`."""
         self._gone_since, mended = None, ""
         while not self.stop.wait(self.settings.watch_seconds):
-            state = job.state()
+            state = self._job.state()
             self._follow()
             if state in _BROKEN:
                 raise JobEndedError(
@@ -164,11 +158,11 @@ class _Driver:
             if state in _GONE:
                 logger.warning("the job is %s: another one goes on at the commits", state)
                 return
-            if self._flink is not None and self._flink.flaw:
-                logger.error("%s: another job goes on at the commits", self._flink.flaw)
+            if self._job.flaw:
+                logger.error("%s: another job goes on at the commits", self._job.flaw)
                 return
-            if self._flink is not None and self._flink.failure != mended and self.upkeep.mend(self._flink.failure):
-                mended = self._flink.failure
+            if self._job.failure != mended and self.upkeep.mend(self._job.failure):
+                mended = self._job.failure
             self.upkeep.step({one.key for one in listed})
             now = self._asked(self._source.discover)
             if now is not None and self._needs_another(listed, now):

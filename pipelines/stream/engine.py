@@ -1,4 +1,4 @@
-"""Beam's options for each engine, and the name of the job on a store."""
+"""Beam's options for Flink, and the name of the job on a store."""
 
 from typing import Final
 from urllib.parse import urlsplit
@@ -23,11 +23,6 @@ def job_name(store: Store) -> str:
 
 def pipeline_options(config: StreamConfig, name: str) -> list[str]:
     """Return the options of a streaming pipeline; `config.options` come last, and win."""
-    engine = {"flink": _flink, "dataflow": _dataflow}[config.runner](config)
-    return [*engine, "--streaming", f"--job_name={name}", *config.options]
-
-
-def _flink(config: StreamConfig) -> list[str]:
     # --shutdown_sources_after_idle_ms stays unset: 0 would stop all checkpoints.
     return [
         "--runner=PortableRunner",
@@ -44,9 +39,7 @@ def _flink(config: StreamConfig) -> list[str]:
         "--finish_bundle_before_checkpointing",
         # Else Beam asks pip what is installed, which images do not have, and sends the answer, which nobody reads.
         "--experiments=disable_logging_submission_environment",
+        "--streaming",
+        f"--job_name={name}",
+        *config.options,
     ]
-
-
-def _dataflow(config: StreamConfig) -> list[str]:
-    # Project, region and the folder for temporary files are the user's: `options`.
-    return ["--runner=DataflowRunner", f"--max_num_workers={config.parallelism}"]

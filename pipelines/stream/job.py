@@ -3,12 +3,11 @@
 import logging
 import time
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.runner import PipelineState
 
 from weir.contracts import Store, UserError
 from weir.pipelines.config import PipelineConfig
@@ -20,7 +19,7 @@ from weir.pipelines.stream.flink_metrics import FlinkMetrics
 from weir.pipelines.stream.source import PartitionSource, ReadPartitions
 from weir.pipelines.stream.spans import MissingRowsError, OutOfOrderError
 
-__all__ = ["EngineError", "FlinkJob", "JobEndedError", "PlainJob", "RunningJob", "submit"]
+__all__ = ["EngineError", "FlinkJob", "JobEndedError", "submit"]
 
 logger = logging.getLogger(__name__)
 
@@ -40,27 +39,17 @@ class JobEndedError(UserError):
     """The job has ended, though its driver did not want it."""
 
 
-class RunningJob(Protocol):
-    """A job that was submitted."""
-
-    def state(self) -> str | None:
-        """Return its state as Flink spells it, in lower case; None while the engine does not answer."""
-
-    def cancel(self) -> None:
-        """Cancel it, and wait until it has ended; raises a `UserError` where it does not."""
-
-
 def submit(
     store: Store, config: PipelineConfig, stream: StreamConfig, sources: Sequence[PartitionSource], name: str
-) -> beam.runners.runner.PipelineResult:
-    """Hand the pipeline of a stream to its engine, which runs it without end; raises `EngineError`."""
+) -> None:
+    """Hand the pipeline of a stream to Flink, which runs it without end; raises `EngineError`."""
     # Beam's parser does not know the runner's options, passes them on, and warns of each.
     logging.getLogger("apache_beam.options.pipeline_options").setLevel(logging.ERROR)
     # Given its options, Beam does not look at this process's own command line.
     pipeline = beam.Pipeline(options=PipelineOptions(pipeline_options(stream, name)))
     _ = pipeline | "Read" >> ReadPartitions(sources, stream) | "Windows" >> BatchesToCommits(store, config)
     try:
-        return pipeline.run()
+        pipeline.run()
     except (grpc.RpcError, grpc.FutureTimeoutError) as error:
         reason = error.details() if isinstance(error, grpc.Call) else "no answer"
         raise EngineError(f"Beam's job server at {stream.job_endpoint} does not take the job: {reason}") from error
@@ -99,7 +88,7 @@ class FlinkJob:
         logger.info("job %s runs as %s", self._id, self._name)
 
     def state(self) -> str | None:
-        """Look at the job, and show what Flink says of it."""
+        """Return its state as Flink spells it, in lower case, None while Flink does not answer; update the metrics."""
         before = self._metrics.rows_dropped
         found = self._metrics.look(self._client, self._id)
         if any(name in self._metrics.newest_failure for name in _REFUSALS):
@@ -109,7 +98,7 @@ class FlinkJob:
         return found
 
     def cancel(self) -> None:
-        """Cancel the job, if it runs."""
+        """Cancel the job, if it runs, and wait until it has ended; raises `EngineError` where it does not."""
         if any(job.id == self._id for job in self._running()):
             self._cancel(self._id)
 
@@ -123,29 +112,3 @@ class FlinkJob:
             if time.monotonic() > end:
                 raise EngineError(f"job {job} was cancelled {_ENDS_SECONDS:g} s ago, and Flink has not ended it")
             time.sleep(_PAUSE_SECONDS)
-
-
-class PlainJob:
-    """A job of an engine that is asked through Beam alone."""
-
-    _STATES: Final = {
-        PipelineState.DONE: "finished",
-        PipelineState.DRAINED: "finished",
-        PipelineState.CANCELLED: "canceled",
-        PipelineState.FAILED: "failed",
-    }
-
-    def __init__(self, result: beam.runners.runner.PipelineResult) -> None:
-        self._result = result
-
-    def state(self) -> str | None:
-        """Ask Beam; None where it does not know."""
-        try:
-            return self._STATES.get(self._result.state, "running")
-        except grpc.RpcError:
-            return None
-
-    def cancel(self) -> None:
-        """Cancel the job, if it runs; Beam does not wait for its end."""
-        if self.state() == "running":
-            self._result.cancel()

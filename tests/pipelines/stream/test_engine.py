@@ -1,11 +1,5 @@
 import pytest
-from apache_beam.options.pipeline_options import (
-    GoogleCloudOptions,
-    PipelineOptions,
-    PortableOptions,
-    StandardOptions,
-    WorkerOptions,
-)
+from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, StandardOptions
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -32,27 +26,15 @@ def test_flink_gets_options_in_its_units() -> None:
     assert not any("idle" in option for option in found), "0 would stop all checkpoints"
 
 
-@pytest.mark.parametrize(("runner", "beams"), [("flink", "PortableRunner"), ("dataflow", "DataflowRunner")])
-def test_every_engine_streams_under_the_name_and_the_user_has_the_last_word(runner: str, beams: str) -> None:
-    settings = StreamConfig.model_validate({"runner": runner, "options": ["--job_name=mine", "--region=x"]})
-    found = pipeline_options(settings, "weir-a")
-    assert found[0] == f"--runner={beams}"
+def test_it_streams_under_the_name_and_the_user_has_the_last_word() -> None:
+    found = pipeline_options(StreamConfig(options=("--job_name=mine", "--region=x")), "weir-a")
+    assert found[0] == "--runner=PortableRunner"
     assert "--streaming" in found
-    assert found[-2:] == ["--job_name=mine", "--region=x"]
-
-
-def test_dataflow_gets_what_its_runner_knows() -> None:
-    own = ("--project=p", "--region=r", "--temp_location=gs://b/t")
-    settings = StreamConfig(runner="dataflow", parallelism=7, options=own)
-    found = PipelineOptions(pipeline_options(settings, "weir-a"))
-    assert found.view_as(WorkerOptions).max_num_workers == 7
-    cloud = found.view_as(GoogleCloudOptions)
-    assert (cloud.project, cloud.region, cloud.temp_location) == ("p", "r", "gs://b/t")
-    assert (cloud.job_name, found.view_as(StandardOptions).streaming) == ("weir-a", True)
+    assert found[-3:] == ["--job_name=weir-a", "--job_name=mine", "--region=x"]
 
 
 @given(st.text("abcXYZ09/_.-é", min_size=1), st.text("abcXYZ09/_.-é", min_size=1))
-def test_stores_have_different_names_that_every_engine_takes(one: str, other: str) -> None:
+def test_stores_have_different_names_that_flink_takes(one: str, other: str) -> None:
     names = [job_name(Store(f"s3://bucket/{path}")) for path in (one, other)]
     assert (names[0] == names[1]) == (one == other)
     for name in names:
@@ -61,7 +43,7 @@ def test_stores_have_different_names_that_every_engine_takes(one: str, other: st
         assert all(letter.isascii() and (letter.isalnum() or letter == "-") for letter in name)
 
 
-@pytest.mark.parametrize("wrong", [{"worker_pool": "nohost"}, {"flink_rest": "127.0.0.1:8081"}, {"runner": "prism"}])
+@pytest.mark.parametrize("wrong", [{"worker_pool": "nohost"}, {"flink_rest": "127.0.0.1:8081"}])
 def test_what_is_no_address_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         StreamConfig.model_validate(wrong)
