@@ -76,5 +76,3 @@ def _monitor(store: Store) -> Iterator[Hold]:
     place = MonitorPlace.read(store)
     if place is not None:
         yield Hold("monitor", min(place.measured, place.counted) + 1, "not measured, or not in its popularity yet")
-    elif store.glob("monitor/*/*.json"):
-        yield Hold("monitor", 0, "its results are of an earlier version: start `weir monitor` once, or remove monitor/")

@@ -17,8 +17,6 @@ __all__ = ["HistoryKeeper"]
 
 logger = logging.getLogger(__name__)
 
-_OLD: Final = "state/histories"
-"""Snapshots of versions that had no histories in the log."""
 _TOO_MANY: Final = 4 * MOST_DELTAS
 """Files of a shard from which on the stream waits for a merge."""
 
@@ -45,8 +43,6 @@ class HistoryKeeper:
             if not broken:
                 raise error
         self._build(broken)
-        if self.store.exists(_OLD):
-            self.store.remove(_OLD)
 
     def mend(self, failure: str) -> bool:
         """Build the histories whose files a failure names, if it names any; returns whether it does."""

@@ -168,10 +168,8 @@ class PipelineMetrics:
     def _newest(self, log: WindowLog, commits: Sequence[WindowManifest]) -> None:
         newest = commits[-1]
         self.items.set(newest.file(newest.name.items()).rows)
-        users = log.user_sketch(newest)
-        measured = {"window": health(load(log.sketch(newest)))} | (
-            {"window_users": health(load(users))} if users else {}
-        )
+        sketches = {"window": log.sketch(newest), "window_users": log.user_sketch(newest)}
+        measured = {scope: health(load(data)) for scope, data in sketches.items()}
         for scope, found in measured.items():
             for name, gauge in self.sketches.items():
                 gauge.labels(scope).set(getattr(found, name))

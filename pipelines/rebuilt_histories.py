@@ -1,4 +1,4 @@
-"""Histories from the windows: for stores that have none in their log, and for shards whose files are lost or damaged.
+"""Histories from the windows: for shards whose files are lost or damaged, and for panes that no histories cover.
 
 The windows are read once, in order. As in the stream, what they add is written as deltas that are merged on the way, so
 that memory holds one batch of rows, whatever the store holds.

@@ -154,9 +154,9 @@ class FollowedHistories:
         if windows == covered:
             told = "histories hold all windows" if self._told else ""
         elif covered:
-            told = "histories lack the newest windows, which an older version committed: upgrade the pipeline"
+            told = "histories lack the newest windows: start `weir ingest` once"
         else:
-            told = "histories are missing, users count as unknown: start `weir ingest` once with this version"
+            told = "histories are missing, users count as unknown: start `weir ingest` once"
         if told and told != self._told:
             log.log(logging.INFO if windows == covered else logging.WARNING, "%s: %s", self.store.url, told)
         self._told = told if windows != covered else ""

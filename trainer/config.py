@@ -16,7 +16,6 @@ from weir.trainer.rescoring_config import RescoringConfig
 from weir.trainer.tower_config import TowerConfig, kinds
 
 __all__ = [
-    "EARLIER",
     "FeaturesConfig",
     "LossConfig",
     "NegativesConfig",
@@ -60,15 +59,6 @@ _OF_BUNDLES: Final = frozenset({"compiled", "index", "nprobe", "publish_bound"})
 _NOT_DEFINING: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
 
 _Positive = Annotated[float, Field(gt=0)]
-
-
-EARLIER: Final[dict[str, object]] = {
-    "precision": "float32",
-    "optimizer.embedding_memory": 1.0,
-    "optimizer.embedding_decay": 0.0,
-    "optimizer.embedding_scale": 1.0,
-} | {f"rescoring.{name}": value for name, value in RescoringConfig().model_dump(exclude={"candidates"}).items()}
-"""What settings were before there was a choice, by the names of `TrainerConfig.defining`."""
 
 
 class TrainerConfig(FrozenModel):
@@ -248,15 +238,6 @@ class TrainerConfig(FrozenModel):
         """Return the settings that decide what a bundle holds, as they are written: others stay at their defaults."""
         unused = set() if self.rescoring.on else {"rescoring"}
         return self.model_dump(mode="json", exclude=set(_OPERATIONAL - _OF_BUNDLES) | unused)
-
-    @classmethod
-    def of_recipe(cls, settings: Mapping[str, Any]) -> Self:
-        """Return the settings of a recipe; one that its version did not have is what it was then."""
-        earlier: dict[str, Any] = {}
-        for name, value in EARLIER.items():
-            section, _, key = name.rpartition(".")
-            (earlier.setdefault(section, {}) if section else earlier)[key] = value
-        return cls.model_validate(_overlaid(earlier, settings))
 
     def defining(self) -> dict[str, object]:
         """Return the settings that decide what is trained, flat (``tower.dimension``), as JSON values.

@@ -268,7 +268,7 @@ def test_a_manifest_under_another_name_is_refused(log: BundleLog) -> None:
     log.store.write("bundles/0002/MANIFEST.json", log.store.read("bundles/0001/MANIFEST.json"))
     with pytest.raises(CorruptArtefactError, match=r"0002/MANIFEST\.json: is bundles/0001/MANIFEST\.json"):
         log.manifest("0002")
-    # A migrated manifest does not say which file it is, but still which bundle it describes.
+    # A manifest that does not say which file it is still says which bundle it describes.
     fields = log.manifest("0001").model_dump_json(indent=1).encode()
     log.store.write("bundles/0002/MANIFEST.json", encode_fields(fields))
     with pytest.raises(CorruptArtefactError, match=r"0002/MANIFEST\.json: describes version 0001"):

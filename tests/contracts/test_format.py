@@ -1,4 +1,3 @@
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -7,8 +6,6 @@ from tests.contracts.panes import a_pane
 from weir.contracts import CorruptArtefactError, Layout, Store, StoreFormat, StoreFormatError, WindowLog, ensure_format
 from weir.contracts.documents import write_document
 from weir.contracts.format import read_format
-
-FORMAT_1 = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
 
 
 def test_a_new_store_gets_a_format_once(tmp_path: Path) -> None:
@@ -25,7 +22,7 @@ def test_the_next_minor_format_is_read(tmp_path: Path) -> None:
     assert ensure_format(store).format == (2, 9)
 
 
-@pytest.mark.parametrize(("version", "remedy"), [((3, 0), "upgrade weir"), ((1, 4), "convert it with `weir migrate")])
+@pytest.mark.parametrize(("version", "remedy"), [((3, 0), "upgrade weir"), ((1, 4), "write a new store from the log")])
 def test_another_major_format_is_refused_with_the_way_out(
     tmp_path: Path, version: tuple[int, int], remedy: str
 ) -> None:
@@ -33,13 +30,6 @@ def test_another_major_format_is_refused_with_the_way_out(
     write_document(store, "STORE.json", StoreFormat(format=version))
     with pytest.raises(StoreFormatError, match=f"{version[0]}.{version[1]}, this version reads 2.x: {remedy}"):
         read_format(store)
-
-
-def test_a_store_of_format_1_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with tarfile.open(FORMAT_1) as archive:
-        archive.extractall(tmp_path, filter="data")
-    with pytest.raises(StoreFormatError, match=r"has format 1, this version reads 2\.x: convert it with `weir migrate"):
-        WindowLog(Store(str(tmp_path / "store"))).committed()
 
 
 def test_a_lost_or_damaged_format_is_named(tmp_path: Path) -> None:

@@ -2,26 +2,19 @@
 
 import os
 import random
-import tarfile
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.contracts.whole_store import write_whole_store
 from weir.contracts import CommitLog, Store
-from weir.contracts.migration import migrate
 from weir.contracts.verification import Finding, Kind, verify
-
-ARCHIVE = Path(__file__).parents[1] / "data" / "store-format-1.tar.gz"
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("verification")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    migrate(Store(str(folder / "store")), user_shards=2)
-    return folder / "store"
+    return write_whole_store(tmp_path_factory.mktemp("verification"))
 
 
 def findings(folder: Path, *, quick: bool = False) -> list[tuple[Kind, str]]:
@@ -63,8 +56,8 @@ def test_every_altered_file_is_named_and_the_quick_look_sees_what_is_cut(whole: 
 
 
 def test_every_missing_file_is_named(whole: Path) -> None:
-    manifests = [name for name in files(whole) if name.endswith("MANIFEST.json")]
-    replaceable = {"bundles/CURRENT", "commits/HEAD", "STORE.json", *manifests}
+    manifests = [name for name in files(whole) if name.endswith(("MANIFEST.json", "CHECKPOINT.json"))]
+    replaceable = {"bundles/CURRENT", "bundles/TRIAL.json", "commits/HEAD", "STORE.json", *manifests}
     for name in files(whole):
         if name in replaceable or name.startswith("evaluations/"):
             continue
@@ -89,7 +82,7 @@ def test_damage_in_one_commit_does_not_hide_that_in_another(whole: Path) -> None
 
 
 def test_what_nothing_names_is_foreign_once_it_is_old(whole: Path) -> None:
-    path = whole / "windows/20231114T221300Z-20231114T221400Z/f00/examples-00000.parquet"
+    path = next(whole.glob("windows/*")) / "f00/examples-00000.parquet"
     path.parent.mkdir()
     path.write_bytes(b"left over")
     assert findings(whole) == []

@@ -61,9 +61,8 @@ def write(log: WindowLog, sequence: int, *, day: int | None = None, pane: int = 
     return manifest
 
 
-def test_windows_from_before_there_were_user_sketches_have_none(log: WindowLog) -> None:
+def test_the_sketch_of_users_is_read_as_it_was_written(log: WindowLog) -> None:
     manifest = write(log, 0)
-    assert log.user_sketch(manifest) is None
     entry = log.store.write(f"{manifest.folder}/{WindowName.user_sketch()}", b"users")
     listed = manifest.model_copy(update={"files": (*manifest.files, entry)})
     assert log.user_sketch(listed) == b"users"

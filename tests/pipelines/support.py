@@ -168,9 +168,8 @@ def check_counts(store: Store) -> None:
         check_sketch(log.user_sketch(manifest), rows, "user_key")
 
 
-def check_sketch(data: bytes | None, rows: pa.Table, column: str) -> None:
+def check_sketch(data: bytes, rows: pa.Table, column: str) -> None:
     """Bounds of the positives' keys are above the truth, exact counts equal to it, totals right."""
-    assert data is not None
     estimator = load(data)
     keys = zip(rows[column].to_pylist(), rows["label"].to_pylist(), strict=True)
     truth = Counter(key for key, label in keys if label == 1)

@@ -149,7 +149,7 @@ def test_a_store_without_histories_is_told_once_and_taken_up_when_they_come(
     assert [record.getMessage() for record in caplog.records] == [f"{store.url}: histories hold all windows"]
 
 
-def test_windows_of_an_older_pipeline_are_told(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_windows_without_histories_are_told(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     write_window(store, 0, [Event("ann", "a", T)])
     write_window(store, 1, [Event("ann", "b", T + 1)], with_users=False)
     histories = following(store)

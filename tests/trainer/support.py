@@ -39,7 +39,7 @@ def absorb(state: TrainerState, log: WindowLog, manifest: WindowManifest) -> Non
     """Take a window in without a test, and without learning it."""
     items = log.items(manifest)
     arrays = tuple(items[name].to_numpy() for name in (ITEM_KEY, ITEM_ID, COUNT))
-    users = log.user_sketch(manifest) or b"", read_positives(log, manifest, 1).users
+    users = log.user_sketch(manifest), read_positives(log, manifest, 1).users
     features = log.item_features(manifest) if manifest.item_features.all else None
     ingest_window(state, manifest, log.sketch(manifest), arrays, users=users, features=features)
 

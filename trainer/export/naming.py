@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import xxhash
 
-from weir.trainer.config import EARLIER
+from weir.trainer.config import RescoringConfig
 from weir.trainer.items.rows import FIRST_ITEM, TableRows
 from weir.trainer.state.codec import Stateful, array_of, flatten
 from weir.trainer.state.trainer_state import TrainerState
@@ -20,6 +20,14 @@ __all__ = ["name_of", "place_of"]
 
 _DIGITS: Final = 8
 """Of the digest in a name: only bundles of one position in the stream need to differ."""
+
+_UNNAMED: Final[dict[str, object]] = {
+    "precision": "float32",
+    "optimizer.embedding_memory": 1.0,
+    "optimizer.embedding_decay": 0.0,
+    "optimizer.embedding_scale": 1.0,
+} | {f"rescoring.{name}": value for name, value in RescoringConfig().model_dump(exclude={"candidates"}).items()}
+"""Settings that the digest leaves out where they have these values, by the names of `TrainerConfig.defining`."""
 
 
 def name_of(state: TrainerState, *, at_all: bool = False) -> str:
@@ -36,11 +44,9 @@ def place_of(state: TrainerState) -> str:
 @torch.no_grad()
 def _digest(state: TrainerState, fingerprint: int) -> str:
     digest = xxhash.xxh3_128()
-    # What is as it was before there was a choice is left out: older versions have named bundles without it. A recipe
-    # does not have what a second phase would be, either, where there is none.
     unused = () if state.config.rescoring.on else ("rescoring.",)
     defining = state.config.defining().items()
-    named = [item for item in defining if item not in EARLIER.items() and not item[0].startswith(unused)]
+    named = [item for item in defining if item not in _UNNAMED.items() and not item[0].startswith(unused)]
     settings = dict(named) | {"index": state.config.index, "nprobe": state.config.nprobe}
     # Their sum tells counts apart that were read at other times.
     counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}

@@ -47,7 +47,7 @@ def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> boo
         # Mostly so, and no digest has to be made, which costs a look at all rows.
         return False
     if newest.version == version_of(name_of(state, at_all=True), newest.variant):
-        state.since.note(ref, float(newest.recipe.settings.get("publish_bound", 1.0)))
+        state.since.note(ref, float(newest.recipe.settings["publish_bound"]))
     return state.since.begins_at(ref)
 
 

@@ -5,7 +5,6 @@ item gets the same row. A window costs what it touches, whatever the table holds
 by key, which row it has (`weir.trainer.items.key_share`), and by row, all the rest (`weir.trainer.items.stripes`).
 """
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -232,19 +231,13 @@ class ItemTable:
         return self.state_of(self._rows_here())
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the lines that `state_dict` returned; the ids of format 2 are JSON text, those of all ranks.
-
-        `index` is still to be called.
-        """
+        """Take over the lines that `state_dict` returned; `index` is still to be called."""
         self._index = None
         self.keys, self.seen_ms = ItemKeys(np.asarray(state[KEYS])), np.asarray(state[SEEN_MS])
         self.capacity = int(self._workers.sum(torch.tensor(len(self.keys))))
         self.ids, self.touched = ItemIds(self.capacity, self._workers), TouchedRows(len(self.keys))
         self.left.clear()
-        if "ids" in state:
-            self.ids.put(self._live_rows().every(), np.array(json.loads(np.asarray(state["ids"]).tobytes()), object))
-        else:
-            self.ids.put_packed(self._rows_here(), np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
+        self.ids.put_packed(self._rows_here(), np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
 
     def state_of(self, rows: TableRows, names: Collection[str] = ARRAYS) -> dict[str, npt.NDArray[Any]]:
         """Return some rows (n,) of the table as arrays, all or those of some names; called as `ItemIds.of`."""

@@ -76,6 +76,6 @@ def _reasons(store: Store, manifest: BundleManifest, recipe: Recipe) -> tuple[st
         found.append("users were forgotten since: the windows hold less now")
     if any(one.device == "cuda" for one in recipe.stretches):
         found.append("it was trained on a GPU, where the order of some sums is not fixed")
-    if recipe.settings.get("publish_bound"):
+    if recipe.settings["publish_bound"]:
         found.append("publish_bound lets rows be off by a bound since they were last published")
     return tuple(found)

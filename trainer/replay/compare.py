@@ -9,7 +9,7 @@ from weir.contracts.variants import version_of
 from weir.trainer.export.content import Content
 from weir.trainer.export.scorer import scorer_to_onnx
 from weir.trainer.export.servable import Servable
-from weir.trainer.export.tower import bare, tower_to_onnx
+from weir.trainer.export.tower import tower_to_onnx
 from weir.trainer.items.rows import SHARED
 from weir.trainer.state.trainer_state import TrainerState
 
@@ -28,8 +28,7 @@ def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -
     """
     content = Content.of(state)
     found = _of_items(Servable.open(log, manifest), content)
-    # Older versions have left notes in theirs.
-    if bare(log.read(manifest, BundleFile.TOWER)) != tower_to_onnx(state.tower, state.config.tower):
+    if log.read(manifest, BundleFile.TOWER) != tower_to_onnx(state.tower, state.config.tower):
         found.append("the user tower differs")
     if state.second is not None and log.read(manifest, BundleFile.SCORER) != scorer_to_onnx(state.second.scorer):
         found.append("the scorer differs")

@@ -54,11 +54,11 @@ def recipe_of(manifest: BundleManifest) -> Recipe:
     Raises
     ------
     ReplayError
-        If nobody noted it, or not from the start, or ranks or threads came and went: sums then have another order.
+        If its manifest does not say, or ranks or threads came and went: sums then have another order.
     """
     recipe = manifest.recipe
-    if recipe is None or not recipe.stretches or recipe.stretches[0].step:
-        raise ReplayError(f"{manifest.version} was trained, in part at least, by a version that did not note how")
+    if recipe is None or not recipe.stretches:
+        raise ReplayError(f"{manifest.version} cannot be made again: its manifest does not say how it was trained")
     if len({(one.ranks, one.threads) for one in recipe.stretches}) > 1:
         counts = ", ".join(f"{one.ranks} x {one.threads} from step {one.step}" for one in recipe.stretches)
         raise ReplayError(
@@ -83,7 +83,7 @@ def retrained(
     """
     steps, first = _step_of(manifest), recipe.stretches[0].sequence
     try:
-        config = TrainerConfig.of_recipe(recipe.settings | {"checkpoint_every_steps": _NEVER})
+        config = TrainerConfig.model_validate(recipe.settings | {"checkpoint_every_steps": _NEVER})
     except ValidationError as error:
         raise ReplayError(f"{manifest.version}: this version does not know its settings: {error}") from error
     state = TrainerState.fresh(config, workers.device, workers=workers)

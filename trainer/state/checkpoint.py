@@ -21,9 +21,9 @@ from weir.contracts import CorruptArtefactError, FileEntry, Store, UserError, ch
 from weir.contracts.checkpoint import (
     CURRENT_FORMAT,
     WITH_USER_FEATURES,
+    CheckpointFormatError,
     CheckpointMark,
     CheckpointRef,
-    FirstFormatError,
     TensorEntry,
     checkpoint_names,
     mark_path,
@@ -31,7 +31,7 @@ from weir.contracts.checkpoint import (
     read_checkpoint_mark,
 )
 from weir.contracts.documents import write_document
-from weir.trainer.config import EARLIER, TrainerConfig
+from weir.trainer.config import TrainerConfig
 from weir.trainer.items.rows import Reader, TableRows, no_rows
 from weir.trainer.items.stored import placed
 from weir.trainer.ranks.workers import Workers
@@ -49,12 +49,9 @@ logger = logging.getLogger(__name__)
 _WRITE: Final = "write "
 """What rank 0 asks the others for, with a checkpoint's name: their embeddings' files."""
 
-_RENAMED: Final = {"loss.companions": "loss.extra_positives"}
-"""Settings by their names in earlier checkpoints."""
-
 
 class CheckpointMismatchError(UserError):
-    """The newest checkpoint was made with other settings, named with both values, or has the first format."""
+    """The newest checkpoint was made with other settings, named with both values, or has another format."""
 
 
 class DamagedCheckpointError(CorruptArtefactError):
@@ -169,8 +166,8 @@ class CheckpointLog:
         if not newest:
             return config
         try:
-            found = config.continuing(_settings(read_checkpoint_mark(self.store, newest[0])))
-        except (CorruptArtefactError, FirstFormatError, FileNotFoundError, ValidationError):
+            found = config.continuing(read_checkpoint_mark(self.store, newest[0]).settings)
+        except (CorruptArtefactError, FileNotFoundError, ValidationError):
             return config  # `load` says what is wrong with it, or what does not fit
         defaults, kept = config.defining(), found.defining()
         for name in sorted(kept) if workers.is_first else ():
@@ -184,7 +181,7 @@ class CheckpointLog:
         Raises
         ------
         CheckpointMismatchError
-            If it was made with other settings than `config`, or has the first format.
+            If it was made with other settings than `config`, or has another format.
         DamagedCheckpointError
             If a file of it is missing or not what was written.
         """
@@ -196,17 +193,17 @@ class CheckpointLog:
             links = StoredLinks(self.store, tuple(read_checkpoint_chain(self.store, name)), workers)
             self._compare(name, links.marks[-1], config)
             state = TrainerState.restore(config, links.whole(), workers.device, links.deltas(), workers)
-        except FirstFormatError as error:
+        except CheckpointFormatError as error:
             raise CheckpointMismatchError(str(error)) from error
         except CorruptArtefactError as error:
             raise DamagedCheckpointError(error.path, f"{error.problem}; {self._remedy(error.path, name)}") from error
         logger.info("continue from checkpoint %s", name)
-        if workers.is_first and links.marks[0].format >= CURRENT_FORMAT:
+        if workers.is_first:
             state.saved = links.saved(state.layout())
         return state
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
-        saved, given = _settings(mark), config.given()
+        saved, given = mark.settings, config.given()
         # What came with a later version, and nobody asks for, does what was done without it.
         wanted = {key: value for key, value in config.defining().items() if key in saved or key in given}
         differences = _differences(saved, wanted)
@@ -238,11 +235,6 @@ class CheckpointLog:
         for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - kept:
             self.store.remove(mark_path(folder))
             self.store.remove(f"checkpoints/{folder}")
-
-
-def _settings(mark: CheckpointMark) -> dict[str, object]:
-    """Return the settings of a checkpoint, by their names of today, and what was not to be chosen then."""
-    return EARLIER | {_RENAMED.get(setting, setting): value for setting, value in mark.settings.items()}
 
 
 def _differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from weir.contracts import Store
-from weir.contracts.checkpoint import FIRST_BY_PLACE, CheckpointMark, CheckpointRef
+from weir.contracts.checkpoint import CheckpointMark, CheckpointRef
 from weir.trainer.items.embeddings import Line
 from weir.trainer.items.own_lines import OwnLines, OwnListed, OwnPlaces, OwnStripes, own_table
 from weir.trainer.items.places import Places
@@ -51,7 +51,7 @@ class StoredLinks:
 
     def whole(self) -> dict[str, Tensor]:
         """Read what the whole checkpoint has."""
-        embeddings = OwnPlaces(self._places, by_place=self.marks[0].format >= FIRST_BY_PLACE)
+        embeddings = OwnPlaces(self._places, by_place=True)
         table = OwnStripes(self._stripes, self._places.capacity)
         return self._read(0, self._own(0, embeddings, OwnPlaces(self._places, by_place=False), table))
 

@@ -31,7 +31,7 @@ class Progress(NamedTuple):
         """Return it as JSON text, one byte an element."""
         position = {_STORED.get(name, name): value for name, value in vars(self.position).items()}
         if not position["attempt"]:
-            # Between windows, earlier versions can read it.
+            # Left out between windows.
             del position["attempt"]
         recent = [evaluation.model_dump(mode="json") for evaluation in self.recent]
         stretches = [stretch.model_dump(mode="json") for stretch in self.stretches]
@@ -45,6 +45,6 @@ class Progress(NamedTuple):
         progress, names = json.loads(stored.numpy().tobytes()), {stored: name for name, stored in _STORED.items()}
         position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
         recent = tuple(map(Evaluation.model_validate, progress["recent"]))
-        # Earlier versions note none.
+        # Left out where training has not begun.
         stretches = tuple(map(Stretch.model_validate, progress.get("stretches", ())))
         return cls(position, progress["time_ms"], recent, stretches)

@@ -238,7 +238,6 @@ class TrainerState:
         if "cache" in saved:
             state.cache = ItemCache(config.loss.cache, 1, torch.Generator())
         parts = state._parts()
-        has_counts = "counts" in saved
         for name in list(saved):
             parts[name].load_state_dict(saved.pop(name))
         state._load_progress(progress, since)
@@ -246,11 +245,7 @@ class TrainerState:
             state._load_rows(delta)
         state.table.index()
         state.touched.clear(Reader.CHECKPOINT)
-        if has_counts:
-            state.counts.recount()
-        else:
-            # Formats before 4 have none.
-            state.counts.read_all()
+        state.counts.recount()
         return state
 
     def _load_rows(self, delta: Delta) -> None:

@@ -11,13 +11,7 @@ __all__ = ["ingest"]
 
 
 def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow) -> RowChanges:
-    """Take in a window whose positives were `found`, before any step on it; return the rows that changed hands.
-
-    Raises
-    ------
-    ValueError
-        If the loss needs to know users and the window says nothing of them.
-    """
+    """Take in a window whose positives were `found`, before any step on it; return the rows that changed hands."""
     items = log.items(manifest)
     arrays = items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), items[COUNT].to_numpy()
     features = log.item_features(manifest) if manifest.item_features.all else None
@@ -31,8 +25,4 @@ def _users(
     """Read the sketch of users where the loss asks for it."""
     if not state.config.loss.needs.user_counts:
         return None
-    sketch = log.user_sketch(manifest)
-    if sketch is None:
-        kind = state.config.loss.kind
-        raise ValueError(f"loss.kind = {kind} needs the sketch of users, which window {manifest.name} has not")
-    return sketch, UserKeys(found.whole(found.own.users))
+    return log.user_sketch(manifest), UserKeys(found.whole(found.own.users))

@@ -1,4 +1,4 @@
-"""``weir verify``, ``weir migrate`` and ``weir promote``: the files of a store, and which bundle is served."""
+"""``weir verify`` and ``weir promote``: the files of a store, and which bundle is served."""
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weir.pipelines.absence import Sighting
     from weir.session import Session
 
-__all__ = ["migrate", "promote", "verify"]
+__all__ = ["promote", "verify"]
 
 
 def verify(
@@ -97,30 +97,6 @@ def _present(session: "Session", absent: list[str]) -> "list[Sighting]":
             caches=(pipeline.cache, serving.cache) if session.store.local_path is None else (),
             progress=lambda done, total: bar.show(done, total, "files"),
         )
-
-
-def migrate(
-    *,
-    options: StoreOptions,
-    json: JsonOutput = False,
-) -> None:
-    """Convert a store of an older format to the one that this version reads and writes.
-
-    Stop all processes that use the store first. Data files stay in place. Checkpoints of format 1 are removed because
-    they hold pickled data: training starts again from the first window. If the command is killed, run it again.
-    """
-    from weir.contracts.migration import migrate as convert
-    from weir.text import plain
-
-    session = options.open()
-    if not session.store.exists(""):
-        raise CommandError(f"{session.store.path('')}: there is no such store")
-    panes = convert(session.store, session.settings.pipeline.user_shards)
-    if json:
-        session.print_json({"panes": panes})
-        return
-    done = f"{panes} panes are now in the commit log" if panes else "has the newest format already"
-    session.out.print(plain(f"{session.store.path('')}: {done}; check it with `weir verify`"), soft_wrap=True)
 
 
 def promote(

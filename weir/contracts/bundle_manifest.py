@@ -127,7 +127,7 @@ class BundleManifest(Document):
     Training follows the commit order, so the model has been trained on all windows up to `trained_sequence`.
     """
 
-    schema_version: Literal[1, 2] = Field(default=1, description="2: a delta, which version 1 of readers refuses")
+    schema_version: Literal[1, 2] = Field(default=1, description="1: a complete bundle; 2: a delta")
     version: Version
     variant: str = Field(default="main", description="the line that it is of; main: that of the plain settings")
     created_at: float = Field(description="wall clock, seconds since 1970")
@@ -166,8 +166,7 @@ class BundleManifest(Document):
     files: tuple[FileEntry, ...]
 
     @model_serializer(mode="wrap")
-    def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what is not there of later fields: the manifest is that of earlier versions then."""
+    def _leave_out_what_is_absent(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialise(self)
         for name in ("rescored", "history_read"):
             if getattr(self, name) is None:

@@ -7,7 +7,6 @@ A checkpoint with a `parent` is a delta: of what has a line for each table row i
 first tensor, ``rows``, those that have changed since the parent; everything else it holds whole.
 """
 
-import json
 import math
 from typing import Any, Final, Literal, Self
 
@@ -21,11 +20,10 @@ from weir.contracts.storage import FileEntry, Store, checksum
 __all__ = [
     "CHECKPOINT_MARK",
     "CURRENT_FORMAT",
-    "FIRST_BY_PLACE",
     "WITH_USER_FEATURES",
+    "CheckpointFormatError",
     "CheckpointMark",
     "CheckpointRef",
-    "FirstFormatError",
     "TensorEntry",
     "checkpoint_names",
     "mark_path",
@@ -39,10 +37,7 @@ CHECKPOINT_MARK: Final = "CHECKPOINT.json"
 CURRENT_FORMAT: Final = 6
 
 WITH_USER_FEATURES: Final = 7
-"""The same with a part that older software does not know, where there are user features: others stay readable to it."""
-
-FIRST_BY_PLACE: Final = 5
-"""The first format that has the embeddings in the order of places (`weir.trainer.items.places`)."""
+"""`CURRENT_FORMAT` with the part of user features; checkpoints without user features do not have it."""
 
 _BYTES: Final = {
     "bool": 1,
@@ -58,8 +53,8 @@ _BYTES: Final = {
 }
 
 
-class FirstFormatError(CorruptArtefactError):
-    """A checkpoint as `torch.distributed.checkpoint` writes it, with pickled metadata, which is never loaded."""
+class CheckpointFormatError(CorruptArtefactError):
+    """A checkpoint of a format that this version does not read; the message says which it reads and what to do."""
 
 
 class TensorEntry(Document):
@@ -86,11 +81,7 @@ class CheckpointMark(Document):
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
-    format: Literal[2, 3, 4, 5, 6, 7] = Field(
-        default=6,
-        description="what the files hold; 2: no parent, ids as JSON; below 4: no counts of rows; below 5: embeddings "
-        "in the order of rows; below 6: nothing of the newest bundle; 7: user features; others are refused",
-    )
+    format: Literal[6, 7] = Field(default=6, description="what the files hold; 7: user features, too")
     step: int = Field(ge=0, description="steps since the beginning of training")
     sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")
     batch: int = Field(ge=0, description="batches of that window done")
@@ -140,24 +131,22 @@ def read_checkpoint_chain(store: Store, name: str) -> list[tuple[CheckpointRef, 
 
 
 def read_checkpoint_mark(store: Store, name: str) -> CheckpointMark:
-    """Return the mark of a checkpoint; raises `CorruptArtefactError`, `FirstFormatError` or `FileNotFoundError`."""
+    """Return the mark of a checkpoint.
+
+    Raises `CorruptArtefactError`, of another format `CheckpointFormatError`, or `FileNotFoundError`.
+    """
     return _decode(store.path(mark_path(name)), store.read(mark_path(name)))
 
 
+class _Format(Document):
+    format: int
+
+
 def _decode(path: str, data: bytes) -> CheckpointMark:
-    if _of_the_first_format(data):
-        problem = (
-            "was written by an earlier version, with metadata in a pickle, which is never loaded: "
-            "remove checkpoints/, and all windows are trained on again"
-        )
-        raise FirstFormatError(path, problem)
+    found = decode_document(path, data, _Format).format
+    if found not in (CURRENT_FORMAT, WITH_USER_FEATURES):
+        later = found > WITH_USER_FEATURES
+        remedy = "upgrade weir" if later else "remove checkpoints/, and all windows are trained on again"
+        known = f"this version reads {CURRENT_FORMAT} and {WITH_USER_FEATURES}"
+        raise CheckpointFormatError(path, f"has format {found}, {known}: {remedy}")
     return decode_document(path, data, CheckpointMark)
-
-
-def _of_the_first_format(data: bytes) -> bool:
-    """Say whether the mark never had a checksum; one with a damaged checksum is of the second format."""
-    try:
-        fields = json.loads(data)
-    except ValueError:
-        return False
-    return isinstance(fields, dict) and fields.keys() == {"step", "sequence", "batch", "learnt", "settings", "tensors"}

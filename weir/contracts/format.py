@@ -1,7 +1,7 @@
 """The format of a store: which versions of weir can read it, and the choices that all of its data share.
 
 ``STORE.json`` is written once, before the first commit. A reader takes every minor version of its own major one:
-documents may carry fields that it does not know. Another major version is refused, with the way out.
+documents may carry fields that it does not know. Another major version is refused.
 """
 
 import time
@@ -68,23 +68,16 @@ def read_format(store: Store) -> StoreFormat | None:
     try:
         data = store.read(_NAME)
     except FileNotFoundError:
-        _refuse_format_1(store)
+        if store.exists("commits/HEAD"):
+            problem = "is missing, but the store holds commits: restore it from a copy"
+            raise StoreFormatError(f"{store.path(_NAME)}: {problem}") from None
         return None
     found = decode_document(store.path(_NAME), data, StoreFormat)
     if found.format[0] != FORMAT[0]:
-        remedy = (
-            "upgrade weir" if found.format[0] > FORMAT[0] else f"convert it with `weir migrate --store {store.url}`"
-        )
-        raise StoreFormatError(f"{store.url}: has format {_spell(found.format)}, this version reads 2.x: {remedy}")
+        remedy = "upgrade weir" if found.format[0] > FORMAT[0] else "write a new store from the log"
+        known = f"this version reads {FORMAT[0]}.x"
+        raise StoreFormatError(f"{store.url}: has format {'.'.join(map(str, found.format))}, {known}: {remedy}")
     return found
-
-
-def _refuse_format_1(store: Store) -> None:
-    if store.exists("commits/HEAD"):
-        raise StoreFormatError(f"{store.path(_NAME)}: is missing, but the store holds commits: restore it from a copy")
-    if store.glob("windows/*/*/MANIFEST.json"):
-        remedy = f"convert it with `weir migrate --store {store.url}`"
-        raise StoreFormatError(f"{store.url}: has format 1, this version reads 2.x: {remedy}")
 
 
 def ensure_format(store: Store, wanted: StoreFormat | None = None) -> StoreFormat:
@@ -100,7 +93,3 @@ def ensure_format(store: Store, wanted: StoreFormat | None = None) -> StoreForma
         return wanted
     # Another writer came first.
     return ensure_format(store, wanted)
-
-
-def _spell(format_: tuple[int, int]) -> str:
-    return ".".join(map(str, format_))

@@ -48,7 +48,7 @@ class HistoryFile(FileEntry):
 class HistoryFiles(BaseModel):
     """The sum of the history files of all commits so far.
 
-    `covered` is the number of panes whose events they hold: fewer than were committed where a writer knew nothing of
+    `covered` is the number of panes whose events they hold: fewer than were committed where a writer of panes wrote no
     histories. `shards` has the files of each user shard, oldest first; `replaced` says since when (wall clock, seconds)
     a file has been out of use.
     """

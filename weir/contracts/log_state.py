@@ -180,13 +180,10 @@ class LogState(BaseModel):
     @classmethod
     def _snapshot(cls, store: Store, number: int) -> "LogState | None":
         try:
-            state = read_document(store, _name(number), _Snapshot).state
+            return read_document(store, _name(number), _Snapshot).state
         except (FileNotFoundError, CorruptArtefactError) as error:
             logger.warning("%s is not used, commits are read instead: %s", store.path(_name(number)), error)
             return None
-        # Earlier versions did not say when a partition was listed.
-        state.listed = dict.fromkeys(state.sources, state.number) | state.listed
-        return state
 
     def save(self, log: CommitLog) -> bool:
         """Write a snapshot if enough commits have come since the last, or one retires; say if one was written."""

@@ -90,7 +90,8 @@ class _Header(NamedTuple):
         if _SUM.unpack_from(data, _FIELDS.size) != (xxhash.xxh3_64_intdigest(data[: _FIELDS.size]),):
             raise CorruptArtefactError(path, "its header does not match its checksum")
         if version != _VERSION:
-            raise CorruptArtefactError(path, f"has version {version}, this software reads {_VERSION}: upgrade weir")
+            remedy = "upgrade weir" if version > _VERSION else "write a new store from the log"
+            raise CorruptArtefactError(path, f"has version {version}, this software reads {_VERSION}: {remedy}")
         return cls(*fields)
 
 

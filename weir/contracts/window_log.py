@@ -153,13 +153,8 @@ class WindowLog:
         """Return the window's serialised frequency estimator; raises `CorruptArtefactError`."""
         return self.store.read_verified(manifest.folder, manifest.file(WindowName.sketch()))
 
-    def user_sketch(self, manifest: WindowManifest) -> bytes | None:
-        """Return the serialised estimator of positives by user key; None where the window has none.
-
-        Raises `CorruptArtefactError`. Windows that were committed before there were user sketches have none.
-        """
-        if all(entry.name != WindowName.user_sketch() for entry in manifest.files):
-            return None
+    def user_sketch(self, manifest: WindowManifest) -> bytes:
+        """Return the serialised estimator of positives by user key; raises `CorruptArtefactError`."""
         return self.store.read_verified(manifest.folder, manifest.file(WindowName.user_sketch()))
 
     def __iter__(self) -> Iterator[WindowManifest]:

@@ -11,7 +11,7 @@ from tests.trainer.step.test_training import configured
 from tests.trainer.support import absorbed
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from weir.contracts import Store
-from weir.trainer.config import EARLIER, TrainerConfig
+from weir.trainer.config import RescoringConfig, TrainerConfig
 from weir.trainer.export import content
 from weir.trainer.export.content import Content
 from weir.trainer.items.rows import Reader, TableRows
@@ -31,14 +31,13 @@ def test_the_same_state_has_the_same_name_also_from_a_checkpoint(state: TrainerS
     assert Content.of(restored).version == Content.of(state).version == Content.of(state).version
 
 
-def test_a_setting_that_is_what_it_was_before_there_was_a_choice_changes_no_name(state: TrainerState) -> None:
-    earlier: dict[str, Any] = {"optimizer": {}, "rescoring": {}}
-    for name, value in EARLIER.items():
-        section, _, key = name.rpartition(".")
-        (earlier[section] if section else earlier)[key] = value
-    other_settings(**earlier)(state)
-    version, of_before = Content.of(state).version, state.config.defining().keys() - EARLIER.keys()
-    settings = {name: value for name, value in state.config.defining().items() if name in of_before}
+def test_settings_at_the_values_that_a_name_leaves_out_change_no_name(state: TrainerState) -> None:
+    optimizer = {"embedding_memory": 1.0, "embedding_decay": 0.0, "embedding_scale": 1.0}
+    other_settings(precision="float32", optimizer=optimizer)(state)
+    left_out = {"precision", *(f"optimizer.{name}" for name in optimizer)}
+    left_out |= {f"rescoring.{name}" for name in RescoringConfig.model_fields}
+    version = Content.of(state).version
+    settings = {name: value for name, value in state.config.defining().items() if name not in left_out}
     with patch.object(TrainerConfig, "defining", return_value=settings):
         assert Content.of(state).version == version
     other_settings(optimizer={"embedding_decay": 0.5})(state)

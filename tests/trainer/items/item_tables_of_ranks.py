@@ -1,6 +1,5 @@
 """Started by torchrun: an item table that ranks share beside one that each has alone, through random windows."""
 
-import json
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -38,13 +37,6 @@ def compare(table: ItemTable, alone: ItemTable, workers: Workers, turn: int) -> 
     assert table.touched_here(Reader.BUNDLE).tolist() == wanted[wanted % workers.world_size == workers.rank].tolist()
 
 
-def as_format_2(table: ItemTable, alone: ItemTable) -> dict[str, np.ndarray]:
-    """Return the lines of this rank, with the ids of all ranks as JSON text."""
-    text = json.dumps(alone.ids.of(alone.live).tolist()).encode()
-    found = table.state_dict()
-    return {"keys": found["keys"], "seen_ms": found["seen_ms"], "ids": np.frombuffer(text, np.uint8)}
-
-
 def first_reads_alone(table: ItemTable, alone: ItemTable, workers: Workers) -> None:
     rows = TableRows(np.arange(alone.capacity)[::-2].copy())
     found = list[bool]()
@@ -73,7 +65,7 @@ def main(out: str) -> None:
             listed = draw.permutation(300)[: draw.integers(0, 80)] + 1
             assert window(table, listed, now) == window(alone, listed, now)
             if turn % 5 == 4:
-                table.load_state_dict(as_format_2(table, alone) if turn == 9 else table.state_dict())
+                table.load_state_dict(table.state_dict())
                 alone.load_state_dict(alone.state_dict())
                 table.index()
                 alone.index()

@@ -40,7 +40,6 @@ COMMANDS = [
         "verify",
         "retire",
         "forget",
-        "migrate",
         "rebuild",
         "replay-bundle",
         "replay-worker",
