@@ -112,9 +112,9 @@ def sweep(store: Store, grace_seconds: float = GRACE_SECONDS, *, by_age: bool = 
     return removed
 
 
-def sweep_redactions(store: Store, grace_seconds: float = GRACE_SECONDS) -> list[str]:
+def sweep_redactions(store: Store) -> list[str]:
     """Remove what killed redactions have left; on local disk the caller holds their lock."""
-    killed = _killed(store, grace_seconds)
+    killed = _killed(store, GRACE_SECONDS)
     return [_end(store, found) for _, found in killed if found is not None and found.redacts]
 
 

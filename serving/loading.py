@@ -79,13 +79,11 @@ class Route:
 def load_bundle(
     log: BundleLog,
     version: str,
-    device: Device = "cpu",
-    threads: int = 1,
     served: LoadedBundle | None = None,
     *,
     places: bool = False,
 ) -> LoadedBundle:
-    """Read, verify and warm up one version.
+    """Read, verify and warm up one version, for one thread of the CPU.
 
     Where it builds on the bundle that is `served`, only the deltas since are read, and nothing of the served one is
     changed; otherwise its whole chain is. With `places`, deltas can be taken in place afterwards
@@ -98,8 +96,7 @@ def load_bundle(
     FileNotFoundError
         Where there is no such bundle.
     """
-    known = None if pick_gpu(device) else served
-    return Route.find(log, version, known).load(device, threads, places=places)
+    return Route.find(log, version, served).load("cpu", 1, places=places)
 
 
 class _Parts(NamedTuple):

@@ -18,13 +18,14 @@ from deploy.monitoring.prometheus import HERE, Prometheus, filled
 __all__ = ["draw"]
 
 _UNITS: Final = {"percentunit": "{x:.1%}", "s": "{x:g} s", "reqps": "{x:g} req/s", "cps": "{x:g}/s", "short": "{x:g}"}
+_INTERVAL: Final = "10s"
 _CELL_INCHES: Final = 0.4
 """Height of a cell of Grafana's grid, which is 24 cells wide."""
 
 
-def draw(prometheus: Prometheus, dashboard: dict[str, Any], start: float, end: float, interval: str = "10s") -> Figure:
+def draw(prometheus: Prometheus, dashboard: dict[str, Any], start: float, end: float) -> Figure:
     """Return the dashboard as a figure, over the Unix time from `start` to `end`."""
-    panels = filled(dashboard, interval)["panels"]
+    panels = filled(dashboard, _INTERVAL)["panels"]
     height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     figure = Figure(figsize=(16, height * _CELL_INCHES))
     grid = figure.add_gridspec(height, 24, left=0, right=0.99, bottom=0, top=1, wspace=0, hspace=0)

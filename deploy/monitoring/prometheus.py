@@ -107,11 +107,9 @@ class Prometheus:
 
 
 @contextmanager
-def running(
-    folder: Path, ports: Mapping[str, int], *, speed: float = 1, scrape_seconds: float = 1
-) -> Iterator[Prometheus]:
+def running(folder: Path, ports: Mapping[str, int], *, speed: float = 1) -> Iterator[Prometheus]:
     """Run a Prometheus in an empty folder that scrapes the processes at `ports` (job -> port of this machine)."""
-    _lay_out(folder, ports, speed, scrape_seconds)
+    _lay_out(folder, ports, speed)
     address = f"127.0.0.1:{free_port()}"
     command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
     with (folder / "prometheus.log").open("wb") as output:
@@ -126,14 +124,13 @@ def running(
             process.wait()
 
 
-def _lay_out(folder: Path, ports: Mapping[str, int], speed: float, scrape_seconds: float) -> None:
+def _lay_out(folder: Path, ports: Mapping[str, int], speed: float) -> None:
     for kind in ("rules", "alerts"):
         (folder / kind).mkdir(parents=True)
         for path in (HERE / kind).glob("*.yaml"):
             (folder / kind / path.name).write_text(faster(path.read_text(), speed))
     config = yaml.safe_load((HERE / "prometheus.yml").read_text())
-    pace = f"{round(1000 * scrape_seconds)}ms"
-    config["global"] = {"scrape_interval": pace, "scrape_timeout": pace, "evaluation_interval": pace}
+    config["global"] = dict.fromkeys(("scrape_interval", "scrape_timeout", "evaluation_interval"), "1s")
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
     targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"job": job}} for job, port in ports.items()]
     (folder / "targets.yaml").write_text(yaml.safe_dump(targets))

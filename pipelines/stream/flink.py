@@ -48,12 +48,11 @@ class JobFailure:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """How many of a job's checkpoints were completed and failed, and the newest completed one, None before the first.
+    """How many of a job's checkpoints failed, and the newest completed one, None before the first.
 
     `bytes` counts what the newest one stored, `milliseconds` how long it took.
     """
 
-    completed: int
     failed: int
     at_ms: int | None
     bytes: int | None
@@ -90,7 +89,6 @@ class FlinkClient:
         found = self._get(f"/jobs/{job}/checkpoints")
         newest = found["latest"]["completed"] or {}
         return Checkpoints(
-            found["counts"]["completed"],
             found["counts"]["failed"],
             newest.get("latest_ack_timestamp"),
             newest.get("state_size"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.readers import KnownFile, Partition, discover, generation, identified
-from weir.readers.generations import fingerprint_of, same_start
+from weir.readers.generations import same_start
 
 
 def look(folder: Path, content: bytes | None = None, *, at: int = 0) -> Partition:
@@ -35,7 +35,9 @@ def test_a_fingerprint_fits_all_that_starts_as_the_file_did(content: bytes, more
     fs = fsspec.filesystem("memory")
     fs.pipe_file("/generations/a.jsonl", content)
     [before] = discover("memory://generations/a.jsonl")
-    fingerprint = fingerprint_of(before)
+    identity = identified(before, {})
+    assert identity is not None
+    fingerprint = identity.fingerprint
     assert fingerprint.startswith(f"{min(4096, len(content))}:") or not content
     fs.pipe_file("/generations/a.jsonl", content + more)
     [grown] = discover("memory://generations/a.jsonl")

@@ -18,11 +18,11 @@ from weir.readers import (
     Reading,
     chunks_of,
     discover,
+    identified,
     lines,
     read_chunk,
     read_log,
 )
-from weir.readers.generations import fingerprint_of
 from weir.readers.log_file import LogFile
 from weir.readers.reading import _was_rewritten
 
@@ -100,7 +100,8 @@ def test_whatever_else_is_raised_is_a_fault_of_the_block(tmp_path: Path, monkeyp
 def test_a_file_that_is_rewritten_while_it_is_read_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", ["x" * 99 + "\n"] * 2)
     chunks = listed(tmp_path)
-    partition = replace(chunks[0].partition, fingerprint=fingerprint_of(chunks[0].partition))
+    partition = identified(chunks[0].partition, {})
+    assert partition is not None
     chunks = [replace(chunk, partition=partition) for chunk in chunks]
     assert [bool(block.content) for block in blocks_of(chunks)] == [True, True]
     write_lines(tmp_path / "a.jsonl", ["y" * 99 + "\n"] * 2, "w")

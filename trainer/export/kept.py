@@ -1,12 +1,12 @@
 """What an export keeps for the next one: the rows that are published, and the lists of an IVF index."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from weir.contracts import BundleManifest, IndexFit, ItemKeys
+from weir.contracts import BundleManifest, ItemKeys
 from weir.contracts.bundle_rows import BundleRows
 from weir.contracts.item_rows import FIRST_ITEM_ROW, ItemRows
 from weir.contracts.layers import Layers
@@ -77,10 +77,6 @@ class Lists:
         there = np.flatnonzero(rows >= 0)
         rows[there[have_moved(self.vectors, rows[there], vectors, there, bound)]] = -1
         return self.assigned.take(rows)
-
-    def with_fit(self, fit: IndexFit) -> "Lists":
-        """Return these lists with what the manifest says about them."""
-        return replace(self, clusters=replace(self.clusters, fit=fit))
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,10 +132,6 @@ class Evaluator:
         """Return all metrics of a model."""
         return self.result(self.rank(model))
 
-    def test_popularity(self) -> EvaluationResult:
-        """Return all metrics of ranking by the counts in training, the same for every case."""
-        return self.result(self.rank_by_popularity())
-
     def validate(self, model: OfflineModel) -> dict[str, float]:
         """Return only the means of a model's metrics."""
         return means(self.rank(model), self.rules.cutoffs)

@@ -1,9 +1,8 @@
 """One ranker and one set of metrics, for the stream, offline evaluation and the benchmarks.
 
-`rank_of` ranks one held-out item per row exactly; `rank` finds the first `depth` items of test cases with any number of
-relevant items. Both break ties by the lower column and never exclude a relevant item, so their ranks agree down to
-`depth`. `highest` is `torch.topk`, faster among many columns. This room imports neither the stream nor offline
-evaluation.
+`rank` finds the first `depth` items of test cases with any number of relevant items. It breaks ties by the lower column
+and never excludes a relevant item. `highest` is `torch.topk`, faster among many columns. This room imports neither the
+stream nor offline evaluation.
 """
 
 from weir.trainer.ranking.cases import Cases, Lists
@@ -19,7 +18,7 @@ from weir.trainer.ranking.metrics import (
     precision,
     recall,
 )
-from weir.trainer.ranking.ranker import Ranked, distinct, highest, rank, rank_of, user_vectors
+from weir.trainer.ranking.ranker import Ranked, distinct, highest, rank, user_vectors
 
 __all__ = [
     "NAMES",
@@ -37,7 +36,6 @@ __all__ = [
     "per_case",
     "precision",
     "rank",
-    "rank_of",
     "recall",
     "user_vectors",
 ]

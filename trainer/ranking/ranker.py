@@ -19,7 +19,7 @@ from weir.trainer.items.table import PADDING
 from weir.trainer.ranking.cases import Cases, Ints
 from weir.trainer.towers import project
 
-__all__ = ["Ranked", "Scores", "Seen", "distinct", "highest", "rank", "rank_of", "user_vectors"]
+__all__ = ["Ranked", "Scores", "Seen", "distinct", "highest", "rank", "user_vectors"]
 
 Scores = Callable[[Tensor], Tensor]
 """From numbers of cases (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
@@ -32,34 +32,6 @@ _BLOCK_SCORES: Final = 1 << 21
 
 _GROUP: Final = 16
 """Columns per group of `highest`."""
-
-
-def rank_of(scores: Tensor, target: Tensor, excluded: Tensor | None = None) -> Tensor:
-    """Return the rank (n,) of each row's target column, from 1; ties go to the lower column.
-
-    Parameters
-    ----------
-    scores
-        (n, V). A target whose score is not finite ranks below everything.
-    target
-        Columns, (n,).
-    excluded
-        Columns (n, L), -1 for none, in any order and possibly repeated: they are left out of the ranking, other than
-        the target.
-    """
-    own = scores.gather(1, target[:, None])
-    # One pass over a row, into memory that stays: new memory for all rows would cost more than the comparisons.
-    above = torch.empty(scores.shape[1], dtype=torch.bool, device=scores.device)
-    ranks = torch.ones_like(target)
-    for row, column in enumerate(target.tolist()):
-        torch.ge(scores[row, :column], own[row], out=above[:column])
-        torch.gt(scores[row, column:], own[row], out=above[column:])
-        ranks[row] += above.count_nonzero()
-    if excluded is not None:
-        hidden = distinct(excluded)
-        values, column = scores.gather(1, hidden.clamp(min=0)), target[:, None]
-        ranks -= ((hidden >= 0) & ((values > own) | (values == own) & (hidden < column))).sum(1)
-    return ranks.where(own[:, 0].isfinite(), scores.shape[1] + 1)
 
 
 def distinct(columns: Tensor) -> Tensor:

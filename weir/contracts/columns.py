@@ -15,7 +15,6 @@ __all__ = [
     "FALLBACK",
     "FEATURES",
     "HISTORY",
-    "HISTORY_TIMES",
     "ITEM_ID",
     "ITEM_IDS",
     "ITEM_KEY",
@@ -46,7 +45,6 @@ ITEM_KEY: Final = "item_key"
 EVENT_KEY: Final = "event_key"
 LABEL: Final = "label"
 HISTORY: Final = "history"
-HISTORY_TIMES: Final = "history_times"
 EXPOSED: Final = "exposed"
 POSITION: Final = "position"
 FEATURES: Final = "features"

@@ -21,7 +21,6 @@ __all__ = [
     "join_segments",
     "key_sum",
     "key_sums",
-    "nothing_seen",
     "record_sum",
     "record_sums",
     "seen_sum",
@@ -105,12 +104,6 @@ def unknown_users(count: int, length: int) -> Records:
     """Return the records of users of whom nothing is known."""
     items = ItemKeys(np.full((count, length), PADDING_KEY, np.int64))
     return Records(np.zeros(count, np.int64), items, np.zeros((count, length), np.int64))
-
-
-def nothing_seen(count: int) -> SeenItems:
-    """Return the sets of users who have seen nothing."""
-    empty = ItemKeys(np.empty(0, np.int64))
-    return SeenItems(empty, np.zeros(count + 1, np.int64), np.zeros(count, np.bool_))
 
 
 def spread(seen: SeenItems, places: Int64, count: int) -> SeenItems:

@@ -19,6 +19,9 @@ from weir.contracts.storage import FileEntry, FileStat, Store
 
 __all__ = ["Finding", "Kind", "Report", "verify"]
 
+_THREADS: Final = 8
+"""Files that are read at once."""
+
 _YOUNG_SECONDS: Final = 3600.0
 """A file that nothing names yet may belong to work in progress for so long."""
 
@@ -44,7 +47,7 @@ _DOCUMENTS: Final = (
 )
 """Files that carry their own checksum as documents."""
 
-_SEALED: Final = ("state/histories/*", "state/item-keys", "state/popularity")
+_SEALED: Final = ("state/item-keys", "state/popularity")
 """Files that carry their own checksum as sealed data."""
 
 _UNCHECKED: Final = (
@@ -72,17 +75,13 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
 
 
-def verify(
-    store: Store, *, quick: bool = False, threads: int = 8, progress: Callable[[int, int], None] | None = None
-) -> Report:
+def verify(store: Store, *, quick: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
     """Check every file of a store; with `quick` files of known size are not read.
 
     Parameters
     ----------
     store
         Processes may write to it meanwhile: what they have in progress is no finding.
-    threads
-        Files that are read at once.
     progress
         Called with the files checked so far and in all.
 
@@ -101,7 +100,7 @@ def verify(
     report.findings += _missing(store, needed, there)
     expected = retired | needed
     todo = [name for name in there if name in expected or _carries_checksum(name)]
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         checks = [pool.submit(_check, store, name, there[name], expected.get(name), quick=quick) for name in todo]
         for done, check in enumerate(as_completed(checks), start=1):
             report.findings += check.result()

@@ -43,7 +43,6 @@ def _now(line: bytes, lap: int, seconds: float) -> bytes:
         ).encode()
     except (ValueError, TypeError, KeyError):
         return line
-    return json.dumps(event).encode()
 
 
 def produce(topic: Topic, kafka: KafkaConfig, events: Iterator[bytes], rate: float, stop: threading.Event) -> int:

@@ -6,6 +6,8 @@ from typing import Final
 __all__ = ["History"]
 
 _LIMIT: Final = 720
+_EARLY: Final = 0.1
+"""Seconds by which a timer is early now and then."""
 
 
 class History:
@@ -15,20 +17,18 @@ class History:
     reaches back to the start. `epoch` counts how often that has happened: positions before are void then.
     """
 
-    def __init__(self, limit: int = _LIMIT, interval: float = 1.0) -> None:
+    def __init__(self, limit: int = _LIMIT) -> None:
         self.epoch = 0
         self.times: list[float] = []
         self._values: list[Mapping[str, float | None]] = []
-        self._limit, self._interval = limit, interval
-        # A timer is now and then a little early.
-        self._early = 0.1 * interval
+        self._limit, self._interval = limit, 1.0
 
     def __len__(self) -> int:
         return len(self.times)
 
     def add(self, time: float, values: Mapping[str, float | None]) -> None:
         """Take in a point (seconds), unless it is too close to the last one."""
-        if self.times and time - self.times[-1] < self._interval - self._early:
+        if self.times and time - self.times[-1] < self._interval - _EARLY:
             return
         self.times.append(time)
         self._values.append(values)

@@ -14,7 +14,7 @@ import xxhash
 
 from weir.readers.sources import Partition, printable
 
-__all__ = ["FINGERPRINT_BYTES", "KnownFile", "fingerprint_of", "generation", "identified", "same_start"]
+__all__ = ["FINGERPRINT_BYTES", "KnownFile", "generation", "identified", "same_start"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +28,6 @@ class KnownFile:
     size: int
     fingerprint: str
     arrival_ms: int | None
-
-
-def fingerprint_of(partition: Partition) -> str:
-    """Return ``<n>:<xxh3_64 of the first n bytes>``, of the first 4096 bytes or as many as were listed."""
-    return _spell(_head(partition, min(partition.size, FINGERPRINT_BYTES)))
 
 
 def same_start(partition: Partition, fingerprint: str) -> bool:

@@ -1,17 +1,21 @@
 """Memory used by a process and all its descendants (Linux)."""
 
 from pathlib import Path
+from typing import Final
 
 __all__ = ["tree_memory"]
 
 
-def tree_memory(root: int, proc: Path = Path("/proc")) -> int:
+_PROC: Final = Path("/proc")
+
+
+def tree_memory(root: int) -> int:
     """Return the bytes used by a process and its descendants; 0 where there is no /proc.
 
     Sums proportional set sizes, so that a page shared by several processes is counted once.
     """
     children: dict[int, list[int]] = {}
-    for stat in proc.glob("[0-9]*/stat"):
+    for stat in _PROC.glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
         except (OSError, IndexError, ValueError):
@@ -22,7 +26,7 @@ def tree_memory(root: int, proc: Path = Path("/proc")) -> int:
     while frontier:
         frontier = [child for process in frontier for child in children.get(process, ())]
         found += frontier
-    return sum(_proportional_set(proc / str(process)) for process in found)
+    return sum(_proportional_set(_PROC / str(process)) for process in found)
 
 
 def _proportional_set(folder: Path) -> int:

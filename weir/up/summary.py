@@ -28,6 +28,8 @@ __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
 
 _PRECONDITION: Final = "FailedPrecondition"
+_K: Final = 20
+"""Cut-off of the recalls."""
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
@@ -105,7 +107,6 @@ def summarise(
     *,
     peak_memory: int,
     seconds: float,
-    k: int = 20,
 ) -> DemoSummary:
     """Return the results at the end of a demo whose processes are still running."""
     metrics = _scrape(metrics_url(settings, "serving"))
@@ -113,7 +114,7 @@ def summarise(
     fresh = [recall.freshness for recall in recorded(store) if recall.freshness is not None]
     version = status.newest_bundle
     newest = log_of_version(store, version).manifest(version).evaluation if version else {}
-    recalls = {kind: mean_recall(status.recalls, kind, k) for kind in ("index", "model", "served", "popularity")}
+    recalls = {kind: mean_recall(status.recalls, kind, _K) for kind in ("index", "model", "served", "popularity")}
     return DemoSummary(
         rows=status.read,
         events=status.counts.events,
@@ -123,11 +124,11 @@ def summarise(
         windows=status.windows,
         bundles=round(sum(value for name, _, value in metrics if name == "weir_bundle_swaps_total")),
         recalls=Recalls(
-            k=k,
-            cases=recent_cases(status.recalls, "model", k),
+            k=_K,
+            cases=recent_cases(status.recalls, "model", _K),
             **recalls,
-            trainer=newest.get(f"recall@{k}"),
-            trainer_popularity=newest.get(f"popularity_recall@{k}"),
+            trainer=newest.get(f"recall@{_K}"),
+            trainer_popularity=newest.get(f"popularity_recall@{_K}"),
         ),
         servable_seconds=_pooled(fresh),
         click_seconds=None if change is None else change.seconds,

@@ -23,7 +23,7 @@ class Told(FlinkClient):
     raised: list[JobFailure] = field(default_factory=list)
     marks: dict[str, int | None] = field(default_factory=dict)
     partitions: dict[str, float] = field(default_factory=dict)
-    kept: Checkpoints = field(default_factory=lambda: Checkpoints(0, 0, None, None, None))
+    kept: Checkpoints = field(default_factory=lambda: Checkpoints(0, None, None, None))
 
     def job(self, job: str) -> Job:
         return Job(job, "weir", self.state, self.start_ms)
@@ -84,7 +84,7 @@ def test_each_failure_is_counted_once_though_flink_lists_it_again(bursts: list[i
 
 
 def test_of_a_job_that_is_older_than_the_process_only_what_comes_is_counted() -> None:
-    told = Told(start_ms=0, restarted=7, raised=[JobFailure(5, "", "old")], kept=Checkpoints(9, 3, 5000, 10, 20))
+    told = Told(start_ms=0, restarted=7, raised=[JobFailure(5, "", "old")], kept=Checkpoints(3, 5000, 10, 20))
     shown = Shown()
     shown.metrics.look(told, "a")
     assert [shown.value(f"{name}_total") for name in ("job_restarts", "job_failures", "checkpoint_failures")] == [0] * 3
@@ -105,7 +105,7 @@ def test_the_age_of_the_first_checkpoint_counts_from_the_start_of_the_job() -> N
     shown, told = Shown(), Told(start_ms=50_000)
     shown.metrics.look(told, "a")
     assert shown.value("checkpoint_timestamp_seconds") == 50
-    told.kept = Checkpoints(1, 0, 70_000, 1234, 500)
+    told.kept = Checkpoints(0, 70_000, 1234, 500)
     shown.metrics.look(told, "a")
     found = [shown.value(f"checkpoint_{name}") for name in ("timestamp_seconds", "bytes", "duration_seconds")]
     assert found == [70, 1234, 0.5]

@@ -119,7 +119,7 @@ def test_popularity_is_a_ranking_by_sorted_counts(log: list[tuple[int, int]], sh
     _, _, evaluator = evaluated(log, cut, rules)
     counts = [sum(item == other for _, other in log[:cut]) for item in range(ITEMS)]
     rows, _ = rows_of(log, cut, rules, {user: dict(enumerate(map(float, counts))) for user in range(USERS)})
-    assert evaluator.test_popularity().metrics == pytest.approx(by_hand(rows, counts, rules))
+    assert evaluator.result(evaluator.rank_by_popularity()).metrics == pytest.approx(by_hand(rows, counts, rules))
 
 
 @pytest.mark.parametrize("kind", kinds(knows_users=False))

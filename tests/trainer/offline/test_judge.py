@@ -22,7 +22,7 @@ def test_all_are_tested_on_the_same_cases() -> None:
     found = against_peers(PLAN, lambda seed, step: steps.append(step))
     test = Evaluator.of(LOG, PLAN.split.train, PLAN.split.test, PLAN.rules)
     assert found.cases == len(PLAN.split.test)
-    assert found.popularity == test.test_popularity()
+    assert found.popularity == test.result(test.rank_by_popularity())
     lead = found.model.metrics["recall@3"] - found.popularity.metrics["recall@3"]
     assert found.difference.mean == pytest.approx(lead)
     assert found.difference.low > 0

@@ -8,42 +8,9 @@ from torch import nn
 from tests.trainer.ranking.ranked import lists, random_cases, random_scores
 from weir.trainer.config import TowerConfig
 from weir.trainer.items.table import PADDING
-from weir.trainer.ranking import Cases, Lists, distinct, highest, rank, rank_of, user_vectors
+from weir.trainer.ranking import Cases, Lists, distinct, highest, rank, user_vectors
 
 seeds = st.integers(0, 10_000)
-score_rows = st.lists(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), min_size=6, max_size=6), min_size=1, max_size=8)
-
-
-@given(score_rows, st.randoms(use_true_random=False))
-def test_ranks_are_places_in_the_sorted_list(rows: list[list[float]], draw: object) -> None:
-    targets = [draw.randrange(6) for _ in rows]  # type: ignore[attr-defined]
-    excluded = [[draw.randrange(-1, 6) for _ in range(4)] for _ in rows]  # type: ignore[attr-defined]
-    found = rank_of(torch.tensor(rows), torch.tensor(targets), torch.tensor(excluded))
-    for row, target, banned, place in zip(rows, targets, excluded, found.tolist(), strict=True):
-        columns = [column for column in range(6) if column == target or column not in banned]
-        assert sorted(columns, key=lambda column: (-row[column], column)).index(target) + 1 == place
-
-
-def plain_ranks(scores: torch.Tensor, target: torch.Tensor, excluded: torch.Tensor) -> torch.Tensor:
-    """The formula on whole matrices, also for scores that are no numbers; `excluded` (n, V) are booleans."""
-    own = scores.gather(1, target[:, None])
-    above = (scores > own) | ((scores == own) & (torch.arange(scores.shape[1]) < target[:, None]))
-    return torch.where(own[:, 0].isfinite(), (above & ~excluded).sum(1) + 1, scores.shape[1] + 1)
-
-
-odd_scores = st.lists(
-    st.sampled_from([0.0, -0.0, 1.0, float("nan"), float("inf"), -float("inf")]), min_size=7, max_size=7
-)
-
-
-@given(odd_scores, st.integers(0, 6), st.lists(st.integers(-1, 6), min_size=5, max_size=5))
-def test_ranks_follow_the_plain_formula_whatever_the_scores(row: list[float], target: int, hidden: list[int]) -> None:
-    scores, targets = torch.tensor([row, row[::-1]]), torch.tensor([target, 6 - target])
-    marked = torch.tensor([[column in hidden for column in range(7)]] * 2)
-    found = rank_of(scores, targets, torch.tensor([hidden, hidden]))
-    assert found.tolist() == plain_ranks(scores, targets, marked).tolist()
-    everything = torch.zeros_like(marked)
-    assert rank_of(scores, targets).tolist() == plain_ranks(scores, targets, everything).tolist()
 
 
 @given(seeds, st.integers(1, 5), st.integers(1, 2000), st.integers(1, 9), st.booleans())
@@ -69,10 +36,6 @@ def test_distinct_columns_are_a_set(rows: list[list[int]]) -> None:
     for row, found in zip(rows, distinct(torch.tensor(rows)).tolist(), strict=True):
         assert sorted(column for column in found if column >= 0) == sorted(set(row) - {-1})
         assert len(found) == len(row)
-
-
-def test_targets_whose_scores_are_no_numbers_are_misses() -> None:
-    assert rank_of(torch.tensor([[float("nan"), 1.0], [float("inf"), 1.0]]), torch.tensor([0, 0])).tolist() == [3, 3]
 
 
 def one_case(relevant: list[int]) -> Cases:
@@ -113,19 +76,6 @@ def test_ranks_and_tops_are_those_of_a_sorted_list(
         expected += [order.index(item) + 1 if item in order else depth + 1 for item in relevant]
     assert ranked.ranks.tolist() == expected
     assert ranked.index.tolist() == (list(range(12)) if index is None else sorted(index.tolist()))
-
-
-@given(seeds, st.booleans())
-def test_both_rankers_agree(seed: int, ties: bool) -> None:
-    draw = np.random.default_rng(seed)
-    cases, scores = random_cases(draw, 8, 15, 1), random_scores(draw, 8, 15, ties=ties)
-    seen = draw.choice(15, (8, 4))
-    hidden = Lists(np.arange(0, 33, 4), seen.ravel())
-    ranked = rank(cases, lambda block: scores[block], 15, depth=15, seen=hidden.take)
-    assert (
-        ranked.ranks.tolist()
-        == rank_of(scores, torch.from_numpy(cases.relevant.values), torch.from_numpy(seen)).tolist()
-    )
 
 
 def test_equal_scores_go_by_code_whatever_the_sign_of_zero() -> None:

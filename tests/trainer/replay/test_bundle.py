@@ -110,19 +110,6 @@ def test_a_bundle_of_the_middle_of_a_window_is_made_again(store: Store, config: 
     assert found.differences == ()
 
 
-def test_a_recipe_of_an_older_version_is_followed_as_it_did(store: Store, config: TrainerConfig) -> None:
-    """It does not name a setting that came later, and whose default is another now."""
-    optimizer = config.optimizer.model_copy(update={"embedding_memory": 1.0})
-    newest, log = trained(store, config.model_copy(update={"optimizer": optimizer}))[-1], BundleLog(store)
-    manifest = log.manifest(newest)
-    assert manifest.recipe is not None
-    del manifest.recipe.settings["optimizer"]["embedding_memory"]
-    log.commit(manifest)
-    found = replay_bundle(store, newest)
-    assert found is not None
-    assert found.differences == ()
-
-
 def test_a_run_that_ended_and_went_on_is_one_stretch(store: Store, config: TrainerConfig) -> None:
     writer = WindowWriter(store)
     for window in range(2):
