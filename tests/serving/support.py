@@ -198,7 +198,7 @@ def _npy(array: np.ndarray) -> bytes:
 def write_window(
     store: Store, sequence: int, events: Sequence[Event], start_ms: int | None = None, *, with_users: bool = True
 ) -> WindowManifest:
-    """Write and commit a window of an hour, with the files of its users unless an older version wrote it."""
+    """Write and commit a window of an hour, with the files of its users if asked to."""
     ensure_format(store, StoreFormat(layout=LAYOUT))
     start = start_ms if start_ms is not None else 1_700_000_000_000 // HOUR_MS * HOUR_MS + sequence * HOUR_MS
     name = WindowName(start, start + HOUR_MS)
