@@ -76,3 +76,5 @@ def _monitor(store: Store) -> Iterator[Hold]:
     place = MonitorPlace.read(store)
     if place is not None:
         yield Hold("monitor", min(place.measured, place.counted) + 1, "not measured, or not in its popularity yet")
+    elif store.glob("monitor/*/*.json"):
+        yield Hold("monitor", 0, "it has noted no place beside its results: start `weir monitor`, or remove monitor/")

@@ -85,6 +85,7 @@ def test_the_monitor_needs_what_it_has_not_measured_or_not_counted(store: Store)
     [
         (f"checkpoints/0/{CHECKPOINT_MARK}", "trainer", "does not start with its checksum"),
         ("monitor/PLACE.json", "monitor", "does not start with its checksum"),
+        ("monitor/a/0000.json", "monitor", "has noted no place"),
     ],
 )
 def test_who_cannot_say_how_far_it_is_needs_all(store: Store, name: str, reader: str, why: str) -> None:
