@@ -139,7 +139,7 @@ def read_checkpoint_mark(store: Store, name: str) -> CheckpointMark:
 
 
 class _Format(Document):
-    format: int
+    format: int = CURRENT_FORMAT
 
 
 def _decode(path: str, data: bytes) -> CheckpointMark:
