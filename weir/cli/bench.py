@@ -19,7 +19,6 @@ from weir.cli.command import command
 from weir.cli.logs import set_up_logging
 from weir.cli.offline import ExperimentOptions
 from weir.cli.options import JsonOutput
-from weir.contracts.format import software_version
 from weir.errors import CommandError, UsageError
 from weir.session import Session
 from weir.text import plain
@@ -123,6 +122,7 @@ def _check_headline(headline: str, cutoffs: tuple[int, ...]) -> None:
 def _comparison(
     plan: "Plan", rows: "dict[str, Row]", seeds: tuple[int, ...], options: ExperimentOptions, headline: str
 ) -> "Comparison":
+    from weir.contracts.format import software_version
     from weir.trainer.offline.results import Comparison
 
     budget, sizes, data = plan.budget, plan.split, Path(options.data)
