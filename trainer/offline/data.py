@@ -1,7 +1,7 @@
 """Interactions from a log: users and items as codes, rows in order of time.
 
-The log is read by the rules of the pipeline (`logs`): the same rows are valid, the same events positive. Beyond its
-formats there is ``.txt`` (also ``.gz``) with a user, a space and an item per line, a user's lines in order of time.
+The log is read by the rules of the pipeline (`weir.readers`): the same rows are valid, the same events positive. Beyond
+its formats there is ``.txt`` (also ``.gz``) with a user, a space and an item per line, a user's lines in order of time.
 """
 
 import logging
