@@ -17,6 +17,7 @@ from weir.contracts import ItemKeys, hash_ids
 from weir.contracts.catalogue import Catalogue
 from weir.contracts.catalogue_files import decode_catalogue
 from weir.contracts.features import FeatureNames
+from weir.contracts.ids import MISSING_IDS
 from weir.contracts.watched_file import WatchedFile
 from weir.serving.bundle import LoadedBundle
 from weir.serving.cold import ColdItems, absent_entries, still_absent
@@ -38,12 +39,13 @@ log = logging.getLogger(__name__)
 class CatalogueFiles:
     """Paths or URLs of the catalogue and of the list of items taken down; None: there is none.
 
-    `features` names the item features among the catalogue's columns.
+    `features` names the item features among the catalogue's columns, `missing_ids` the texts that stand for no item.
     """
 
     catalogue: str | None = None
     takedown: str | None = None
     features: FeatureNames = field(default_factory=FeatureNames)
+    missing_ids: tuple[str, ...] = MISSING_IDS
 
 
 @dataclass
@@ -95,9 +97,9 @@ class CatalogueFollower:
     """
 
     def __init__(self, files: CatalogueFiles, metrics: CatalogueMetrics, most_cold: int = 0) -> None:
-        url, features = files.catalogue, files.features
+        url, features, missing = files.catalogue, files.features, files.missing_ids
         self._metrics, self._most_cold = metrics, most_cold
-        self._file = _Followed(url, lambda data: decode_catalogue(url, data, features)) if url else None
+        self._file = _Followed(url, lambda data: decode_catalogue(url, data, features, missing)) if url else None
 
     @property
     def is_named(self) -> bool:

@@ -246,7 +246,7 @@ def _timestamp(pipeline: PipelineConfig, event_ms: int) -> int | str:
         return datetime.fromtimestamp(event_ms / 1000, UTC).isoformat(timespec="milliseconds")
     if pipeline.timestamp_unit == "s":
         return event_ms // 1000
-    return event_ms * 1000 if pipeline.timestamp_unit == "us" else event_ms
+    return event_ms * {"us": 1000, "ns": 1_000_000}.get(pipeline.timestamp_unit, 1)
 
 
 def _same(before: Answer, after: Answer) -> bool:

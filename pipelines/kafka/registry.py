@@ -27,7 +27,9 @@ except ImportError as error:
 
 __all__ = ["Registry", "malformed", "registry_of"]
 
-_TIMES: Final = frozenset(f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros"))
+_TIMES: Final = frozenset(
+    f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")
+)
 """Logical types of numbers that weir takes for times as they are."""
 
 _NOT_FOUND: Final = 404

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 from weir.contracts import columns
 from weir.readers import Block, Chunk, Fault, Lines, Partition, TableRows
 from weir.readers.delimited import split_rows
+from weir.readers.tables import cell
 from weir.readers.timestamps import arrow_millis
 
 __all__ = ["Column", "columns_of", "likely_columns"]
@@ -84,13 +86,15 @@ def columns_of(blocks: Iterable[tuple[Chunk, Block]]) -> list[Column]:
 def _head(partition: Partition) -> TableRows:
     """Return the first rows of a Parquet file with all of its columns."""
     with partition.open() as file:
-        batch = next(pq.ParquetFile(file).iter_batches(_ROWS))
+        batch = next(pq.ParquetFile(file, arrow_extensions_enabled=True).iter_batches(_ROWS))
     return TableRows(pa.Table.from_batches([batch]), np.arange(len(batch)))
 
 
 def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any]]]:
     if isinstance(content, TableRows):
-        yield from (list(row.items()) for row in content.table[:_ROWS].to_pylist())
+        head = content.table[:_ROWS]
+        for row in range(head.num_rows):
+            yield [(name, cell(column[row])) for name, column in zip(head.column_names, head.columns, strict=True)]
     elif content is not None and content.header is not None:
         for row in split_rows(content.lines[:_ROWS], content.header):
             if not isinstance(row, Fault):
@@ -106,7 +110,7 @@ def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any
 
 
 def _column(name: str, values: list[Any], kind: str | None) -> Column:
-    known = [value for value in values if value is not None]
+    known = [str(value) if isinstance(value, UUID) else value for value in values if value is not None]
     counts = Counter(str(value) for value in known)
     few = dict(counts.most_common()) if len(counts) <= _FEW else {}
     return Column(name, kind or _kind(known), str(known[0])[:40] if known else "", few)
@@ -151,11 +155,15 @@ def _arrow_kind(kind: pa.DataType) -> str:
     tests = {
         "time": (pa.types.is_timestamp, pa.types.is_date),
         "boolean": (pa.types.is_boolean,),
-        "integer": (pa.types.is_integer,),
+        "integer": (pa.types.is_integer, _is_whole),
         "number": (pa.types.is_floating, pa.types.is_decimal),
         "list": (pa.types.is_nested,),
     }
     return next((name for name, of in tests.items() if any(one(kind) for one in of)), "")
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal(kind) and kind.scale <= 0
 
 
 def likely_columns(found: Sequence[Column], known: dict[str, str]) -> dict[str, str]:

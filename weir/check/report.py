@@ -15,7 +15,7 @@ from weir.check.sample import Piece, Sample, spread, take_sample
 from weir.contracts import columns
 from weir.contracts.models import FrozenModel
 from weir.demo.source import nice_window
-from weir.readers import Block, Chunk, FirstLook, Format, Letters, LogConfig, Validator, row_count
+from weir.readers import Block, Chunk, FirstLook, Format, Letters, LogConfig, Reason, Validator, row_count
 
 __all__ = ["REQUIRED", "BadRow", "ColumnFacts", "LogReport", "check_log"]
 
@@ -71,6 +71,11 @@ class LogReport(FrozenModel):
     items: int
     event_types: dict[str, int] = Field(description="the commonest event types, if the log has any")
     window_seconds: int | None = Field(description="suggested pipeline.window_seconds")
+
+    @property
+    def missing_ids(self) -> int:
+        """Rows whose user or item is empty, or a text that stands for no id."""
+        return sum(self.reasons.get(reason, 0) for reason in (Reason.EMPTY_ID, Reason.MISSING_ID))
 
     @property
     def is_readable(self) -> bool:

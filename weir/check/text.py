@@ -75,6 +75,9 @@ def _facts(report: LogReport) -> list[tuple[str, str]]:
             ("window length", f"{_length(window)}: pipeline.window_seconds={window}"),
             ("item table", f"{within}{counted(report.items, 'row')}, {table} in the trainer"),
         ]
+    if report.missing_ids:
+        share = f"{100 * report.missing_ids / report.rows:.2f} % of the rows, which are refused"
+        facts.append(("no id", f"{share}; pipeline.missing_ids lists the texts that stand for none, such as NA"))
     if report.event_types:
         shown = ", ".join(f"{kind} {count}" for kind, count in report.event_types.items())
         facts.append(("event types", f"{shown} in the first rows; pipeline.event_types says what they mean"))

@@ -220,11 +220,11 @@ def serve(
     from weir.serving.catalogue import CatalogueFiles
     from weir.serving.server import serve as run
 
-    settings = session.settings
+    settings, log = session.settings, session.settings.pipeline
     run(
         session.store,
         settings.serving,
-        CatalogueFiles(settings.catalogue, settings.takedown, settings.pipeline.item_features),
+        CatalogueFiles(settings.catalogue, settings.takedown, log.item_features, log.missing_ids),
         tuple(settings.trainer.variants),
     )
 

@@ -8,7 +8,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -32,6 +32,7 @@ from weir.contracts.features import (
     lists_of_cells,
     values_of,
 )
+from weir.contracts.ids import MISSING_IDS, MissingIds
 from weir.contracts.interaction import MAX_ID_BYTES
 
 __all__ = ["CatalogueError", "decode_catalogue"]
@@ -49,11 +50,14 @@ class CatalogueError(UserError):
     """A file that is no catalogue; the message names it and says why."""
 
 
-def decode_catalogue(url: str, data: bytes, features: FeatureNames = NO_FEATURES) -> Catalogue:
+def decode_catalogue(
+    url: str, data: bytes, features: FeatureNames = NO_FEATURES, missing_ids: Sequence[str] = MISSING_IDS
+) -> Catalogue:
     """Return the catalogue that a file holds; its format follows from its name, and `features` names its features.
 
-    Rows without a usable item id, with tags that are no strings, with times that cannot be read or with features of
-    other kinds are left out and counted. Raises `CatalogueError` where nothing of the file can be used.
+    `missing_ids` are texts that stand for no id (`weir.contracts.ids`). Rows without a usable item id, with tags that are no
+    strings, with times that cannot be read or with features of other kinds are left out and counted. Raises
+    `CatalogueError` where nothing of the file can be used.
     """
     name = url.lower().partition("?")[0]
     if name.endswith(".gz"):
@@ -65,7 +69,7 @@ def decode_catalogue(url: str, data: bytes, features: FeatureNames = NO_FEATURES
         raise CatalogueError(f"{url}: is empty")
     try:
         rows, problems = read(data, features)
-        found = _checked(rows, problems, features)
+        found = _checked(rows, problems, features, MissingIds(missing_ids))
     except (pa.ArrowException, UnicodeDecodeError, TypeError) as error:
         raise CatalogueError(f"{url}: {' '.join(str(error).split())}") from None
     if found.refused and not len(found):
@@ -81,7 +85,8 @@ def _unzipped(url: str, data: bytes) -> bytes:
 
 
 def _read_parquet(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]:
-    file, wanted = pq.ParquetFile(io.BytesIO(data)), [*CATALOGUE_SCHEMA.names, *features.all]
+    file = pq.ParquetFile(io.BytesIO(data), arrow_extensions_enabled=True)
+    wanted = [*CATALOGUE_SCHEMA.names, *features.all]
     return file.read(columns=[name for name in wanted if name in file.schema_arrow.names]), []
 
 
@@ -158,7 +163,7 @@ def _row(found: Any, features: FeatureNames) -> tuple[str | None, list[str] | No
     tags = found.get(columns.TAGS)
     if tags is not None and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
         raise ValueError("tags are no list of strings")
-    item, start, end = (_text(found.get(name)) for name in (columns.ITEM_ID, *_TIMES))
+    item, start, end = _id(found.get(columns.ITEM_ID)), *(_time(found.get(name)) for name in _TIMES)
     lists: list[Any] = [_values(found.get(name), name) for name in features.categorical]
     for text in (item, start, end, *(tags or ()), *(value for values in lists for value in values or ())):
         if text is not None:
@@ -183,12 +188,20 @@ def _number(value: object, name: str) -> float | None:
     return float(value)
 
 
-def _text(value: object) -> str | None:
+def _id(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise ValueError(f"{value!r} is neither a string nor an integer")
+    raise ValueError(f"{columns.ITEM_ID} is {json.dumps(value):.100}; {arrow_columns.NO_ID}")
+
+
+def _time(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    raise ValueError(f"{value!r:.100} is no time")
 
 
 _READERS: Final[dict[str, Callable[[bytes, FeatureNames], tuple[pa.Table, list[str]]]]] = {
@@ -200,12 +213,12 @@ _READERS: Final[dict[str, Callable[[bytes, FeatureNames], tuple[pa.Table, list[s
 }
 
 
-def _checked(rows: pa.Table, problems: list[str], features: FeatureNames) -> Catalogue:
+def _checked(rows: pa.Table, problems: list[str], features: FeatureNames, missing: MissingIds) -> Catalogue:
     """Give rows the types of a catalogue, and leave out those that do not fit; raises `TypeError` for a column."""
     times = {name: milliseconds(arrow_columns.column(rows, name)) for name in _TIMES}
     found = _typed(rows, [values for values, _ in times.values()], features)
     wrong = [
-        *_wrong_items(found),
+        *_wrong_items(found, missing),
         *((bad, f"{name} is no time", arrow_columns.column(rows, name)) for name, (_, bad) in times.items()),
         *_wrong_features(found, features),
     ]
@@ -225,12 +238,14 @@ def _typed(rows: pa.Table, times: list[pa.Array], features: FeatureNames) -> pa.
     return pa.table([ids, _tag_lists(rows), *times, *lists, *numbers], schema=schema)
 
 
-def _wrong_items(rows: pa.Table) -> Iterator[_Wrong]:
+def _wrong_items(rows: pa.Table, missing: MissingIds) -> Iterator[_Wrong]:
     ids = rows[columns.ITEM_ID].combine_chunks()
     size = pc.fill_null(pc.binary_length(ids), 0).to_numpy(zero_copy_only=False)
     problem = f"an item_id is missing, empty or longer than {MAX_ID_BYTES} bytes"
     yield (size == 0) | (size > MAX_ID_BYTES), problem, None
-    yield arrow_columns.not_utf8(ids), "an item_id is not UTF-8", None
+    broken = arrow_columns.not_utf8(ids)
+    yield broken, "an item_id is not UTF-8", None
+    yield np.logical_or(*missing.marks(ids, broken)), "an item_id stands for no id (pipeline.missing_ids)", ids
     yield _holds_others(rows[columns.TAGS].combine_chunks()), "tags are no list of strings", None
 
 
@@ -247,8 +262,8 @@ def _wrong_features(rows: pa.Table, features: FeatureNames) -> Iterator[_Wrong]:
 
 def _tag_lists(rows: pa.Table) -> pa.Array:
     tags = arrow_columns.column(rows, columns.TAGS)
-    if arrow_columns.is_string(tags.type):
-        return lists_of_cells(tags.cast(pa.string()))
+    if arrow_columns.is_string(tags.type) or arrow_columns.is_bytes(tags.type):
+        return lists_of_cells(arrow_columns.texts(tags, columns.TAGS))
     return arrow_columns.text_lists(tags, columns.TAGS)
 
 
@@ -262,13 +277,5 @@ def _holds_others(lists: pa.Array) -> Bool:
 def _dense(rows: pa.Table, name: str) -> pa.Array:
     """Return doubles; NaN where a text is none."""
     column = arrow_columns.column(rows, name)
-    if arrow_columns.is_string(column.type):
-        return pa.array([None if text is None else _float(text) for text in column.to_pylist()], DENSE_TYPE)
-    return arrow_columns.numbers(column, name)
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+    found, unread = arrow_columns.weights(column, name)
+    return pc.if_else(pa.array(unread), float("nan"), found) if unread.any() else found

@@ -7,11 +7,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import Field, field_validator, model_validator
 
 from weir.contracts import ITEMS_SCHEMA, FeatureNames, Label, columns
+from weir.contracts.ids import MISSING_IDS
 from weir.contracts.models import FrozenModel
 
 __all__ = ["LogColumns", "LogConfig", "TimestampUnit"]
 
-TimestampUnit = Literal["auto", "s", "ms", "us", "rfc3339"]
+TimestampUnit = Literal["auto", "s", "ms", "us", "ns", "rfc3339"]
 Meaning = Literal["positive", "negative", "ignore"]
 
 
@@ -49,6 +50,11 @@ class LogConfig(FrozenModel):
         description="file, folder or glob of the log, a path or fsspec URL; or kafka://host:port[,host:port]/topic",
     )
     columns: LogColumns = Field(default_factory=LogColumns, description="names of the fields in the log")
+    missing_ids: tuple[str, ...] = Field(
+        default=MISSING_IDS,
+        description="texts that stand for no id: rows, and items of the catalogue, with one of them are refused; "
+        "blanks around them and the case of ASCII letters do not count",
+    )
     item_features: FeatureNames = Field(
         default=FeatureNames(), description="further fields of the log, about the item; the trainer learns from them"
     )
@@ -59,8 +65,8 @@ class LogConfig(FrozenModel):
     )
     timestamp_unit: TimestampUnit = Field(
         default="auto",
-        description="unit of timestamps; auto: numbers by magnitude (below 1e11 s, below 1e14 ms, else us), "
-        "texts as numbers or RFC 3339",
+        description="unit of timestamps; auto: numbers by magnitude (below 1e11 s, below 1e14 ms, below 1e17 us, else "
+        "ns), texts as numbers or RFC 3339",
     )
     time_zone: str = Field(
         default="",

@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from weir.contracts import columns
-from weir.readers.blocks import Int64, Lines, TableRows
+from weir.contracts import arrow_columns, columns
+from weir.readers.blocks import Bool, Int64, Lines, TableRows
 from weir.readers.config import LogConfig
 from weir.readers.decoded import TEXTS, Decoded, Faults
 from weir.readers.faults import Fault, Reason
@@ -22,6 +22,8 @@ from weir.readers.timestamps import mixed_millis
 __all__ = ["Decoder", "LineDecoder"]
 
 _IDS = (columns.USER_ID, columns.ITEM_ID)
+_WRONG_KINDS = {float: "a floating-point number", bool: "a boolean"}
+"""Type -> what to call a value of it where it cannot be an id."""
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -43,15 +45,18 @@ class Decoder:
 
 
 class LineDecoder:
-    """Decodes JSON lines, strictly typed: ids are strings or integers, since a fraction has many spellings."""
+    """Decodes JSON lines, strictly typed: ids are strings or integers, since a fraction has many spellings.
+
+    Types of events may be booleans, and weights texts that spell a number.
+    """
 
     def __init__(self, config: LogConfig, required: Sequence[str]) -> None:
         self._unit, self._zone = config.timestamp_unit, config.time_zone
         self._features = features = config.features
         self._names = config.columns.model_dump()
         self._required = required
-        types: dict[str, Any] = {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float}
-        types |= dict.fromkeys(TEXTS, str | int)
+        types: dict[str, Any] = dict.fromkeys(TEXTS, str | int) | {columns.EVENT_TYPE: str | int | bool}
+        types |= {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float | str}
         fields = [(name, types[name]) if name in required else (name, types[name] | None, None) for name in self._names]
         # Required fields come first in `LogColumns`, as a struct demands.
         self._fields = [*self._names, *features.all]
@@ -77,10 +82,11 @@ class LineDecoder:
         times = by_name[columns.TIMESTAMP]
         return Decoded(
             {name: _texts(by_name[name]) for name in TEXTS},
-            pa.array(by_name[columns.WEIGHT], pa.float64()),
+            _weights(by_name[columns.WEIGHT]),
             mixed_millis(times, self._unit, self._zone),
             positions,
             np.fromiter((time is None for time in times), np.bool_, len(lines)),
+            lambda name, row: by_name[name][row],
             lines.__getitem__,
             refused,
             features_of_lines(by_name, self._features),
@@ -125,15 +131,34 @@ class LineDecoder:
             if value.get(self._names[name]) is None:
                 hint = "" if self._names[name] in value else f"; {absent(name, [*value], 'line')}"
                 return Fault(Reason.MISSING_FIELD, f"{self._names[name]} is missing or null{hint}")
+        raw = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+        for name in (*_IDS, columns.EVENT_ID, columns.EVENT_TYPE):
+            kind = _WRONG_KINDS.get(type(value.get(self._names[name])))
+            if kind and not (kind == "a boolean" and name == columns.EVENT_TYPE):
+                said = bytes(raw[self._names[name]]).decode()
+                return Fault(Reason.WRONG_TYPE, f"{self._names[name]} is {said:.100}, {kind}; {arrow_columns.NO_ID}")
         return Fault(Reason.WRONG_TYPE, str(error))
 
 
 def _texts(values: Sequence[str | int | None]) -> pa.Array:
-    """Return strings; integers become their decimal spelling."""
+    """Return strings, spelled as `weir.contracts.arrow_columns.labels` does."""
     try:
         return pa.array(values, pa.string())
     except pa.ArrowTypeError:
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
+        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _text(value: str | int) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _weights(values: Sequence[float | str | None]) -> tuple[pa.Array, Bool]:
+    """Return numbers, and which values are none, as `weir.contracts.arrow_columns.weights` does."""
+    try:
+        return pa.array(values, pa.float64()), np.zeros(len(values), np.bool_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        spelled = (value if value is None or isinstance(value, str) else repr(value) for value in values)
+        return arrow_columns.spelled_numbers(pa.array(spelled, pa.string()))
 
 
 def _is_braced(line: bytes) -> bool:

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from weir.contracts import columns
-from weir.readers.blocks import Int64
+from weir.readers.blocks import Bool, Int64
 from weir.readers.faults import Fault
 from weir.readers.features import Features
 from weir.readers.timestamps import Millis
@@ -25,14 +24,16 @@ TEXTS = (columns.USER_ID, columns.ITEM_ID, columns.EVENT_ID, columns.EVENT_TYPE,
 class Decoded:
     """Columns of n rows.
 
-    `timeless` marks rows without a timestamp, `raw` returns a row's bytes, `refused` are the rows that did not decode.
+    `weights` are numbers, and which of the log's are none. `timeless` marks rows without a timestamp, `value` returns
+    what the log has of a field in a row, `raw` a row's bytes; `refused` are the rows that did not decode.
     """
 
     texts: dict[str, pa.Array]
-    weights: pa.Array
+    weights: tuple[pa.Array, Bool]
     millis: Millis
     positions: Int64
-    timeless: npt.NDArray[np.bool_]
+    timeless: Bool
+    value: Callable[[str, int], Any]
     raw: Callable[[int], bytes]
     refused: Faults = field(default_factory=list)
     features: Features = field(default_factory=dict)

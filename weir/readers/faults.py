@@ -27,6 +27,7 @@ class Reason(StrEnum):
     WRONG_TYPE = "wrong_type"
     REPEATED_FIELD = "repeated_field"
     EMPTY_ID = "empty_id"
+    MISSING_ID = "missing_id"
     ID_TOO_LONG = "id_too_long"
     TOKEN_TOO_LONG = "token_too_long"  # noqa: S105 - a reason, no secret
     UNPARSABLE_TIMESTAMP = "unparsable_timestamp"
@@ -48,10 +49,11 @@ class Reason(StrEnum):
 
 HINTS: Final[Mapping[str, str]] = {
     Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
-    Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns, and a feature that "
-    "is no number is categorical (pipeline.item_features, pipeline.user_features)",
+    Reason.WRONG_TYPE: "ids are strings, whole numbers or UUIDs; another column is named with pipeline.columns, and a "
+    "feature that is no number is categorical (pipeline.item_features, pipeline.user_features)",
+    Reason.MISSING_ID: "pipeline.missing_ids lists the texts that stand for no id",
     Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
-    Reason.UNPARSABLE_TIMESTAMP: "times are numbers (s, ms or us since 1970) or texts such as 2026-03-01 08:00:41, "
+    Reason.UNPARSABLE_TIMESTAMP: "times are numbers (s, ms, us or ns since 1970) or texts such as 2026-03-01 08:00:41, "
     "whose zone is pipeline.time_zone=UTC where they name none; others, such as 01.03.2026, must be converted first",
     Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid",
     Reason.AHEAD_OF_ARRIVAL: "pipeline.clock_tolerance_minutes is how far times may be ahead of their file's",

@@ -65,13 +65,18 @@ def _batches(
     found, leaves = metadata.row_group(group), [metadata.schema.column(leaf) for leaf in range(len(metadata.schema))]
     step = min(rows, max(1, size * found.num_rows // max(1, found.total_byte_size)))
     # As a dictionary, a text that many rows repeat takes its room once, here as in the file.
-    texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and _is_of(leaf.path, columns)]
+    texts = [leaf.path for leaf in leaves if _is_text(leaf) and _is_of(leaf.path, columns)]
     file.seek(0)
-    parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts, page_checksum_verification=True)
+    options = {"page_checksum_verification": True, "arrow_extensions_enabled": True}
+    parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts, **options)
     names = parquet.schema_arrow.names
     present, others = [name for name in columns if name in names], tuple(name for name in names if name not in columns)
     for batch in parquet.iter_batches(step, row_groups=[group], columns=present):
         yield batch, others
+
+
+def _is_text(leaf: pq.ColumnSchema) -> bool:
+    return leaf.physical_type == "BYTE_ARRAY" and leaf.logical_type.type != "DECIMAL"
 
 
 def _is_of(path: str, columns: Sequence[str]) -> bool:

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from weir.contracts import arrow_columns, columns
 from weir.contracts.features import lists_of_cells
-from weir.readers.blocks import Bool, Lines, TableRows
+from weir.readers.blocks import Lines, TableRows
 from weir.readers.config import LogConfig
 from weir.readers.decoded import TEXTS, Decoded, Faults
 from weir.readers.delimited import split_rows
@@ -20,7 +19,10 @@ from weir.readers.features import features_of_table
 from weir.readers.fields import absent, without_blanks
 from weir.readers.timestamps import Millis, arrow_millis
 
-__all__ = ["decode_rows", "decode_table"]
+__all__ = ["cell", "decode_rows", "decode_table"]
+
+_SPELLED: Final = {columns.EVENT_TYPE: arrow_columns.labels}
+"""Field -> how its column becomes texts, where that is not as ids do."""
 
 
 def decode_table(content: TableRows, config: LogConfig, required: Sequence[str]) -> Decoded | Fault:
@@ -31,8 +33,8 @@ def decode_table(content: TableRows, config: LogConfig, required: Sequence[str])
         return fault
     arrays = {name: arrow_columns.column(table, spelling[name]) for name in spelling}
     try:
-        texts = {name: arrow_columns.texts(arrays[name], spelling[name]) for name in TEXTS}
-        weights = arrow_columns.numbers(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
+        texts = {name: _SPELLED.get(name, arrow_columns.texts)(arrays[name], spelling[name]) for name in TEXTS}
+        weights = arrow_columns.weights(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
         times = arrays[columns.TIMESTAMP]
         timeless = times.is_null().to_numpy(zero_copy_only=False)
         millis = _millis(times, spelling[columns.TIMESTAMP], config)
@@ -40,11 +42,14 @@ def decode_table(content: TableRows, config: LogConfig, required: Sequence[str])
     except TypeError as error:
         return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")
 
+    def value(name: str, row: int) -> Any:
+        return cell(arrays[name][row])
+
     def raw(row: int) -> bytes:
-        cells = {name: _cell(column[row]) for name, column in zip(table.column_names, table.columns, strict=True)}
+        cells = {name: cell(column[row]) for name, column in zip(table.column_names, table.columns, strict=True)}
         return msgspec.json.encode(cells, enc_hook=str)
 
-    return Decoded(texts, weights, millis, content.positions, timeless, raw, features=found)
+    return Decoded(texts, weights, millis, content.positions, timeless, value, raw, features=found)
 
 
 def _shared_fault(names: Sequence[str], rows: int, config: LogConfig, required: Sequence[str]) -> Fault | None:
@@ -72,10 +77,10 @@ def decode_rows(content: Lines, config: LogConfig, required: Sequence[str]) -> D
     blank = [""] * len(names)
     wanted = {*config.columns.model_dump().values(), *config.features.all}
     table = _texts(names, (blank if isinstance(row, Fault) else row for row in found), wanted)
-    for name in {config.columns.weight, *config.features.dense} & {*table.column_names}:
-        numbers, unread = _parsed(table[name].combine_chunks())
-        faults = {row: Fault(Reason.WRONG_TYPE, f"{name} is {table[name][row]}, which is no number") for row in unread}
-        wrong = faults | wrong
+    for name in {*config.features.dense} & {*table.column_names}:
+        numbers, unread = arrow_columns.spelled_numbers(table[name].combine_chunks())
+        said = {row: f"{name} is {table[name][row]}, which is no number" for row in np.flatnonzero(unread).tolist()}
+        wrong = {row: Fault(Reason.WRONG_TYPE, sentence) for row, sentence in said.items()} | wrong
         table = table.set_column(table.column_names.index(name), name, numbers)
     for name in {*config.features.categorical} & {*table.column_names}:
         lists = lists_of_cells(table[name].combine_chunks())
@@ -100,24 +105,6 @@ def _texts(names: Sequence[str], rows: Iterable[list[str]], wanted: set[str]) ->
     )
 
 
-def _parsed(texts: pa.Array) -> tuple[pa.Array, list[int]]:
-    """Return the numbers that texts spell, and the rows of those that spell none."""
-    try:
-        return texts.cast(pa.float64()), []
-    except pa.ArrowInvalid:
-        numbers = pa.array([None if text is None else _number(text) for text in texts.to_pylist()], pa.float64())
-        unread: Bool = pc.and_(pc.is_null(numbers), pc.is_valid(texts)).to_numpy(zero_copy_only=False)
-        return numbers, np.flatnonzero(unread).tolist()
-
-
-def _number(text: str) -> float | None:
-    try:
-        number: float = pa.scalar(text).cast(pa.float64()).as_py()
-    except pa.ArrowInvalid:
-        return None
-    return number
-
-
 def _millis(values: pa.Array, name: str, config: LogConfig) -> Millis:
     try:
         return arrow_millis(values, config.timestamp_unit, config.time_zone)
@@ -125,16 +112,18 @@ def _millis(values: pa.Array, name: str, config: LogConfig) -> Millis:
         raise TypeError(f"column {name} {error}") from error
 
 
-def _cell(value: pa.Scalar) -> Any:
-    if value.is_valid and (pa.types.is_string(value.type) or pa.types.is_large_string(value.type)):
+def cell(value: pa.Scalar) -> Any:
+    """Return a value of a table for people to read, whatever its bytes are."""
+    if isinstance(value, pa.DictionaryScalar) and value.is_valid:
+        return cell(value.value)
+    kind = value.type
+    if value.is_valid and (arrow_columns.is_string(kind) or arrow_columns.is_bytes(kind)):
         # Parquet does not promise that text is UTF-8.
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
-    if value.is_valid and isinstance(value, pa.DictionaryScalar):
-        return _cell(value.value)
     if value.is_valid and isinstance(value, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
-        return [_cell(one) for one in value.values]
+        return [cell(one) for one in value.values]
     try:
         return value.as_py()
     except (ValueError, OverflowError, ArithmeticError):
         # Times that Python's types do not hold.
-        return str(value.cast(pa.int64(), safe=False)) if pa.types.is_temporal(value.type) else str(value.type)
+        return value.cast(pa.int64(), safe=False).as_py() if pa.types.is_temporal(kind) else str(kind)

@@ -2,54 +2,60 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import Annotated, TypeAlias
+from typing import Any, Final, TypeAlias
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.contracts.arrow_columns import is_string
+from weir.contracts.arrow_columns import bytes_as_text, is_bytes, is_string
+from weir.contracts.dates import micros
 from weir.readers.config import TimestampUnit
 
-__all__ = ["arrow_millis", "mixed_millis"]
+__all__ = ["BEYOND", "arrow_millis", "mixed_millis"]
 
 Millis: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
 """Milliseconds (n,), and which of them could be read (n,)."""
 
-_EXACT = 2**53
-"""Beyond it no time is meant, whatever the unit, and a product with 1000 would no longer fit."""
-_NUMBER = r"^-?\d+(\.\d+)?$"
-_OUT_OF_RANGE = np.iinfo(np.int64).max
-_Zoned = Annotated[datetime, msgspec.Meta(tz=True)]
+BEYOND: Final = np.iinfo(np.int64).max
+"""Stands for a time that 64 bits of milliseconds do not hold: no setting makes it valid, and it is never shown."""
+
+_LARGEST: Final = 2**63 - 1024
+"""The largest number that is exact both as an integer of 64 bits and as a double."""
+_LARGEST_SECONDS: Final = 2**53
+"""A product with 1000 still fits."""
+
+_AUTO: Final = (("s", 1e11), ("ms", 1e14), ("us", 1e17), ("ns", np.inf))
+"""Unit -> the number from which on `auto` takes a larger one."""
+_PER_MILLISECOND: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
+
+_INTEGER: Final = r"^-?\d+$"
+_NUMBER: Final = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
-def mixed_millis(values: Sequence[int | float | str], unit: TimestampUnit, zone: str = "") -> Millis:
+def mixed_millis(values: Sequence[int | float | str | None], unit: TimestampUnit, zone: str = "") -> Millis:
     """Convert the timestamps of JSON lines, whose type may change from line to line; for `zone` see `arrow_millis`."""
-    kinds = set(map(type, values))
-    if len(kinds) == 1:
-        return arrow_millis(_column(values), unit, zone)
+    with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        return arrow_millis(pa.array(values), unit, zone)
     millis, readable = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
-    for kind in kinds:
-        rows = [row for row, value in enumerate(values) if type(value) is kind]
-        millis[rows], readable[rows] = arrow_millis(_column([values[row] for row in rows]), unit, zone)
+    for kind in {*map(_kind, values)}:
+        rows = [row for row, value in enumerate(values) if _kind(value) == kind]
+        if kind == "beyond":
+            millis[rows], readable[rows] = BEYOND, unit != "rfc3339"
+        else:
+            millis[rows], readable[rows] = arrow_millis(pa.array([values[row] for row in rows]), unit, zone)
     return millis, readable
 
 
-def _column(values: Sequence[int | float | str]) -> pa.Array:
-    try:
-        return pa.array(values)
-    except (OverflowError, pa.ArrowInvalid):
-        # Integers that no 64 bits hold: any value that is out of range will do in their place.
-        return pa.array([max(min(value, _OUT_OF_RANGE), -_OUT_OF_RANGE) for value in values])
+def _kind(value: Any) -> str:
+    return "beyond" if isinstance(value, int) and abs(value) > _LARGEST else type(value).__name__
 
 
 def arrow_millis(values: pa.Array, unit: TimestampUnit, zone: str = "") -> Millis:
-    """Convert a column of integers, floats, strings or timestamps; nulls come out unreadable.
+    """Convert a column of numbers, texts, bytes that are texts, or timestamps; nulls come out unreadable.
 
-    `zone` is that of strings without one, which are unreadable if it is empty. Raises `TypeError` for a column that is
+    `zone` is that of texts without one, which are unreadable if it is empty. Raises `TypeError` for a column that is
     none of these.
     """
     kind = values.type
@@ -57,11 +63,15 @@ def arrow_millis(values: pa.Array, unit: TimestampUnit, zone: str = "") -> Milli
         return _stamps(values)
     if is_string(kind):
         return _strings(values.cast(pa.string()), unit, zone)
+    if is_bytes(kind):
+        return _strings(bytes_as_text(values), unit, zone)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return _numbers(values, unit)
+    if pa.types.is_decimal(kind):
+        return _decimals(values, unit)
     if pa.types.is_null(kind):
         return np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
-    raise TypeError(f"is of type {kind}; allowed are integers, floats, strings and timestamps")
+    raise TypeError(f"is of type {kind}; allowed are integers, decimals, floats, texts and timestamps")
 
 
 def _stamps(values: pa.Array) -> Millis:
@@ -69,10 +79,24 @@ def _stamps(values: pa.Array) -> Millis:
     kind = values.type
     if pa.types.is_date32(kind):
         return _numbers(pc.multiply(values.cast(pa.int32()).cast(pa.int64()), 86_400), "s")
-    numbers = values.cast(pa.int64())
-    if pa.types.is_date64(kind):
-        return _numbers(numbers, "ms")
-    return _numbers(pc.divide(numbers, 1000), "us") if kind.unit == "ns" else _numbers(numbers, kind.unit)
+    return _numbers(values.cast(pa.int64()), "ms" if pa.types.is_date64(kind) else kind.unit)
+
+
+def _decimals(values: pa.Array, unit: TimestampUnit) -> Millis:
+    """Convert decimals: whole ones as the integers that they are, others as the nearest doubles."""
+    numbers = values.cast(pa.float64())
+    is_beyond = pc.greater(pc.abs(numbers), float(_LARGEST))
+    if values.type.scale > 0:
+        return _numbers(numbers, unit)
+    whole = pc.if_else(is_beyond, None, values).cast(pa.decimal128(38, 0)).cast(pa.int64())
+    return _integers(whole, is_beyond, unit)
+
+
+def _integers(whole: pa.Array, is_beyond: pa.Array, unit: TimestampUnit) -> Millis:
+    """Convert integers (n,), null where one `is_beyond` 64 bits."""
+    millis, readable = _numbers(whole, unit)
+    beyond = pc.fill_null(is_beyond, fill_value=False).to_numpy(zero_copy_only=False)
+    return np.where(beyond, BEYOND, millis), readable | (beyond & (unit != "rfc3339"))
 
 
 def _numbers(values: pa.Array, unit: TimestampUnit) -> Millis:
@@ -84,63 +108,67 @@ def _numbers(values: pa.Array, unit: TimestampUnit) -> Millis:
         numbers = np.where(readable, numbers, 0.0)
     if unit == "rfc3339":
         readable = np.zeros_like(readable)
-    meant = (numbers < _EXACT) & (numbers > -_EXACT)
-    return np.where(meant, _scaled(np.where(meant, numbers, 0), unit), _OUT_OF_RANGE), readable
+    limit = _LARGEST_SECONDS if unit == "s" else _LARGEST
+    meant = (numbers < limit) & (numbers > -limit) if numbers.dtype != np.uint64 else numbers < np.uint64(limit)
+    if meant.all():
+        return _in_millis(_wide(numbers), unit), readable
+    return np.where(meant, _in_millis(_wide(np.where(meant, numbers, 0)), unit), BEYOND), readable
 
 
-def _scaled(numbers: npt.NDArray[np.int64] | npt.NDArray[np.float64], unit: TimestampUnit) -> npt.NDArray[np.int64]:
-    numbers = numbers.astype(np.float64) if numbers.dtype.kind == "f" else numbers.astype(np.int64)
+def _wide(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return numbers if numbers.dtype.kind == "f" else numbers.astype(np.int64, copy=False)
+
+
+def _in_millis(numbers: npt.NDArray[Any], unit: TimestampUnit) -> npt.NDArray[np.int64]:
+    if unit != "auto":
+        return _scaled(numbers, unit)
     size = np.abs(numbers)
-    seconds = size < 1e11 if unit == "auto" else np.full(len(numbers), unit == "s")
-    micros = size >= 1e14 if unit == "auto" else np.full(len(numbers), unit == "us")
-    millis = np.where(seconds, numbers * 1000, np.where(micros, numbers // 1000, numbers))
-    scaled: npt.NDArray[np.int64] = np.rint(millis).astype(np.int64)
+    least, most = (size.min(), size.max()) if len(size) else (0, 0)
+    millis = np.zeros(len(numbers), np.int64)
+    start = 0.0
+    for one, stop in _AUTO:
+        if start <= least and most < stop:
+            return _scaled(numbers, one)
+        rows = (size >= start) & (size < stop)
+        millis[rows] = _scaled(numbers[rows], one)
+        start = stop
+    return millis
+
+
+def _scaled(numbers: npt.NDArray[Any], unit: str) -> npt.NDArray[np.int64]:
+    """Return milliseconds, rounded down from finer units."""
+    divisor = _PER_MILLISECOND.get(unit)
+    millis = numbers * 1000 if divisor is None else numbers if divisor == 1 else numbers // divisor
+    scaled: npt.NDArray[np.int64] = np.rint(millis).astype(np.int64) if millis.dtype.kind == "f" else millis
     return scaled
 
 
 def _strings(values: pa.Array, unit: TimestampUnit, zone: str) -> Millis:
-    """Convert texts: decimal numbers as the numbers that they spell, all others as dates."""
+    """Convert texts: numbers as the numbers that they spell, all others as dates."""
     if unit == "rfc3339":
-        return _numbers(_dates(values, zone), "us")
-    spells_number = pc.fill_null(pc.match_substring_regex(values, _NUMBER), fill_value=False)
-    millis, readable = _numbers(pc.if_else(spells_number, values, None).cast(pa.float64()), unit)
-    if unit != "auto" or pc.all(spells_number).as_py():
+        return _numbers(micros(values, zone), "us")
+    with suppress(pa.ArrowInvalid):
+        whole = values.cast(pa.int64())
+        # Arrow takes 0x10 for a number.
+        if not pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
+            return _numbers(whole, unit)
+    spelled = pc.ascii_trim_whitespace(values)
+    is_integer, is_number = (
+        pc.fill_null(pc.match_substring_regex(spelled, pattern), fill_value=False) for pattern in (_INTEGER, _NUMBER)
+    )
+    millis, readable = _spelled_numbers(spelled, is_integer, is_number, unit)
+    if unit != "auto" or pc.all(is_number).as_py():
         return millis, readable
-    is_number = spells_number.to_numpy(zero_copy_only=False)
-    dates, found = _numbers(_dates(pc.if_else(spells_number, None, values), zone), "us")
-    return np.where(is_number, millis, dates), np.where(is_number, readable, found)
+    numeric = is_number.to_numpy(zero_copy_only=False)
+    dates, found = _numbers(micros(pc.if_else(is_number, None, spelled), zone), "us")
+    return np.where(numeric, millis, dates), np.where(numeric, readable, found)
 
 
-def _dates(values: pa.Array, zone: str) -> pa.Array:
-    """Return the microseconds of dates (n,); null where one cannot be read."""
-    for spelled in (values, pc.replace_substring(values, " UTC", "Z")):
-        for own_zone in (True, False) if zone else (True,):
-            with suppress(pa.ArrowInvalid):
-                return _cast(spelled, "" if own_zone else zone)
-    # One unusual spelling makes Arrow refuse the column: read each distinct value by itself.
-    encoded = values.dictionary_encode()
-    # Parquet does not promise that text is UTF-8.
-    texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
-    return pa.array([_micros(text, zone) for text in texts], pa.int64()).take(encoded.indices)
-
-
-def _cast(values: pa.Array | pa.Scalar, zone: str) -> pa.Array:
-    """Return the microseconds of dates that name their zone, or with `zone` of dates that name none."""
-    if not zone:
-        return values.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    naive = values.cast(pa.timestamp("us"))
-    return pc.assume_timezone(naive, zone, ambiguous="earliest", nonexistent="earliest").cast(pa.int64())
-
-
-def _micros(raw: bytes, zone: str) -> int | None:
-    try:
-        text = raw.decode().replace(" UTC", "Z")
-    except UnicodeDecodeError:
-        return None
-    with suppress(msgspec.ValidationError, ValueError, OverflowError):
-        return round(msgspec.convert(text, _Zoned).timestamp() * 1_000_000)
-    for one in ("", zone) if zone else ("",):
-        with suppress(pa.ArrowInvalid):
-            found: int = _cast(pa.scalar(text), one).as_py()
-            return found
-    return None
+def _spelled_numbers(values: pa.Array, is_integer: pa.Array, is_number: pa.Array, unit: TimestampUnit) -> Millis:
+    numbers = pc.if_else(is_number, values, None).cast(pa.float64())
+    millis, readable = _numbers(pc.if_else(is_integer, None, numbers), unit)
+    is_beyond = pc.greater(pc.abs(numbers), float(_LARGEST))
+    whole = pc.if_else(pc.and_(is_integer, pc.invert(pc.fill_null(is_beyond, fill_value=False))), values, None)
+    exact, read = _integers(whole.cast(pa.int64()), pc.and_(is_integer, is_beyond), unit)
+    integers = is_integer.to_numpy(zero_copy_only=False)
+    return np.where(integers, exact, millis), np.where(integers, read, readable)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from weir.contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns, interaction_schema
 from weir.contracts.arrow_columns import not_utf8
+from weir.contracts.ids import MissingIds
 from weir.readers.blocks import Block, Bool, Int64, Letters, Lines, TableRows, ValidatedBlock
 from weir.readers.config import LogConfig
 from weir.readers.decode import Decoder
@@ -32,6 +33,8 @@ _TRIES: Final = 64
 """How often a block that cannot be validated is halved: enough to single out a few rows among 65,536."""
 _PIECE: Final = 1 << 16
 """Rows whose times are read at once: bounds the memory that it takes."""
+_SHOWN: Final = 100
+"""Characters of a value that a letter shows."""
 _REFUSED: Final = 2
 """Marks a type that is refused among the labels; no `Label` has this value."""
 
@@ -59,6 +62,7 @@ class Validator:
         self._names = config.columns.model_dump()
         self._decoder = Decoder(config, needs_time=needs_time)
         self._labels = config.labels()
+        self._missing = MissingIds(config.missing_ids)
         self._min_ms = round(config.min_time.timestamp() * 1000)
         self._max_ms = round((config.max_time or _END_OF_DATES).timestamp() * 1000)
         self._schema = interaction_schema(config.item_features, config.user_features)
@@ -124,12 +128,15 @@ class Validator:
         ):
             self._check_text(verdict, decoded.texts[name], name, limit, too_long)
         self._check_time(verdict, decoded, latest_ms)
-        weights = self._check_weight(verdict, decoded.weights)
+        weights = self._check_weight(verdict, decoded)
         labels = self._check_type(verdict, decoded.texts[columns.EVENT_TYPE])
         for wrong in faults_of(decoded.features):
             verdict.refuse(*wrong)
         kept = np.flatnonzero(verdict.passed)
-        texts = {name: decoded.texts[name].take(pa.array(kept)) for name in decoded.texts}
+        is_whole = len(kept) == len(verdict.passed)
+        texts = (
+            decoded.texts if is_whole else {name: decoded.texts[name].take(pa.array(kept)) for name in decoded.texts}
+        )
         table = pa.Table.from_pydict(
             {
                 columns.USER_ID: texts[columns.USER_ID],
@@ -143,9 +150,9 @@ class Validator:
             },
             schema=pa.schema(list(self._schema)[: len(INTERACTION_SCHEMA)]),
         )
-        features = {name: values.take(pa.array(kept)) for name, values in decoded.features.items()}
-        table = with_features(table, features, self._config.item_features)
-        table = with_features(table, features, self._config.user_features, columns.USER_FEATURES)
+        taken = {name: values if is_whole else values.take(pa.array(kept)) for name, values in decoded.features.items()}
+        table = with_features(table, taken, self._config.item_features)
+        table = with_features(table, taken, self._config.user_features, columns.USER_FEATURES)
         faults = [(int(decoded.positions[row]), fault, decoded.raw(row)) for row, fault in verdict.faults.items()]
         return table, decoded.refused + faults
 
@@ -155,12 +162,21 @@ class Validator:
             nulls = texts.is_null().to_numpy(zero_copy_only=False)
             verdict.refuse(nulls, Reason.MISSING_FIELD, lambda _: f"{spelling} is missing or null")
         sizes = pc.fill_null(pc.binary_length(texts), 1).to_numpy(zero_copy_only=False)
+        broken = not_utf8(texts)
         if name != columns.ATTRIBUTION_TOKEN:
             hint = "; leave it out if there is none" if name == columns.EVENT_ID else ""
+            blank, missing = self._missing.marks(texts, broken)
             verdict.refuse(sizes == 0, Reason.EMPTY_ID, lambda _: f"{spelling} is empty{hint}")
+            verdict.refuse(blank, Reason.EMPTY_ID, lambda row: f"{spelling} is {_shown(texts[row])}, blank{hint}")
+            stands = "which stands for no id (pipeline.missing_ids)"
+            verdict.refuse(
+                missing, Reason.MISSING_ID, lambda row: f"{spelling} is {_shown(texts[row])}, {stands}{hint}"
+            )
         detail = lambda row: f"{spelling} has {sizes[row]} bytes, at most {limit} are allowed"  # noqa: E731
         verdict.refuse(sizes > limit, too_long, detail)
-        verdict.refuse(not_utf8(texts), Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8")
+        verdict.refuse(
+            broken, Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8; bytes are read as the text they hold"
+        )
 
     def _check_time(self, verdict: _Verdict, decoded: Decoded, latest_ms: int | Int64 | None) -> None:
         name, unit = self._names[columns.TIMESTAMP], self._config.timestamp_unit
@@ -175,13 +191,13 @@ class Validator:
         verdict.refuse(
             ~readable & ~decoded.timeless,
             Reason.UNPARSABLE_TIMESTAMP,
-            lambda _: f"{name} cannot be read; allowed is {expected}",
+            lambda row: f"{name} is {_shown(decoded.value(columns.TIMESTAMP, row))}; allowed is {expected}",
         )
-        bounds = f"{_date(self._min_ms)} to {_date(self._max_ms)}"
+        bounds = f"allowed are {_date(self._min_ms)} to {_date(self._max_ms)}"
         verdict.refuse(
             self._is_out_of_range(millis) & ~decoded.timeless,
             Reason.TIMESTAMP_OUT_OF_RANGE,
-            lambda row: f"{name} is {millis[row]} ms since 1970; allowed are {bounds}",
+            lambda row: f"{name} is {_shown(decoded.value(columns.TIMESTAMP, row))}{_read_as(millis[row])}; {bounds}",
         )
         if latest_ms is not None:
             latest = np.broadcast_to(latest_ms, millis.shape)
@@ -197,19 +213,25 @@ class Validator:
         out: Bool = (millis < self._min_ms) | (millis > self._max_ms)
         return out
 
-    def _check_weight(self, verdict: _Verdict, values: pa.Array) -> npt.NDArray[np.float32]:
+    def _check_weight(self, verdict: _Verdict, decoded: Decoded) -> npt.NDArray[np.float32]:
         name = self._names[columns.WEIGHT]
+        values, unread = decoded.weights
         given = pc.fill_null(values, 1.0).to_numpy(zero_copy_only=False).astype(np.float64)
+
+        def said(row: int) -> str:
+            return f"{name} is {_shown(decoded.value(columns.WEIGHT, row))}"
+
+        verdict.refuse(unread, Reason.WRONG_TYPE, lambda row: f"{said(row)}, which is no number")
         with np.errstate(over="ignore"):
             weights: npt.NDArray[np.float32] = given.astype(np.float32)
-        detail = lambda row: f"{name} is {given[row]}; allowed are finite numbers from 0 (32 bits)"  # noqa: E731
+        detail = lambda row: f"{said(row)}; allowed are finite numbers from 0 (32 bits)"  # noqa: E731
         verdict.refuse(~np.isfinite(weights), Reason.NON_FINITE_WEIGHT, detail)
         verdict.refuse(weights < 0, Reason.NEGATIVE_WEIGHT, detail)
         limit = self._config.max_weight
         verdict.refuse(
             given > limit,
             Reason.WEIGHT_TOO_LARGE,
-            lambda row: f"{name} is {given[row]}; pipeline.max_weight allows {limit:g}",
+            lambda row: f"{said(row)}; pipeline.max_weight allows {limit:g}",
         )
         return weights
 
@@ -238,6 +260,20 @@ def _unreadable(content: Lines | TableRows, error: Exception) -> tuple[int, Faul
     first, last = int(content.positions[0]), int(content.positions[-1])
     detail = f"{type(error).__name__}: {error} ({len(content.positions)} rows refused, positions {first} to {last})"
     return first, Fault(Reason.UNREADABLE_BLOCK, detail), content.lines[0] if isinstance(content, Lines) else b""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as the log has it; texts are quoted."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    said = repr(value) if isinstance(value, str) else str(value)
+    return said if len(said) <= _SHOWN else f"{said[:_SHOWN]}..."
+
+
+def _read_as(millis: int) -> str:
+    """Return what a number means as a time, where a date can say it."""
+    first, last = -62_135_596_800_000, _END_OF_DATES.timestamp() * 1000
+    return f" ({_date(millis)})" if first <= millis <= last else ""
 
 
 def _date(millis: int) -> str:
