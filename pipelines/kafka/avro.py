@@ -14,7 +14,6 @@ from uuid import UUID
 import msgspec
 from fastavro import schemaless_reader
 
-from weir.contracts.arrow_columns import NO_ID
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.registry import malformed, registry_of
 from weir.readers import Fault, Reason
@@ -88,7 +87,8 @@ class AvroLines:
         if not isinstance(value, date | time):
             return value
         if name != self._time or isinstance(value, time):
-            return Fault(Reason.WRONG_TYPE, f"{name} is {value}, a date or a time of the day; {NO_ID}")
+            said = f"{name} is {value}, a date or a time of the day; only {self._time} may be one, a date"
+            return Fault(Reason.WRONG_TYPE, said)
         midnight = datetime(value.year, value.month, value.day, tzinfo=UTC)
         factor = _PER_SECOND.get(self._unit)
         return midnight.isoformat() if factor is None else round(midnight.timestamp()) * factor

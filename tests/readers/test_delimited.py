@@ -101,7 +101,7 @@ def test_a_csv_is_a_log(tmp_path: Path) -> None:
         ("malformed_row", True),
         ("missing_field", True),
     ]
-    assert "qty is 2,5" in letters.letters[0].detail
+    assert "qty is '2,5'" in letters.letters[0].detail
 
 
 def test_a_header_without_the_columns_is_told_with_those_that_are_there(tmp_path: Path) -> None:

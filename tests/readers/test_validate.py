@@ -62,11 +62,11 @@ BAD = [
     (line(attribution_token="t" * 5000), Reason.TOKEN_TOO_LONG),
     (line(timestamp="yesterday"), Reason.UNPARSABLE_TIMESTAMP),
     (line(timestamp="2024-01-01T00:00:00"), Reason.UNPARSABLE_TIMESTAMP),
-    (line(timestamp="17e8"), Reason.UNPARSABLE_TIMESTAMP),
+    (line(timestamp="17e"), Reason.UNPARSABLE_TIMESTAMP),
     (line(timestamp="20231114"), Reason.TIMESTAMP_OUT_OF_RANGE),
     (line(timestamp=-5), Reason.TIMESTAMP_OUT_OF_RANGE),
     (line(timestamp=0), Reason.TIMESTAMP_OUT_OF_RANGE),
-    (line(timestamp=10**18), Reason.TIMESTAMP_OUT_OF_RANGE),
+    (line(timestamp=10**19), Reason.TIMESTAMP_OUT_OF_RANGE),
     (line(timestamp=10**400), Reason.TIMESTAMP_OUT_OF_RANGE),
     (line(timestamp=-(10**30)), Reason.TIMESTAMP_OUT_OF_RANGE),
     (line(timestamp=1e300), Reason.TIMESTAMP_OUT_OF_RANGE),
@@ -173,7 +173,8 @@ def rows_validated(table: pa.Table, **settings: Any) -> tuple[list[dict[str, Any
     return batch.rows.to_pylist(), list(letters.letters)
 
 
-@given(st.lists(st.integers(-(2**70), 2**70) | st.text(min_size=1, max_size=4), min_size=1, max_size=8))
+# Letters of none of the texts that stand for no id.
+@given(st.lists(st.integers(-(2**70), 2**70) | st.text("bcxé01", min_size=1, max_size=4), min_size=1, max_size=8))
 def test_json_ids_may_be_integers_which_become_their_decimal_text(ids: list[int | str]) -> None:
     rows, letters = validated([line(user_id=one, item_id=one, event_id=one) for one in ids])
     assert not letters
@@ -226,7 +227,7 @@ def test_parquet_row_faults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "values"), [("user_id", [1.5]), ("weight", ["1"]), ("timestamp", [[1]]), ("item_id", [b"raw"])]
+    ("name", "values"), [("user_id", [1.5]), ("weight", [True]), ("timestamp", [[1]]), ("item_id", [True])]
 )
 def test_parquet_column_of_the_wrong_type_is_one_letter_that_names_it(name: str, values: list[Any]) -> None:
     rows, [letter] = rows_validated(pa.table({"user_id": ["u"], "item_id": ["i"], "timestamp": [1]} | {name: values}))

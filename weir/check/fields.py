@@ -93,8 +93,8 @@ def _head(partition: Partition) -> TableRows:
 def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any]]]:
     if isinstance(content, TableRows):
         head = content.table[:_ROWS]
-        for row in range(head.num_rows):
-            yield [(name, cell(column[row])) for name, column in zip(head.column_names, head.columns, strict=True)]
+        for place in range(head.num_rows):
+            yield [(name, cell(column[place])) for name, column in zip(head.column_names, head.columns, strict=True)]
     elif content is not None and content.header is not None:
         for row in split_rows(content.lines[:_ROWS], content.header):
             if not isinstance(row, Fault):
@@ -163,7 +163,7 @@ def _arrow_kind(kind: pa.DataType) -> str:
 
 
 def _is_whole(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal(kind) and kind.scale <= 0
+    return bool(pa.types.is_decimal(kind) and kind.scale <= 0)
 
 
 def likely_columns(found: Sequence[Column], known: dict[str, str]) -> dict[str, str]:

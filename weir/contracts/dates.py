@@ -10,13 +10,14 @@ before it; a name in brackets may follow it. Letters may be small. What else tex
 two days, and is no date.
 """
 
-from contextlib import suppress
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["micros"]
+from weir.contracts.arrow_columns import cast_or_none
+
+__all__ = ["micros", "plain_micros"]
 
 _GRAMMAR: Final = (
     r"(?i)^(?P<date>\d{4}-\d{2}-\d{2})"
@@ -30,11 +31,15 @@ def micros(texts: pa.Array, zone: str = "") -> pa.Array:
 
     `zone` is that of texts without one; if it is empty, they are no dates.
     """
-    for spelled in (texts, pc.replace_substring(texts, " UTC", "Z")):
-        for own_zone in (True, False) if zone else (True,):
-            with suppress(pa.ArrowInvalid):
-                return _cast(spelled, "" if own_zone else zone)
-    return _by_grammar(texts, zone)
+    found = plain_micros(texts, zone)
+    return _by_grammar(texts, zone) if found is None else found
+
+
+def plain_micros(texts: pa.Array, zone: str = "") -> pa.Array | None:
+    """Return the same where Arrow itself reads all texts as dates, and with one way to name the zone; else None."""
+    if (found := _cast(texts, "")) is None and zone:
+        found = _cast(texts, zone)
+    return _cast(pc.replace_substring(texts, " UTC", "Z"), "") if found is None else found
 
 
 def _by_grammar(texts: pa.Array, zone: str) -> pa.Array:
@@ -50,23 +55,22 @@ def _by_grammar(texts: pa.Array, zone: str) -> pa.Array:
 
 
 def _each(texts: pa.Array, zone: str) -> pa.Array:
-    with suppress(pa.ArrowInvalid):
-        return _cast(texts, zone)
+    if (found := _cast(texts, zone)) is not None:
+        return found
     # The 30th of February makes Arrow refuse the column: read each distinct text by itself.
     encoded = texts.dictionary_encode()
-    return pa.array([_one(text, zone) for text in encoded.dictionary], pa.int64()).take(encoded.indices)
+    words = [encoded.dictionary[place : place + 1] for place in range(len(encoded.dictionary))]
+    dates = [_cast(word, zone) for word in words]
+    known = [pa.nulls(1, pa.int64()) if date is None else date for date in dates]
+    return pa.concat_arrays([pa.nulls(0, pa.int64()), *known]).take(encoded.indices)
 
 
-def _one(text: pa.Scalar, zone: str) -> int | None:
-    with suppress(pa.ArrowInvalid):
-        found: int = _cast(text, zone).as_py()
-        return found
-    return None
+def _cast(texts: pa.Array, zone: str) -> pa.Array | None:
+    """Return the microseconds of dates that name their zone, or with `zone` of dates that name none.
 
-
-def _cast(texts: pa.Array | pa.Scalar, zone: str) -> pa.Array:
-    """Return the microseconds of dates that name their zone, or with `zone` of dates that name none."""
-    if not zone:
-        return texts.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-    naive = texts.cast(pa.timestamp("us"))
-    return pc.assume_timezone(naive, zone, ambiguous="earliest", nonexistent="earliest").cast(pa.int64())
+    None: one of them is no such date.
+    """
+    moments = cast_or_none(texts, pa.timestamp("us") if zone else pa.timestamp("us", "UTC"))
+    if moments is not None and zone:
+        moments = pc.assume_timezone(moments, zone, ambiguous="earliest", nonexistent="earliest")
+    return None if moments is None else moments.cast(pa.int64())

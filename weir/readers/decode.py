@@ -22,7 +22,7 @@ from weir.readers.timestamps import mixed_millis
 __all__ = ["Decoder", "LineDecoder"]
 
 _IDS = (columns.USER_ID, columns.ITEM_ID)
-_WRONG_KINDS = {float: "a floating-point number", bool: "a boolean"}
+_WRONG_KINDS: dict[type, str] = {float: "a floating-point number", bool: "a boolean"}
 """Type -> what to call a value of it where it cannot be an id."""
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 

@@ -49,8 +49,8 @@ class Reason(StrEnum):
 
 HINTS: Final[Mapping[str, str]] = {
     Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
-    Reason.WRONG_TYPE: "ids are strings, whole numbers or UUIDs; another column is named with pipeline.columns, and a "
-    "feature that is no number is categorical (pipeline.item_features, pipeline.user_features)",
+    Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns, and a feature that "
+    "is no number is categorical (pipeline.item_features, pipeline.user_features)",
     Reason.MISSING_ID: "pipeline.missing_ids lists the texts that stand for no id",
     Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
     Reason.UNPARSABLE_TIMESTAMP: "times are numbers (s, ms, us or ns since 1970) or texts such as 2026-03-01 08:00:41, "

@@ -76,7 +76,7 @@ def _batches(
 
 
 def _is_text(leaf: pq.ColumnSchema) -> bool:
-    return leaf.physical_type == "BYTE_ARRAY" and leaf.logical_type.type != "DECIMAL"
+    return (leaf.physical_type, leaf.logical_type.type == "DECIMAL") == ("BYTE_ARRAY", False)
 
 
 def _is_of(path: str, columns: Sequence[str]) -> bool:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.contracts.arrow_columns import bytes_as_text, is_bytes, is_string
-from weir.contracts.dates import micros
+from weir.contracts.arrow_columns import bytes_as_text, cast_or_none, is_bytes, is_string
+from weir.contracts.dates import micros, plain_micros
 from weir.readers.config import TimestampUnit
 
 __all__ = ["BEYOND", "arrow_millis", "mixed_millis"]
@@ -26,7 +26,7 @@ _LARGEST: Final = 2**63 - 1024
 _LARGEST_SECONDS: Final = 2**53
 """A product with 1000 still fits."""
 
-_AUTO: Final = (("s", 1e11), ("ms", 1e14), ("us", 1e17), ("ns", np.inf))
+_AUTO: Final = (("s", 10**11), ("ms", 10**14), ("us", 10**17), ("ns", 10**19))
 """Unit -> the number from which on `auto` takes a larger one."""
 _PER_MILLISECOND: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
@@ -125,7 +125,7 @@ def _in_millis(numbers: npt.NDArray[Any], unit: TimestampUnit) -> npt.NDArray[np
     size = np.abs(numbers)
     least, most = (size.min(), size.max()) if len(size) else (0, 0)
     millis = np.zeros(len(numbers), np.int64)
-    start = 0.0
+    start = 0
     for one, stop in _AUTO:
         if start <= least and most < stop:
             return _scaled(numbers, one)
@@ -147,11 +147,12 @@ def _strings(values: pa.Array, unit: TimestampUnit, zone: str) -> Millis:
     """Convert texts: numbers as the numbers that they spell, all others as dates."""
     if unit == "rfc3339":
         return _numbers(micros(values, zone), "us")
-    with suppress(pa.ArrowInvalid):
-        whole = values.cast(pa.int64())
-        # Arrow takes 0x10 for a number.
-        if not pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
-            return _numbers(whole, unit)
+    whole = cast_or_none(values, pa.int64())
+    # Arrow takes 0x10 for a number.
+    if whole is not None and not pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
+        return _numbers(whole, unit)
+    if unit == "auto" and (found := plain_micros(values, zone)) is not None:
+        return _numbers(found, "us")
     spelled = pc.ascii_trim_whitespace(values)
     is_integer, is_number = (
         pc.fill_null(pc.match_substring_regex(spelled, pattern), fill_value=False) for pattern in (_INTEGER, _NUMBER)
