@@ -3,6 +3,7 @@ import io
 import json
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -375,3 +376,30 @@ def test_texts_of_parquet_that_are_no_utf8_cost_their_rows() -> None:
 def test_a_column_of_another_type_is_told_by_name(column: str, values: list[Any], problem: str) -> None:
     with pytest.raises(CatalogueError, match=re.escape(f"items.parquet: {problem}")):
         in_parquet(pa.table({"item_id": ["a"]} | {column: values}))
+
+
+def test_a_text_that_stands_for_no_id_is_no_item_in_any_format() -> None:
+    ids = ["a", "NaN", " ", "null", r"\N", "b"]
+    lines = "\n".join(json.dumps({"item_id": item}) for item in ids).encode()
+    cells = "\n".join(["item_id,tags", *(f"{item},x" for item in ids)]).encode()
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"item_id": pa.array(ids).cast(pa.binary())}), buffer)
+    for name, data in (("items.jsonl", lines), ("items.csv", cells), ("items.parquet", buffer.getvalue())):
+        found = decode_catalogue(name, data)
+        assert (found.ids.to_pylist(), found.refused) == (["a", "b"], 4)
+        assert found.problem == "an item_id stands for no id (pipeline.missing_ids): NaN"
+        assert decode_catalogue(name, data, missing_ids=["b"]).ids.to_pylist() == ["a", "NaN", "null", r"\N"]
+
+
+@pytest.mark.parametrize("item", ["1.0", "true", "[]"])
+def test_what_cannot_be_an_id_costs_its_row_and_is_shown(item: str) -> None:
+    found = decode_catalogue("items.jsonl", f'{{"item_id": "a"}}\n{{"item_id": {item}}}'.encode())
+    assert (found.ids.to_pylist(), found.refused) == (["a"], 1)
+    assert f"item_id is {item}; allowed are strings and integers" in found.problem
+
+
+def test_decimals_and_texts_are_prices_and_floats_are_times() -> None:
+    table = {"item_id": ["a", "b"], "price": pa.array([Decimal("9.50"), None], pa.decimal128(9, 2))}
+    assert features_in(in_parquet(pa.table(table))) == [{"price": 9.5}, {}]
+    found = decode_catalogue("items.jsonl", f'{{"item_id": "a", "available_until": {EIGHT_MS}.5}}'.encode())
+    assert rows_of(found)["a"] == (set(), ALWAYS[0], EIGHT_MS)

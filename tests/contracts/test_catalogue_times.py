@@ -1,4 +1,5 @@
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -82,3 +83,37 @@ def test_floats_are_integers_among_which_some_were_missing() -> None:
     found, bad = milliseconds(pa.array([1795161600000.0, None, float("nan"), float("inf"), 1e300, -1.5]))
     assert found.to_pylist() == [1795161600000, None, None, None, None, -2]
     assert bad.tolist() == [False, False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.int64(), pa.uint64(), pa.float64(), pa.decimal128(38, 0), pa.decimal128(38, 3), pa.string(), pa.binary()],
+    ids=str,
+)
+def test_milliseconds_are_read_from_every_type_and_refused_beyond_their_bounds(kind: pa.DataType) -> None:
+    values = [5, 1_795_161_600_000, 10**15, 10**15 + 1, 1_795_161_600_000_000_000, None]
+    of = {"decimal": Decimal, "double": float, "string": str, "binary": lambda value: str(value).encode()}
+    spell = next((one for name, one in of.items() if str(kind).startswith(name)), int)
+    found, bad = milliseconds(pa.array([None if value is None else spell(value) for value in values], kind))
+    assert found.to_pylist() == [5, 1_795_161_600_000, 10**15, None, None, None]
+    assert bad.tolist() == [False] * 3 + [True] * 2 + [False]
+
+
+@pytest.mark.parametrize(("kind", "value"), [(pa.bool_(), True), (pa.list_(pa.int64()), [1]), (pa.time32("s"), 1)])
+def test_other_types_are_no_times(kind: pa.DataType, value: object) -> None:
+    found, bad = milliseconds(pa.array([None, value], kind))
+    assert (found.to_pylist(), bad.tolist()) == ([None, None], [False, True])
+
+
+def test_texts_are_spelt_as_in_a_log_and_bytes_that_are_none_cost_their_rows() -> None:
+    assert read(
+        "2026-11-20 09:00:00,5 +0100", "2026-11-20t08:00z", "1.7951616e12", " 5 ", "2026-11-20 08:00:00 UTC"
+    ) == [
+        (1_795_161_600_500, False),
+        (1_795_161_600_000, False),
+        (1_795_161_600_000, False),
+        (5, False),
+        (1_795_161_600_000, False),
+    ]
+    found, bad = milliseconds(pa.array([b"\xff", b"2026-11-20"]).view(pa.string()))
+    assert (found.to_pylist(), bad.tolist()) == ([None, 1_795_132_800_000], [True, False])

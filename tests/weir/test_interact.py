@@ -23,7 +23,7 @@ CLOCK = EventClock(event_origin=1_000_000_000, wall_origin=1_000_000_000, speed=
 
 @pytest.mark.parametrize(
     ("unit", "kind", "length"),
-    [("auto", int, 13), ("ms", int, 13), ("s", int, 10), ("us", int, 16), ("rfc3339", str, 29)],
+    [("auto", int, 13), ("ms", int, 13), ("s", int, 10), ("us", int, 16), ("ns", int, 19), ("rfc3339", str, 29)],
 )
 def test_an_event_is_written_as_the_log_spells_it(tmp_path: Path, unit: str, kind: type, length: int) -> None:
     log = tmp_path / "log"

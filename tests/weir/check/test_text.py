@@ -138,3 +138,22 @@ def test_the_settings_file_reads_the_log(shop: LogReport, tmp_path: Path) -> Non
     assert (found.valid_before, found.settings) == (28, [])
     assert with_settings(LogConfig(log=shop.log), shop.settings).columns == settings.pipeline.columns
     assert Store(str(tmp_path)).exists("weir.yaml")
+
+
+def test_the_share_of_rows_without_an_id_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    users = ["nan", " ", "u1", "NULL", "u2", "u3", "u4", "u5"]
+    rows = (f"{user},i{n},{1_700_000_000 + n}" for n, user in enumerate(users * 10))
+    path.write_text("user_id,item_id,timestamp\n" + "\n".join(rows))
+    report = check_log(LogConfig(log=str(path)))
+    assert (report.valid, report.missing_ids) == (50, 30)
+    assert "37.50 % of the rows, which are refused; pipeline.missing_ids lists" in printed(report)
+    path.write_text("\n".join(["user_id,item_id,timestamp", *(f"u,i,{1_700_000_000 + n}" for n in range(9))]))
+    assert "missing_ids" not in printed(check_log(LogConfig(log=str(path))))
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.timestamp("s"), pa.duration("ns"), pa.time64("ns")], ids=str)
+def test_times_that_python_does_not_hold_do_not_stop_the_look(tmp_path: Path, kind: pa.DataType) -> None:
+    path, row = tmp_path / "log.parquet", {"user_id": ["u"], "item_id": ["i"], "timestamp": [1_700_000_000]}
+    pq.write_table(pa.table(row | {"at": pa.array([2**46 + 1]).cast(kind, safe=False)}), path)
+    assert check_log(LogConfig(log=str(path))).valid == 1

@@ -190,8 +190,8 @@ def test_the_server_reads_the_features_of_items_that_the_log_has(
     monkeypatch.setattr(serving_server, "serve", lambda _, __, files, variants: served.append((files, variants)))
     names = 'pipeline.item_features={"categorical": ["genre"], "dense": ["price"]}'
     arguments = ["serve", "--store", str(tmp_path), "--set", "catalogue=items.csv", "--set", names]
-    arguments += ["--set", "trainer.variants.new.seed=1"]
+    arguments += ["--set", "trainer.variants.new.seed=1", "--set", "pipeline.missing_ids=[NA]"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    files = CatalogueFiles("items.csv", None, FeatureNames(categorical=("genre",), dense=("price",)))
+    files = CatalogueFiles("items.csv", None, FeatureNames(categorical=("genre",), dense=("price",)), ("NA",))
     assert served == [(files, ("new",))]
