@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.contracts.arrow_columns import column, labels, not_utf8, numbers, spelled_numbers, text_lists, texts, weights
+from weir.contracts.arrow_columns import (
+    column,
+    labels,
+    not_utf8,
+    numbers,
+    parsed_numbers,
+    spelled_numbers,
+    text_lists,
+    texts,
+)
 
 WORDS = [["a", "b"], None, []]
 
@@ -126,10 +135,10 @@ def test_what_number_a_text_spells_depends_on_no_other(values: list[str]) -> Non
 
 
 def test_weights_are_numbers_of_any_type_or_texts_that_spell_one() -> None:
-    found, unread = weights(pa.array(["2.5", " 1e1 ", "heavy", None]), "weight")
+    found, unread = parsed_numbers(pa.array(["2.5", " 1e1 ", "heavy", None]), "weight")
     assert (found.to_pylist(), unread.tolist()) == ([2.5, 10.0, None, None], [False, False, True, False])
-    assert weights(pa.array([Decimal("1.25")], pa.decimal128(9, 2)), "weight")[0].to_pylist() == [1.25]
-    assert weights(pa.array([b"3"]), "weight")[0].to_pylist() == [3.0]
+    assert parsed_numbers(pa.array([Decimal("1.25")], pa.decimal128(9, 2)), "weight")[0].to_pylist() == [1.25]
+    assert parsed_numbers(pa.array([b"3"]), "weight")[0].to_pylist() == [3.0]
     for values in ([True], [[1.0]]):
         with pytest.raises(TypeError, match="allowed are numbers"):
-            weights(pa.array(values), "weight")
+            parsed_numbers(pa.array(values), "weight")

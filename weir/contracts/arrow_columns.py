@@ -14,7 +14,6 @@ from weir.contracts.features import CATEGORICAL_TYPE
 
 __all__ = [
     "NO_ID",
-    "NUMBER",
     "bytes_as_text",
     "cast_or_none",
     "column",
@@ -23,10 +22,10 @@ __all__ = [
     "labels",
     "not_utf8",
     "numbers",
+    "parsed_numbers",
     "spelled_numbers",
     "text_lists",
     "texts",
-    "weights",
 ]
 
 Bool = npt.NDArray[np.bool_]
@@ -34,10 +33,18 @@ Bool = npt.NDArray[np.bool_]
 NO_ID: Final = "allowed are strings and integers, decimals of scale 0 and UUIDs: write it as one of them"
 """What to say where a value is of a type that ids do not have."""
 
-NUMBER: Final = r"^[+-]?(?i:(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity|nan|nan\(\w*\))$"
+_NUMBER: Final = r"^[+-]?(?i:(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity|nan|nan\(\w*\))$"
 """Texts that Arrow reads as doubles."""
 
+_BYTES: Final = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_binary_view,
+    pa.types.is_fixed_size_binary,
+)
+_NUMERIC: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
 _FEW: Final = 8
+"""Texts that are tried before a column is cast."""
 _SHOWN: Final = 40
 _UUID_BYTES: Final = 16
 _DIGITS: Final = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.uint8).reshape(256, 2)
@@ -99,7 +106,7 @@ def numbers(values: pa.Array, name: str) -> pa.Array:
     raise TypeError(f"column {name} is of type {kind}; allowed are numbers")
 
 
-def weights(values: pa.Array, name: str) -> tuple[pa.Array, Bool]:
+def parsed_numbers(values: pa.Array, name: str) -> tuple[pa.Array, Bool]:
     """Return doubles (n,) as `numbers` does, or those that texts spell, and which texts spell no number."""
     if is_string(values.type) or is_bytes(values.type):
         return spelled_numbers(texts(values, name))
@@ -111,7 +118,7 @@ def spelled_numbers(values: pa.Array) -> tuple[pa.Array, Bool]:
     if (found := cast_or_none(values, pa.float64())) is not None:
         return found, np.zeros(len(values), np.bool_)
     spelled = pc.ascii_trim_whitespace(values)
-    is_number = pc.match_substring_regex(spelled, NUMBER)
+    is_number = pc.match_substring_regex(spelled, _NUMBER)
     unread: Bool = pc.fill_null(pc.invert(is_number), fill_value=False).to_numpy(zero_copy_only=False)
     return pc.if_else(is_number, spelled, None).cast(pa.float64()), unread
 
@@ -148,15 +155,6 @@ def not_utf8(texts: pa.Array) -> Bool:
     except pa.ArrowInvalid:
         return np.array([not _is_utf8(raw) for raw in texts.cast(pa.binary()).to_pylist()], np.bool_)
     return np.zeros(len(texts), np.bool_)
-
-
-_BYTES: Final = (
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_binary_view,
-    pa.types.is_fixed_size_binary,
-)
-_NUMERIC: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
 
 
 def _texts(values: pa.Array) -> pa.Array | None:

@@ -277,5 +277,5 @@ def _holds_others(lists: pa.Array) -> Bool:
 def _dense(rows: pa.Table, name: str) -> pa.Array:
     """Return doubles; NaN where a text is none."""
     column = arrow_columns.column(rows, name)
-    found, unread = arrow_columns.weights(column, name)
+    found, unread = arrow_columns.parsed_numbers(column, name)
     return pc.if_else(pa.array(unread), float("nan"), found) if unread.any() else found

@@ -153,7 +153,7 @@ def _text(value: str | int) -> str:
 
 
 def _weights(values: Sequence[float | str | None]) -> tuple[pa.Array, Bool]:
-    """Return numbers, and which values are none, as `weir.contracts.arrow_columns.weights` does."""
+    """Return numbers, and which values are none, as `weir.contracts.arrow_columns.parsed_numbers` does."""
     try:
         return pa.array(values, pa.float64()), np.zeros(len(values), np.bool_)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -55,7 +55,8 @@ HINTS: Final[Mapping[str, str]] = {
     Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
     Reason.UNPARSABLE_TIMESTAMP: "times are numbers (s, ms, us or ns since 1970) or texts such as 2026-03-01 08:00:41, "
     "whose zone is pipeline.time_zone=UTC where they name none; others, such as 01.03.2026, must be converted first",
-    Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid",
+    Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid, "
+    "pipeline.timestamp_unit what numbers mean",
     Reason.AHEAD_OF_ARRIVAL: "pipeline.clock_tolerance_minutes is how far times may be ahead of their file's",
     Reason.WEIGHT_TOO_LARGE: "pipeline.max_weight is the largest weight",
     Reason.UNKNOWN_EVENT_TYPE: "pipeline.event_types names them, pipeline.unknown_event_type says what others mean",

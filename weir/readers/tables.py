@@ -34,7 +34,7 @@ def decode_table(content: TableRows, config: LogConfig, required: Sequence[str])
     arrays = {name: arrow_columns.column(table, spelling[name]) for name in spelling}
     try:
         texts = {name: _SPELLED.get(name, arrow_columns.texts)(arrays[name], spelling[name]) for name in TEXTS}
-        weights = arrow_columns.weights(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
+        weights = arrow_columns.parsed_numbers(arrays[columns.WEIGHT], spelling[columns.WEIGHT])
         times = arrays[columns.TIMESTAMP]
         timeless = times.is_null().to_numpy(zero_copy_only=False)
         millis = _millis(times, spelling[columns.TIMESTAMP], config)

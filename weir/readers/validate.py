@@ -185,13 +185,13 @@ class Validator:
             "auto": "a number or an RFC 3339 string with its zone",
             "rfc3339": "an RFC 3339 string with its zone",
         }
-        expected = allowed.get(unit, f"a number ({unit})")
+        expected = f"allowed is {allowed.get(unit, f'a number ({unit})')}"
         if self._needs_time:
             verdict.refuse(decoded.timeless, Reason.MISSING_FIELD, lambda _: f"{name} is null")
         verdict.refuse(
             ~readable & ~decoded.timeless,
             Reason.UNPARSABLE_TIMESTAMP,
-            lambda row: f"{name} is {_shown(decoded.value(columns.TIMESTAMP, row))}; allowed is {expected}",
+            lambda row: f"{name} is {_shown(decoded.value(columns.TIMESTAMP, row))}, which cannot be read; {expected}",
         )
         bounds = f"allowed are {_date(self._min_ms)} to {_date(self._max_ms)}"
         verdict.refuse(
