@@ -100,7 +100,7 @@ def _text(name: str, value: bytes, *, is_uuid: bool) -> str | Fault:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return Fault(Reason.NOT_UTF8, f"{name} is not UTF-8; bytes are read as the text they hold")
+        return Fault(Reason.NOT_UTF8, f"{name} is not UTF-8; write it as text, or a UUID with the type uuid")
 
 
 def _odd_fields(schema: Any, names: set[str]) -> dict[str, bool]:

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from weir.contracts import columns
+from weir.contracts.arrow_columns import is_bytes
 from weir.readers import Block, Chunk, Fault, Lines, Partition, TableRows
 from weir.readers.delimited import split_rows
 from weir.readers.tables import cell
@@ -93,12 +95,12 @@ def _head(partition: Partition) -> TableRows:
 def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any]]]:
     if isinstance(content, TableRows):
         head = content.table[:_ROWS]
-        for place in range(head.num_rows):
-            yield [(name, cell(column[place])) for name, column in zip(head.column_names, head.columns, strict=True)]
+        for row in zip(*map(_values, head.columns), strict=True):
+            yield [*zip(head.column_names, row, strict=True)]
     elif content is not None and content.header is not None:
-        for row in split_rows(content.lines[:_ROWS], content.header):
-            if not isinstance(row, Fault):
-                yield [(name, value or None) for name, value in zip(content.header.names, row, strict=True)]
+        for cells in split_rows(content.lines[:_ROWS], content.header):
+            if not isinstance(cells, Fault):
+                yield [(name, value or None) for name, value in zip(content.header.names, cells, strict=True)]
     elif content is not None:
         for line in content.lines[:_ROWS]:
             try:
@@ -107,6 +109,14 @@ def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any
                 continue
             if isinstance(value, dict):
                 yield list(value.items())
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if not is_bytes(column.type):
+        with suppress(ValueError, OverflowError, ArithmeticError):
+            return column.to_pylist()
+    # Bytes are shown as the text that they hold, and so is what Python's types do not hold.
+    return [cell(value) for value in column]
 
 
 def _column(name: str, values: list[Any], kind: str | None) -> Column:

@@ -76,7 +76,8 @@ def _batches(
 
 
 def _is_text(leaf: pq.ColumnSchema) -> bool:
-    return (leaf.physical_type, leaf.logical_type.type == "DECIMAL") == ("BYTE_ARRAY", False)
+    # Some writers keep decimals in bytes.
+    return bool(leaf.physical_type == "BYTE_ARRAY" and leaf.logical_type.type != "DECIMAL")
 
 
 def _is_of(path: str, columns: Sequence[str]) -> bool:

@@ -174,9 +174,8 @@ class Validator:
             )
         detail = lambda row: f"{spelling} has {sizes[row]} bytes, at most {limit} are allowed"  # noqa: E731
         verdict.refuse(sizes > limit, too_long, detail)
-        verdict.refuse(
-            broken, Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8; bytes are read as the text they hold"
-        )
+        advice = "write it as text, or a UUID with the type UUID"
+        verdict.refuse(broken, Reason.NOT_UTF8, lambda _: f"{spelling} is not UTF-8; {advice}")
 
     def _check_time(self, verdict: _Verdict, decoded: Decoded, latest_ms: int | Int64 | None) -> None:
         name, unit = self._names[columns.TIMESTAMP], self._config.timestamp_unit

@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -157,3 +158,23 @@ def test_times_that_python_does_not_hold_do_not_stop_the_look(tmp_path: Path, ki
     path, row = tmp_path / "log.parquet", {"user_id": ["u"], "item_id": ["i"], "timestamp": [1_700_000_000]}
     pq.write_table(pa.table(row | {"at": pa.array([2**46 + 1]).cast(kind, safe=False)}), path)
     assert check_log(LogConfig(log=str(path))).valid == 1
+
+
+def test_what_pandas_and_a_warehouse_write_is_valid_as_it_is(tmp_path: Path) -> None:
+    rows = [(f"u{n % 6}", f"i{n % 9}", 1_764_000_000 + 600 * n) for n in range(60)]
+    cells = (f"{user},{item},{second}000000000\n" for user, item, second in rows)
+    (tmp_path / "pandas.csv").write_text("user_id,item_id,timestamp\n" + "".join(cells))
+    lines = ({"user_id": user, "item_id": item, "timestamp": second * 10**9} for user, item, second in rows)
+    (tmp_path / "pandas.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    number = pa.decimal128(38, 0)
+    table = {
+        "user_id": pa.array([Decimal(n % 6) for n in range(60)], number),
+        "item_id": pa.array([Decimal(n % 9) for n in range(60)], number),
+        "timestamp": pa.array([Decimal(second) for *_, second in rows], number),
+        "weight": pa.array([Decimal("2.50")] * 60, pa.decimal128(9, 2)),
+    }
+    pq.write_table(pa.table(table), tmp_path / "warehouse.parquet")
+    for name in ("pandas.csv", "pandas.jsonl", "warehouse.parquet"):
+        report = check_log(LogConfig(log=str(tmp_path / name)))
+        assert (report.valid, report.users, report.items) == (60, 6, 9), name
+        assert (report.start_ms, report.end_ms) == (1_764_000_000_000, 1_764_035_400_000), name
