@@ -27,7 +27,10 @@ def spelled(draw: st.DrawFn) -> tuple[str, int]:
     zones += [f"{sign}{hours:02}"] * (not rest) + ["Z", "z", "UTC", "gmt", "+0000 UTC"] * (not minutes)
     zone = draw(st.sampled_from(["", " "])) + draw(st.sampled_from(zones))
     zone += "" if zone[-1] in "cCtT" else draw(st.sampled_from(["", "[Europe/Berlin]", "[UTC]"]))
-    text = f"{moment:%Y-%m-%d}".rjust(10, "0") + draw(st.sampled_from("Tt ")) + clock + zone
+    day = f"{moment:%Y-%m-%d}"
+    text = draw(st.sampled_from([day, day.replace("-", "/")])) + draw(st.sampled_from("Tt ")) + clock + zone
+    if text[10] != " " and draw(st.booleans()):
+        text = text[:19].translate({ord(mark): None for mark in "-/:"}) + text[19:]
     blanks = st.text(" \t", max_size=2)
     exact = (moment.replace(microsecond=kept) - EPOCH) // timedelta(microseconds=1)
     return draw(blanks) + text + draw(blanks), exact
@@ -40,7 +43,9 @@ NONE = [
     "2023-13-01T00:00:00Z",
     "03.04.2026",
     "2023-11-14T22:13:20",
-    "20231114T221320Z",
+    "20231114",
+    "2023/11-14T22:13:20Z",
+    "14/11/2023 22:13Z",
 ]
 
 

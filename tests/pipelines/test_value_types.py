@@ -264,6 +264,11 @@ def test_the_table_and_the_samples_have_the_same_types() -> None:
     assert told_in_the_docs().keys() == SAMPLES.keys()
 
 
+def test_the_page_lists_the_texts_that_stand_for_no_id() -> None:
+    told = PAGE.read_text().partition("By default these are ")[2].partition(". Blanks around")[0]
+    assert tuple(re.findall("`(.*?)`", told)) == MISSING_IDS
+
+
 @pytest.mark.parametrize("key", SAMPLES, ids=" ".join)
 def test_each_cell_of_the_table_is_what_happens(
     key: tuple[str, str], writers: dict[str, Write], tmp_path: Path

@@ -114,7 +114,8 @@ def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any
 def _values(column: pa.ChunkedArray) -> list[Any]:
     if not is_bytes(column.type):
         with suppress(ValueError, OverflowError, ArithmeticError):
-            return column.to_pylist()
+            values: list[Any] = column.to_pylist()
+            return values
     # Bytes are shown as the text that they hold, and so is what Python's types do not hold.
     return [cell(value) for value in column]
 

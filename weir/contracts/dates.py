@@ -6,7 +6,8 @@ A text is a date of four, two and two digits, and may go on with a time of the d
 
 Between date and time stands a T or a blank; a fraction of a second follows a point or a comma, and its digits beyond
 the sixth are cut off. A zone is Z, UTC, GMT or hours and minutes, with or without a colon, with or without a blank
-before it; a name in brackets may follow it. Letters may be small. What else texts spell, such as 03.04.2026, may mean
+before it; a name in brackets may follow it. Letters may be small. Slashes may stand for the hyphens, and all that
+stands between numbers may be left out but the T: 20260301T080041Z. What else texts spell, such as 03.04.2026, may mean
 two days, and is no date.
 """
 
@@ -24,6 +25,10 @@ _GRAMMAR: Final = (
     r"(?:[T ](?P<clock>\d{2}(?::\d{2}(?::\d{2})?)?)(?:[.,](?P<fraction>\d{1,6})\d*)?"
     r"(?: ?(?P<zone>Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)(?: UTC|\[[\w+/-]+\])?)?)?$"
 )
+_WITHOUT_HYPHENS: Final = {
+    r"^(\d{4})/(\d{2})/(\d{2})": r"\1-\2-\3",
+    r"^(\d{4})(\d{2})(\d{2})[Tt](\d{2})(\d{2})(\d{2})": r"\1-\2-\3T\4:\5:\6",
+}
 
 
 def micros(texts: pa.Array, zone: str = "") -> pa.Array:
@@ -44,7 +49,10 @@ def plain_micros(texts: pa.Array, zone: str = "") -> pa.Array | None:
 
 def _by_grammar(texts: pa.Array, zone: str) -> pa.Array:
     """Read texts of which at least one is no date as Arrow spells them."""
-    parts = pc.extract_regex(pc.ascii_trim_whitespace(texts), _GRAMMAR)
+    spelled = pc.ascii_trim_whitespace(texts)
+    for pattern, hyphened in _WITHOUT_HYPHENS.items():
+        spelled = pc.replace_substring_regex(spelled, pattern, hyphened)
+    parts = pc.extract_regex(spelled, _GRAMMAR)
     date, clock, fraction, own = (pc.struct_field(parts, name) for name in ("date", "clock", "fraction", "zone"))
     plain = pc.replace_substring_regex(pc.ascii_upper(own), "^(?:UTC|GMT)$", "Z")
     second = pc.if_else(pc.equal(fraction, ""), clock, pc.binary_join_element_wise(clock, fraction, "."))
