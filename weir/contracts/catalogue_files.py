@@ -55,8 +55,8 @@ def decode_catalogue(
 ) -> Catalogue:
     """Return the catalogue that a file holds; its format follows from its name, and `features` names its features.
 
-    `missing_ids` are texts that stand for no id (`weir.contracts.ids`). Rows without a usable item id, with tags that are no
-    strings, with times that cannot be read or with features of other kinds are left out and counted. Raises
+    `missing_ids` are texts that stand for no id (`weir.contracts.ids`). Rows without a usable item id, with tags that
+    are no strings, with times that cannot be read or with features of other kinds are left out and counted. Raises
     `CatalogueError` where nothing of the file can be used.
     """
     name = url.lower().partition("?")[0]
