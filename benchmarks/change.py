@@ -5,14 +5,12 @@
     OMP_NUM_THREADS=1 python -m benchmarks.change run --row age-1000 --row takes-200000      # these, once more
     python -m benchmarks.change draw                                      # table and picture of what is saved
 
-What changes stays the same while what is stored grows. Each row is one size of one part, measured by that part's own
-benchmark in a process of its own, and saved at once. CPU is user and system time. The last column divides by the
-smallest store of the same part: work that follows change stays near 1, at most 1.5; work that follows the store grows
-with it (the dashed line).
+Each row is one size of one part, measured by the part's own benchmark in a process of its own, and saved at once. CPU
+is user and system time. The last column divides by the smallest store of the part: work that follows the change stays
+below 1.5, work that follows the store grows with it (the dashed line).
 """
 
 import json
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -23,7 +21,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.harness import command_line, head, row
+from benchmarks.harness import command_line, head, printed, row
 
 app = command_line(__doc__)
 FLAT: Final = 1.5
@@ -31,7 +29,6 @@ USERS: Final = (100_000, 1_000_000, 5_000_000, 20_000_000)
 ITEMS: Final = (200_000, 2_000_000)
 WINDOWS: Final = (10, 1_000, 10_000)
 SHARES: Final = (0.001, 0.01, 0.1)
-MOVED: Final = 2_000
 Results = Annotated[Path, typer.Option(help="where the figures are saved")]
 SAVED: Final = Path("docs/change.json")
 
@@ -50,9 +47,8 @@ class Cost:
 
 def output(module: str, *options: object) -> str:
     """Run a benchmark; return what it prints. Raises `subprocess.CalledProcessError` if it fails."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, options)]
-    print(" ".join(command[1:]), file=sys.stderr, flush=True)
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    print(f"benchmarks.{module}", *options, file=sys.stderr, flush=True)
+    return printed(f"benchmarks.{module}", *options)
 
 
 def cells(table: str) -> list[dict[str, str]]:
@@ -94,7 +90,7 @@ def exports(items: int) -> Iterator[Cost]:
 
 def takes(items: int) -> Iterator[Cost]:
     """Yield what a server pays for a delta, either way."""
-    for found in cells(output("publishing", "takes", "--items", items, "--moved", MOVED)):
+    for found in cells(output("publishing", "takes", "--items", items)):
         part = f"server takes a delta ({found['how']})"
         yield Cost(part, items, float(found["CPU, s"]), memory=float(found["memory, MB"]))
 

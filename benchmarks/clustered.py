@@ -5,9 +5,9 @@
 
 A tower is trained for some hundred steps. Then, for batch after batch of histories, the gradient of each estimate (of
 all embeddings and of the tower) is compared with that of the full softmax on the same rows, under the same mask. A
-pool is drawn from the batch, with all that its users bring along, or independently from Q. Bias is the length of the
-mean difference, relative to that of the mean gradient, from products of different batches only, so that noise adds
-nothing to it; noise is the deviation of a single batch.
+pool is drawn from the batch or independently from Q. Bias is the length of the mean difference, relative to that of the
+mean gradient, from products of different batches only, so that noise adds nothing to it; noise is the deviation of a
+single batch.
 """
 
 import tempfile

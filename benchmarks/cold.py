@@ -1,17 +1,15 @@
-"""How well items are answered that nobody has clicked, from their features alone, where the truth is known.
+"""Recall of items without clicks, answered from their features alone, on a generated log.
 
     python -m benchmarks.cold quality [--seeds 3]
     python -m benchmarks.cold cost          # what they add to a search, CPU of this process, one thread
 
-*quality*: in a generated log, users keep to their taste, a genre and a level of prices, nine times in ten, and take
-any of its items alike; every window brings new items, which stay. A tenth of all items is held back: the model never
-sees an event of theirs, only the catalogue names them with genre and price. Asked are the events of the last window,
-which the model has not seen either, on items of the windows before it, with each user's history of other items. Within
-a taste there is nothing to know, and a taste has eighteen items, so recall@20 is at most about .9.
+*quality*: users keep to their taste, a genre and a level of prices, nine times in ten, and take any of its items alike;
+every window brings new items. A tenth of all items is held back: only the catalogue names them. Asked are the events of
+the last window, which no model has seen, on items of the windows before it, with each user's history of other items. A
+taste has eighteen items, so recall@20 is at most about .9.
 
-Rows: the server with the held-back items as cold ones; the same model without them; and a model that has seen their
-events in the windows before the last one. Recall is apart for events of held-back and of other items; *share* is that
-of held-back items among all answers, a tenth if they get their part.
+Rows: the server with the held-back items as cold ones; the same model without them; a model trained on their events
+too. *share* is that of held-back items among all answers.
 """
 
 import json
@@ -28,6 +26,7 @@ import pyarrow as pa
 from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import command_line, head, row
+from benchmarks.states import learner
 from weir.contracts import PADDING_KEY, BundleLog, ItemKeys, Store, WindowLog, hash_ids
 from weir.contracts.catalogue import Catalogue
 from weir.contracts.catalogue_files import decode_catalogue
@@ -41,11 +40,7 @@ from weir.serving.loading import load_bundle
 from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.export import export_bundle
 from weir.trainer.ranks.workers import Workers, deterministic
-from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.stream.learner import Learner
-from weir.trainer.stream.metrics import TrainerMetrics
-from weir.trainer.stream.progress import ProgressObserver
 from weir.trainer.stream.windows import StopSignal
 
 app = command_line(__doc__)
@@ -166,11 +161,10 @@ def trained(events: list[Event], seed: int) -> LoadedBundle:
             negatives=NegativesConfig(uniform=64),
             optimizer=OptimizerConfig(learning_rate=0.01, embedding_memory=1.0),
         )
-        state, windows = TrainerState.fresh(config), WindowLog(store)
-        observer = ProgressObserver(store, TrainerMetrics(), is_first=True, report=None)
-        learner = Learner(state, windows, Workers(), StopSignal(), observer, CheckpointLog(store))
-        for manifest in windows.committed():
-            learner.process_window(manifest)
+        state = TrainerState.fresh(config)
+        learning = learner(store, state, Workers(), StopSignal())
+        for manifest in WindowLog(store).committed():
+            learning.process_window(manifest)
         return load_bundle(BundleLog(store), export_bundle(store, state).version)
 
 

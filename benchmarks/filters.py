@@ -1,15 +1,14 @@
-"""What a filter costs a query, and what it finds, beside the other ways to search under it, in the same run.
-
-Vectors lie in clusters; filters let a share of the items pass: drawn at random, as whole clusters, or combined from two
-tags, one of either kind, what a user has seen, and a list of allowed items. For each, the ways are: the index with a
-selector at several numbers of lists, fetching more and filtering afterwards, comparing all passing rows, and what the
-server does (`weir.serving.filtered`). The cheapest way of the others is the one that costs least among those with a
-recall of .95 or more, so their parameters are chosen afterwards, and leaving out what is seen costs them nothing.
-"once" is what the first query with a filter of two tags pays in addition. `--every` prints every way; `--batch` queries
-share a search.
+"""CPU and recall of a query under a filter, beside the other ways to search, in the same run.
 
     python -m benchmarks.filters
     python -m benchmarks.filters --items 100000 --queries 24
+
+Vectors lie in clusters; filters let a share of the items pass: drawn at random, whole clusters, or two tags, one of
+either kind, with seen items and a list of allowed ones. The ways are: the index with a selector at several numbers of
+lists, fetching more and filtering afterwards, comparing all passing rows, and the server's (`weir.serving.filtered`).
+The best of the others is the cheapest with a recall of .95 or more; it leaves out seen items for free. "once" is what
+the first query with a filter of two tags pays in addition. `--every` prints every way; `--batch` sets how many queries
+share a search.
 """
 
 import time
@@ -22,14 +21,13 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.harness import command_line, head, row
+from benchmarks.harness import F32, command_line, head, row, unit
 from weir.contracts import IndexRows
 from weir.serving.filtered import FilteredSearch
 from weir.serving.index import AnnIndex, ExactIndex, on_device
 from weir.serving.rowsets import rowset
 from weir.serving.sieve import Passing
 
-Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 app = command_line(__doc__)
@@ -56,18 +54,18 @@ class Timed(NamedTuple):
 class Data:
     """Vectors (items, dimension) of unit length, the cluster of each, queries, and the index with its rows' lists."""
 
-    vectors: Floats
+    vectors: F32
     cluster: Rows
-    queries: Floats
+    queries: F32
     index: AnnIndex
 
     @classmethod
-    def made(cls, items: int, queries: int, seed: int) -> "Data":
+    def made(cls, items: int, queries: int) -> "Data":
         """Draw clusters of clusters, as items of a catalogue lie, and train an index as the exporter does."""
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         clusters = max(16, items // 200)
-        above = _unit(rng.standard_normal((max(4, clusters // 25), DIMENSION), dtype=np.float32))
-        centres = _unit(above[rng.integers(0, len(above), clusters)] + 0.9 * _unit(_normal(rng, clusters)))
+        above = unit(rng.standard_normal((max(4, clusters // 25), DIMENSION), dtype=np.float32))
+        centres = unit(above[rng.integers(0, len(above), clusters)] + 0.9 * unit(_normal(rng, clusters)))
         sizes = rng.permutation(1 / (np.arange(clusters) + 20.0) ** 0.8)
         cluster = rng.choice(clusters, items, p=sizes / sizes.sum())
         vectors = _near(rng, centres[cluster], 0.8)
@@ -89,17 +87,12 @@ class Data:
         return np.sort(np.argsort(order[self.cluster], kind="stable")[:count])
 
 
-def _normal(rng: np.random.Generator, rows: int) -> Floats:
+def _normal(rng: np.random.Generator, rows: int) -> F32:
     return rng.standard_normal((rows, DIMENSION), dtype=np.float32)
 
 
-def _near(rng: np.random.Generator, centres: Floats, spread: float) -> Floats:
-    return _unit(centres + np.float32(spread / DIMENSION**0.5) * _normal(rng, len(centres)))
-
-
-def _unit(vectors: Floats) -> Floats:
-    unit: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return unit
+def _near(rng: np.random.Generator, centres: F32, spread: float) -> F32:
+    return unit(centres + np.float32(spread / DIMENSION**0.5) * _normal(rng, len(centres)))
 
 
 def _truth(data: Data, rows: Rows, k: int) -> list[Rows]:
@@ -113,7 +106,7 @@ def _truth(data: Data, rows: Rows, k: int) -> list[Rows]:
     return list(np.take_along_axis(np.concatenate([one.rows for one in found], axis=1), best, 1))
 
 
-def _timed(name: str, search: Callable[[Floats], Rows], data: Data, truth: list[Rows], batch: int) -> Timed:
+def _timed(name: str, search: Callable[[F32], Rows], data: Data, truth: list[Rows], batch: int) -> Timed:
     """Ask all queries, a batch at a time, as often as a third of a second allows."""
     parts = [data.queries[at : at + batch] for at in range(0, len(data.queries), batch)]
     found = [rows for part in parts for rows in search(part)]
@@ -156,12 +149,12 @@ def _others(data: Data, rows: Rows, truth: list[Rows], batch: int) -> Iterator[T
         yield _timed("all compared", lambda part: exact.search_among(part, K, IndexRows(rows)).rows, data, truth, batch)
 
 
-def _selected(index: Any, parameters: Any, part: Floats) -> Rows:
+def _selected(index: Any, parameters: Any, part: F32) -> Rows:
     rows: Rows = index.search(part, K, params=parameters)[1]
     return rows
 
 
-def _filtered(index: Any, member: npt.NDArray[np.bool_], fetched: int, parameters: Any, part: Floats) -> Rows:
+def _filtered(index: Any, member: npt.NDArray[np.bool_], fetched: int, parameters: Any, part: F32) -> Rows:
     """Fetch more than is wanted, and keep what passes."""
     found = index.search(part, fetched, params=parameters)[1]
     kept = (found >= 0) & member[found]
@@ -173,7 +166,7 @@ def _ours(data: Data, case: "_Case", truth: list[Rows], batch: int) -> Timed:
     """Time what the server does: what is seen differs from query to query, and is dropped if it is found."""
     search = FilteredSearch(data.index, ExactIndex(data.vectors), Passing(rowset(case.rows), len(data.vectors)))
 
-    def ask(part: Floats) -> Rows:
+    def ask(part: F32) -> Rows:
         found = search.search(part, K, excluded=[IndexRows(case.seen)] * len(part)).rows
         if not len(case.seen):
             return found
@@ -219,13 +212,13 @@ def _prepared(data: Data, rows: Rows) -> float:
     return 1e6 * (2 * first - started - time.process_time())
 
 
-def _cases(data: Data, seed: int) -> Iterator[_Case]:
+def _cases(data: Data) -> Iterator[_Case]:
     none, items = np.empty(0, np.int64), len(data.vectors)
     for share in SHARES:
         yield _Case(f"random {share:g}", data.passing(share, together=False), none)
     for share in SHARES[1:]:
         yield _Case(f"clusters {share:g}", data.passing(share, together=True), none)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     seen = np.unique(rng.choice(items, min(items, SEEN)))
     allowed = np.unique(rng.choice(items, min(items, ALLOWED)))
     for share in SHARES[1:]:
@@ -237,13 +230,13 @@ def _cases(data: Data, seed: int) -> Iterator[_Case]:
 
 
 @app.command()
-def run(items: int = 1_000_000, queries: int = 64, batch: int = 1, seed: int = 0, every: bool = False) -> None:
+def run(items: int = 1_000_000, queries: int = 64, batch: int = 1, every: bool = False) -> None:
     """Compare for every filter."""
     faiss.omp_set_num_threads(1)
-    data = Data.made(items, queries, seed)
+    data = Data.made(items, queries)
     print(f"{items:,} x {DIMENSION}, {data.index.lists} lists, k = {K}, {batch} queries at a time\n")
     head("filter", "rows", "server us", "recall", "once us", "cheapest other way", "us", "recall", "ratio")
-    for case in _cases(data, seed):
+    for case in _cases(data):
         _compare(case, data, batch, every=every)
 
 

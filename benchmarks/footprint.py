@@ -4,16 +4,14 @@
     python -m benchmarks.footprint a-window STORE --positives 10000000 # writes one of random items
     python -m benchmarks.footprint window STORE                  # reading a store's first window as the trainer does
 
-It is the peak of the process, less what it takes after the same with a thousand items; for the test, less what the
-process holds before it. Mapped pages are counted apart: the kernel keeps as many as it has room for. A busy machine
-affects only the CPU-seconds (user and system), and little.
+Memory is the peak of the process beyond that with a thousand items; of the test, beyond what the process holds before
+it. Mapped pages are counted apart.
 """
 
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
@@ -21,7 +19,7 @@ import pyarrow as pa
 import torch
 import typer
 
-from benchmarks.harness import I64, Peak, command_line, head, row, status
+from benchmarks.harness import I64, Peak, command_line, head, restart_peak, row, status
 from benchmarks.states import filled, item_id
 from weir.contracts import (
     FileEntry,
@@ -92,8 +90,7 @@ def tested(state: TrainerState, items: int, *, print_it: bool) -> None:
     draw, keys = np.random.default_rng(0), state.table.keys[state.table.live]
     histories, positives = draw.choice(keys, (TESTED, HISTORY)), draw.choice(keys, TESTED)
     found = Positives.plain(UserKeys(positives), ItemKeys(positives), ItemKeys(histories))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
-    held, started = status("VmRSS"), time.process_time()
+    held, started = restart_peak(), time.process_time()
     evaluate(state, manifest_of(), found)
     spent, added = time.process_time() - started, status(PEAK) - held
     if print_it:

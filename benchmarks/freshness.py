@@ -1,24 +1,20 @@
-"""From event to servable, with a large catalogue: all stages on this machine, events at a steady rate.
+"""Seconds from event to servable, with a large catalogue: all stages on this machine, events at a steady rate.
 
     OMP_NUM_THREADS=1 python -m benchmarks.freshness                                # a million items, 5,000 events/s
     OMP_NUM_THREADS=1 python -m benchmarks.freshness --items 20000 --rate 500       # a quick look
-    OMP_NUM_THREADS=1 python -m benchmarks.freshness --prepared FOLDER              # prepare once, then run again
 
 The store starts with a trained state and a bundle of all items. Then `weir up` runs pipeline, trainer, server and
 monitor, while this process writes events, timed by the clock, into the log: a segment twice a second. Items follow a
 Zipf law, users are drawn evenly. Seconds are the monitor's, from each event to the first served bundle that was trained
 on it, over all windows of the second half; CPU is that of each stage while events came, in cores.
 
-The second table splits these seconds into what events wait for, one after another: the end of their window; its commit
-(lateness, reading, the run); the model's test on it (until the trainer has time, then the test); the draft of the first
-bundle that is served with it (the training, and windows that are taken with it while the trainer is behind); that
-bundle's promotion (files, gate); the server (its look at the store, then what it takes in). Each part has quantiles of
-its own, so they need not add up.
+The second table splits these seconds: the end of the window; its commit (lateness, reading, the run); the test (until
+the trainer is free, then the test); the draft of the first bundle that is served with it (training, also on windows
+taken with it); that bundle's promotion (files, gate); the server (its poll, then loading). Quantiles are of each part.
 """
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,7 +27,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
-from benchmarks.harness import command_line, cpu_seconds, descendants, head, row, zipf_ranks
+from benchmarks.harness import F64, command_line, cpu_seconds, descendants, head, row, zipf_ranks
 from benchmarks.states import filled, item_id
 from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
 from weir.contracts.artefacts import MANIFEST
@@ -72,29 +68,22 @@ def settings(folder: Path, window: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def prepared_in(folder: Path, items: int, window: int, kept: Path | None) -> Store:
-    """Prepare a store, or copy the one that an earlier run has kept."""
-    if kept is None:
-        return prepare(folder, items, window)
-    source = kept / f"{items}-{window}"
-    if not source.exists():
-        source.mkdir(parents=True)
-        prepare(source, items, window)
-    shutil.copytree(source, folder, dirs_exist_ok=True)
-    return Store(str(folder / "store"))
-
-
 def prepare(folder: Path, items: int, window: int) -> Store:
     """Create a store with a first window, a state that knows all items, and its bundle."""
     store, chosen = Store(str(folder / "store")), settings(folder, window)
     (folder / "log").mkdir()
     write_segment(folder, 0, np.zeros(100, np.int64), time.time() - 60)
     ingest(store, PipelineConfig(**chosen["pipeline"]))
-    state, _ = filled(TrainerConfig(**chosen["trainer"]), items)
+    know_items(store, TrainerConfig(**chosen["trainer"]), items)
+    return store
+
+
+def know_items(store: Store, config: TrainerConfig, items: int) -> None:
+    """Save a state behind the first window that knows so many items, and publish its bundle."""
+    state, _ = filled(config, items)
     state.position.sequence = 1
     export_bundle(store, state)
     CheckpointLog(store).save(state, Workers())
-    return store
 
 
 def write_segment(folder: Path, number: int, ranks: np.ndarray, now: float) -> None:
@@ -167,7 +156,7 @@ def served(store: Store, last: int) -> list[tuple[WindowManifest, Freshness]]:
     return [(one, found[one.sequence]) for one in newer if one.sequence in found]
 
 
-def parts_of(store: Store, window: WindowManifest, freshness: Freshness) -> np.ndarray:
+def parts_of(store: Store, window: WindowManifest, freshness: Freshness) -> F64:
     """Return the seconds that quantiles of a window's events (n,) spent in each part, (n, parts)."""
     bundle, end = BundleLog(store).manifest(freshness.bundle_version), window.end_ms / 1000
     stamps = [
@@ -183,13 +172,17 @@ def parts_of(store: Store, window: WindowManifest, freshness: Freshness) -> np.n
     return seconds
 
 
-def report(store: Store, found: list[tuple[WindowManifest, Freshness]]) -> None:
-    """Print what the events waited for."""
+def print_parts(parts: dict[str, F64]) -> None:
+    """Print quantiles of the seconds that events spent in each part of the way."""
     print()
-    head("waiting for", "p50, s", "p95, s", "mean, s")
-    parts = np.concatenate([parts_of(store, *one) for one in found])
-    for name, seconds in zip(PARTS, parts.T, strict=True):
-        row(name, *(f"{value:.2f}" for value in (*np.quantile(seconds, (0.5, 0.95)), seconds.mean())))
+    head("part of the way", "p50, s", "p95, s", "longest, s")
+    for name, seconds in parts.items():
+        row(name, *quantiles(seconds, 2))
+
+
+def quantiles(seconds: F64, digits: int) -> list[str]:
+    """Return the cells of median, 95th percentile and maximum."""
+    return [f"{value:.{digits}f}" for value in (*np.quantile(seconds, (0.5, 0.95)), seconds.max())]
 
 
 @app.command(help=__doc__)
@@ -198,13 +191,12 @@ def main(
     rate: Annotated[int, typer.Option(help="events per second")] = 5_000,
     seconds: Annotated[int, typer.Option(help="how long events come")] = 180,
     window: Annotated[int, typer.Option(help="seconds of a window")] = 5,
-    prepared: Annotated[Path | None, typer.Option(help="keeps prepared stores for the next run")] = None,
 ) -> None:
     """Measure and print."""
     head("items", "events/s", "windows", "p50, s", "p95, s", "longest, s", *(f"{stage}, cores" for stage in STAGES))
     with tempfile.TemporaryDirectory(prefix="weir-freshness-") as name:
         folder = Path(name)
-        store = prepared_in(folder, items, window, prepared)
+        store = prepare(folder, items, window)
         with stages(folder, store, window) as pid:
             before, started = spent(pid), time.monotonic()
             feed(folder, items, rate, seconds)
@@ -215,9 +207,9 @@ def main(
             raise RuntimeError(f"nothing became servable; the log of the stages was\n{(folder / 'up.log').read_text()}")
         cores = [f"{(after[stage] - before[stage]) / elapsed:.2f}" for stage in STAGES]
         totals = np.concatenate([freshness.quantiles for _, freshness in found])
-        times = [f"{value:.1f}" for value in (*np.quantile(totals, (0.5, 0.95)), totals.max())]
-        row(f"{items:,}", f"{rate:,}", newest.sequence, *times, *cores)
-        report(store, found)
+        row(f"{items:,}", f"{rate:,}", newest.sequence, *quantiles(totals, 1), *cores)
+        parts = np.concatenate([parts_of(store, *one) for one in found])
+        print_parts(dict(zip(PARTS, parts.T, strict=True)))
         print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
 
 

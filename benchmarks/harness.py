@@ -34,6 +34,7 @@ from weir.serving.client import RetrievalClient, by_history
 from weir.up.ports import free_port
 
 I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 DATA: Final = Path(os.pardir) / "shared" / "data"
 Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder of the data sets")]
@@ -75,21 +76,10 @@ def row(*cells: object) -> None:
     print(f"| {' | '.join(texts)} |", flush=True)
 
 
-def weir(*arguments: str) -> str:
-    """Run a command, with its progress on standard error, and return what it prints."""
-    command = [sys.executable, "-m", "weir", *arguments]
+def printed(module: str, *arguments: object) -> str:
+    """Run a module in a process of its own; return its output, or raise `subprocess.CalledProcessError`."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-def median_seconds(call: Callable[[], object], times: int) -> float:
-    """Return the median wall time of a call, in seconds, after one call that is not timed."""
-    call()
-    found = []
-    for _ in range(times):
-        started = time.perf_counter()
-        call()
-        found.append(time.perf_counter() - started)
-    return float(np.median(found))
 
 
 def figures_of_ranks(ranks: int, module: str, *arguments: object, machines: int = 1) -> F64:
@@ -117,19 +107,22 @@ class Peak:
     """By how many bytes the own memory of this process, and its mapped pages of files, have risen at most.
 
     The kernel keeps a peak of both together only, so a thread looks at them every five milliseconds while inside.
+    `cpu` are the CPU-seconds of the process meanwhile, those of the thread included.
     """
 
     def __init__(self) -> None:
-        self._first, self.own, self.mapped = self._now(), 0, 0
+        self._first, self.own, self.mapped, self.cpu = self._now(), 0, 0, 0.0
         self._is_over, self._thread = threading.Event(), threading.Thread(target=self._watch)
 
     def __enter__(self) -> Self:
+        self.cpu = -time.process_time()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
+        self.cpu += time.process_time()
 
     def _watch(self) -> None:
         while not self._is_over.wait(0.005):
@@ -147,6 +140,14 @@ def restart_peak() -> int:
     return status("VmRSS")
 
 
+def cpu_of_call(call: Callable[[], object], times: int = 1) -> float:
+    """Return the CPU seconds of this process in a call that is made so many times."""
+    before = time.process_time()
+    for _ in range(times):
+        call()
+    return time.process_time() - before
+
+
 def cpu_seconds(pid: int) -> float:
     """Return the CPU seconds of a running process; Linux keeps them in nanoseconds, by thread."""
     found = [(task / "schedstat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
@@ -160,6 +161,17 @@ def zipf_ranks(items: int, events: int, exponent: float, rng: np.random.Generato
     return np.minimum(np.searchsorted(np.cumsum(law), rng.random(events)), items - 1).astype(np.int64), law
 
 
+def unit(vectors: F32) -> F32:
+    """Return vectors at length 1."""
+    scaled: F32 = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return scaled
+
+
+def recall(found: I64, exact: I64) -> float:
+    """Return the share of the exact best rows (n, k) that were found, (n, k)."""
+    return float(np.mean([len(np.intersect1d(*pair)) / len(pair[1]) for pair in zip(found, exact, strict=True)]))
+
+
 @contextmanager
 def new_store(name: str, folder: Path | None) -> Iterator[Store]:
     """Yield an empty store in a folder of its own, which is removed afterwards."""
@@ -171,8 +183,8 @@ def new_store(name: str, folder: Path | None) -> Iterator[Store]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return a process and all that it has started."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    """Return a process and all its descendants, whichever thread started them."""
+    found = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
     return [pid, *(each for child in found for each in descendants(int(child)))]
 
 

@@ -1,26 +1,22 @@
-"""What a commit of histories costs, and a look-up, by the number of users stored.
+"""CPU and bytes of a commit of histories, and of look-ups, by the number of users stored.
 
     OMP_NUM_THREADS=1 python -m benchmarks.histories run                     # 0.1, 1 and 5 million users; minutes, 8 GB
     OMP_NUM_THREADS=1 python -m benchmarks.histories run --users 20000000    # 32 GB of disk
     OMP_NUM_THREADS=1 python -m benchmarks.histories redis --url redis://127.0.0.1:6379/0      # empties that database
 
-Every stored user has 50 items with times and 20 seen items, in one base per user shard. The commit has 100,000 events,
-two of each of 50,000 users, chosen evenly: looking them up, extending their records, writing one delta per shard.
-Costs are CPU time (user and system): of a commit whose pages of the bases all come from the disk, so that nothing hangs
-on the memory of the machine / of the same one again, with these pages in memory. Read is what came from the disk. Own
-memory is by how much the first commit raises what is the process's alone; mapped are pages of files, which the kernel
-takes back at any time. Look-ups are of known users whose pages are in memory: with the bases alone / with four deltas
-above each. The last column is what 4-byte item numbers instead of 8-byte keys would save, share of the bytes of a base.
+Every stored user has 50 items with times and 20 seen items, in one base per user shard. The commit has two events of
+each of 50,000 users, chosen evenly: looking them up, extending their records, writing one delta per shard. Its CPU
+(user and system) is that with all pages from the disk / with these pages in memory. Read is what came from the disk.
+Own memory is by how much the first commit raises what is the process's alone; mapped are pages of files. Look-ups are
+of known users whose pages are in memory: with the bases alone / with four deltas above each. The last column is the
+share of a base that 4-byte item numbers instead of 8-byte keys would save.
 
-`redis` brings such users to a Redis on this machine and prints the rate, Redis' memory per user, what a commit that
-touches 10,000 users costs, and look-ups through the server's reader with the seen items of all: CPU time of this
-process alone, and wall time.
+`redis` brings such users to a Redis on this machine and prints the rate, Redis' memory per user, the time of a commit
+per touched user, and look-ups through the server's reader with seen items: CPU of this process, and wall time.
 """
 
 import os
 import resource
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,7 +27,7 @@ import pyarrow as pa
 import typer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import I64, Peak, command_line, head, new_store, row
+from benchmarks.harness import I64, Peak, command_line, head, new_store, printed, row
 from weir.contracts import (
     HistoryFile,
     HistoryFiles,
@@ -204,7 +200,7 @@ def run(users: Annotated[list[int] | None, typer.Option(help="users stored; repe
     )  # fmt: skip
     for count in users or [100_000, 1_000_000, 5_000_000]:
         with new_store("histories", Path.cwd()) as store:
-            subprocess.run([sys.executable, "-m", "benchmarks.histories", "one", str(count), store.url], check=True)
+            print(printed("benchmarks.histories", "one", count, store.url), end="", flush=True)
 
 
 def shared_us(histories: SharedHistories, users: I64, batch: int, rng: np.random.Generator) -> list[str]:

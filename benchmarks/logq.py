@@ -1,14 +1,13 @@
-"""How the precision of log Q affects the trained model.
+"""Recall of the trained model by the precision of log Q.
 
     python -m benchmarks.logq run       # train what has no result yet, one JSON file per run
     python -m benchmarks.logq report    # the table, and the plot by popularity decile
 
-A run is one pass over MovieLens-1M for an estimator and a seed. The stream is in global order of time. It comes in
-windows of 8,192 events; each of the last tenth of the events tests the model (rank of the event's item among all items
-seen so far, without the user's newest 20), then the window is counted by the estimator, log Q is refreshed, and the
-model trains on the window once, in shuffled batches. The only negatives are the other positives of the batch, so that
-log Q alone corrects for their popularity. Counts are never decayed: the estimators differ in precision only. A run
-takes about a minute on one core; set OMP_NUM_THREADS=1.
+A run is one pass over MovieLens-1M, in order of time, for an estimator and a seed; a minute on one core with
+OMP_NUM_THREADS=1. Of each window of 8,192 events, events of the last tenth of the log test the model (rank among all
+items seen so far, without the user's newest 20); then the estimator counts the window, log Q is refreshed, and the
+model trains on it once, in shuffled batches. The only negatives are the other positives of the batch, so log Q alone
+corrects for their popularity. Counts never decay: the estimators differ in precision only.
 """
 
 import json

@@ -3,21 +3,16 @@
     OMP_NUM_THREADS=1 python -m benchmarks.loss time      # forward and backward, contenders take turns in one run
     OMP_NUM_THREADS=1 python -m benchmarks.loss memory    # peak of one forward and backward; Linux
 
-The products are the logits, the gradient of the queries and the gradient of the items, into memory that is there
-already. The plain loss is `sampled_softmax` over all logits, with the mask that it needs made from the list of hits.
-Both losses start from the same embeddings and end with the gradients of both. Ratios are taken within a round, in
-which every contender runs once, and their median is printed: a machine that slows down slows all of them.
+The products are the logits, the gradient of the queries and the gradient of the items, into allocated memory. The plain
+loss is `sampled_softmax` over all logits, with a mask made from the list of hits. Ratios are medians over rounds, in
+each of which every contender runs once.
 
-The peak is the kernel's high-water mark of resident memory (VmHWM, set back before the call), in a process of its own
-for every contender: it counts what torch allocates and what the libraries below it do. Inputs are resident before;
-losses and gradients, which the caller keeps, are taken off.
+The peak is the kernel's high-water mark of resident memory (VmHWM), beyond the inputs and without losses and gradients,
+in a process of its own for every contender.
 """
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -26,7 +21,7 @@ import typer
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.harness import command_line, head, row, status
+from benchmarks.harness import command_line, head, printed, restart_peak, row, status
 from weir.trainer.losses import exclude_positive, sampled_softmax, sampled_softmax_in_batch
 
 app = command_line(__doc__)
@@ -89,16 +84,14 @@ def print_extra(rows: int, columns: int, correction: str, name: str) -> None:
     """Print the extra bytes of one call."""
     LOSSES[name](synthetic(64, 128), correction)()  # what is allocated once per process
     call = LOSSES[name](synthetic(rows, columns), correction)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = status("VmRSS")
+    before = restart_peak()
     kept = call()
     print(status("VmHWM") - before - sum(tensor.nbytes for tensor in kept))
 
 
 def extra_in_own_process(rows: int, columns: int, correction: str, name: str) -> int:
     """Return what `print_extra` finds in a fresh process."""
-    command = [sys.executable, "-m", "benchmarks.loss", "extra", str(rows), str(columns), correction, name]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return int(printed("benchmarks.loss", "extra", rows, columns, correction, name))
 
 
 def synthetic(rows: int, columns: int) -> Problem:

@@ -1,16 +1,15 @@
-"""A server that is asked for more than it can do: what it still answers in time, and what refusals cost.
+"""Goodput of an overloaded server, and the cost of a refusal.
 
     python -m benchmarks.overload FOLDER        # stores of `python -m benchmarks.serving prepare FOLDER`
 
 First, some calls are kept in flight (closed loop), which gives the capacity and the CPU of a query, q; then as many
-empty calls. Then calls arrive by a Poisson process whatever becomes of them (open loop), a multiple of the capacity,
-each with a deadline, over several connections, and are not repeated. *Goodput* counts answers before the deadline;
-*refused* are calls that the server has taken and refused with RESOURCE_EXHAUSTED, *cancelled* those that it never took.
+empty calls. Then calls arrive by a Poisson process (open loop), a multiple of the capacity, each with a deadline, over
+several connections, and are not repeated. *Goodput* counts answers before the deadline; *refused* are calls that the
+server has taken and refused with RESOURCE_EXHAUSTED, *cancelled* calls that it never took.
 
-The CPU of the server beyond q for each answer is shared by the calls that were not answered: that is f, the cost of a
-refusal, wasted work included. Nobody can answer more than capacity / (1 + (r - 1) f / q), where r is the load by the
-capacity. `possible` is that goodput with the CPU that the server got while it was measured (on a busy machine less
-than before) and the least f of all loads; the clients' CPU is not counted.
+f, the cost of a refusal, is the CPU of the server beyond q for each answer, divided by the calls that were not
+answered. The most goodput at r times the capacity is capacity / (1 + (r - 1) f / q): `possible` is that, with the CPU
+that the server got while it was measured and the least f of all loads.
 """
 
 import asyncio

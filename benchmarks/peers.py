@@ -4,9 +4,9 @@
     OMP_NUM_THREADS=1 python -m benchmarks.peers PEERS                            # 100,000 items; some minutes
 
 Both hold the same vectors, which lie around topics, and are asked for the 100 best items of a vector, with 8 calls
-under way. Chroma has an HNSW graph (16 links, built with 200), weir the index that its export chose. Both search as
-deep as it takes for a recall of .95. The CPU is that of the server's processes alone. The last column is how long the
-server takes from its start, with all that is stored, to its first answer.
+under way. Chroma has an HNSW graph (16 links, built with 200), weir the index of its export. Both search as deep as it
+takes for a recall of .95. The CPU is that of the server's processes. The last column is the time from the start of the
+server, with all that is stored, to its first answer.
 """
 
 import json
@@ -27,6 +27,7 @@ import torch
 import typer
 
 from benchmarks.harness import (
+    F32,
     I64,
     RETRIEVE,
     Calls,
@@ -36,11 +37,12 @@ from benchmarks.harness import (
     cpu_seconds,
     head,
     loaded,
+    recall,
     row,
     served,
     status,
 )
-from benchmarks.publishing import TOPICS, Floats, Stream, recall
+from benchmarks.publishing import TOPICS, Stream
 from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.client import by_embedding
@@ -85,7 +87,7 @@ def main(
         row("chroma", *peer.measured(best, seconds))
 
 
-def weir(store: Store, own: int, queries: Floats, best: I64, seconds: float) -> Sequence[object]:
+def weir(store: Store, own: int, queries: F32, best: I64, seconds: float) -> Sequence[object]:
     """Return the cells of weir's row behind its index, at the first number of lists that finds enough."""
     with ExitStack() as stack:
         clients, started = stack.enter_context(client_processes()), time.monotonic()
@@ -106,7 +108,7 @@ def weir(store: Store, own: int, queries: Floats, best: I64, seconds: float) -> 
     raise RuntimeError(f"weir does not reach a recall of {LEAST}")
 
 
-def request(query: Floats, lists: int) -> bytes:
+def request(query: F32, lists: int) -> bytes:
     """Return a request for the best items of a vector, in so many lists."""
     params = pb.SearchParams(nprobe=lists)
     asked = pb.RetrieveRequest(queries=[by_embedding(query.tolist(), K)], params=params)

@@ -3,10 +3,9 @@
     python -m benchmarks.proof quick     # a small generated log: minutes on one core
     python -m benchmarks.proof full      # the generated log of the demo and real logs (WEIR_DATA): hours
 
-For each log `weir evaluate` trains three seeds of the defaults and tunes the peers on the same validation part; a row
-is a peer, with the model's paired difference to it, and a line counts those whose 95 % interval is above zero. Then one
-pass over the log as a stream is compared with peers that are made again at every window (`benchmarks.streamed`), and
-`weir bench losses` gives the corrections and pools of docs/losses.md one budget.
+For each log `weir evaluate` trains three seeds of the defaults and tunes the peers on the same validation part. Then
+one pass over the log as a stream is compared with peers that are made again at every window (`benchmarks.streamed`),
+and `weir bench losses` gives the corrections and pools of docs/losses.md one budget.
 """
 
 import json
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.harness import DATA, Data, command_line, head, row, weir
+from benchmarks.harness import DATA, Data, command_line, head, printed, row
 from benchmarks.streamed import contest
 
 app = command_line(__doc__)
@@ -84,7 +83,7 @@ def generated(out: Path, *arguments: str) -> Path:
     """Return the generated log of these sizes, the same bytes every time."""
     log = out / "plays.jsonl"
     out.mkdir(parents=True, exist_ok=True)
-    weir("generate", str(log), *arguments)
+    printed("weir", "generate", str(log), *arguments)
     return log
 
 
@@ -99,7 +98,7 @@ def _present(trials: Iterable[Trial]) -> Iterator[Trial]:
 def _compare_peers(trials: Iterable[Trial], seeds: int) -> None:
     beaten, asked = 0, 0
     for trial in trials:
-        found = json.loads(weir("evaluate", *trial.arguments, "--seeds", str(seeds), "--json"))
+        found = json.loads(printed("weir", "evaluate", *trial.arguments, "--seeds", str(seeds), "--json"))
         _print_peers(trial, found)
         leads = [peer["differences"][metric] for peer in found["peers"].values() for metric in METRICS]
         beaten += sum(lead["low"] is not None and lead["low"] > 0 for lead in leads)
@@ -132,7 +131,7 @@ def _compare_streamed(trials: Iterable[Trial]) -> None:
 
 def _compare_losses(log: Path, out: Path, seeds: int, *arguments: str) -> None:
     options = ("--log", str(log), "--rows", ROWS, "--seeds", str(seeds), "--out", str(out), *arguments)
-    print(weir("bench", "losses", *options))
+    print(printed("weir", "bench", "losses", *options))
 
 
 if __name__ == "__main__":

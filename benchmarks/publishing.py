@@ -6,14 +6,12 @@
     OMP_NUM_THREADS=1 python -m benchmarks.publishing complete                 # all items, by ranks; 20 minutes, 8 GB
     OMP_NUM_THREADS=1 python -m benchmarks.publishing bound                    # recall by `trainer.publish_bound`
 
-Of `deltas`, `exports` and `takes`, items lie around 2,000 topics, which drift. Each round a share of the items moves to
-where its topic is by then, and the trainer's own export publishes the round. But for `deltas`, lists are trained in two
-rounds on 16 vectors each, since no recall is measured. CPU is user and system time.
+In `deltas`, `exports` and `takes`, items lie around 2,000 topics, which drift. Each round a share of the items moves to
+its topic, and the trainer's own export publishes the round. All but `deltas` train lists in two rounds on 16 vectors
+each, since they measure no recall. CPU is user and system time.
 """
 
 import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +29,7 @@ import typer
 from prometheus_client import CollectorRegistry
 
 from benchmarks.harness import (
+    F32,
     F64,
     I64,
     Folder,
@@ -41,12 +40,15 @@ from benchmarks.harness import (
     figures_of_ranks,
     head,
     new_store,
+    printed,
+    recall,
     restart_peak,
     row,
     started,
     status,
+    unit,
 )
-from benchmarks.states import admit, filled, item_id
+from benchmarks.states import admit, filled, item_id, learner
 from weir.config import Settings
 from weir.contracts import (
     BundleLog,
@@ -77,22 +79,18 @@ from weir.trainer.export.errors import AwaitedError
 from weir.trainer.export.keeper import Keeper
 from weir.trainer.export.servable import Servable
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.shared_window import SharedWindow
-from weir.trainer.stream.learner import Learner
-from weir.trainer.stream.metrics import TrainerMetrics
-from weir.trainer.stream.progress import ProgressObserver
 from weir.trainer.stream.windows import StopSignal
 from weir.trainer.users.lines import UserLines
 from weir.up.prepare import demo_settings
 
 app = command_line(__doc__)
-Floats = npt.NDArray[np.float32]
 Items = Annotated[list[int], typer.Option(help="items; may be repeated")]
 Shares = Annotated[list[float], typer.Option("--share", help="of the items that move in a round; may be repeated")]
 
 TOPICS: Final = 2000
+DIMENSION: Final = 64
 SPREAD: Final = 0.6
 """Length of what tells an item from its topic, relative to the topic's vector."""
 DRIFT: Final = 0.03
@@ -102,6 +100,9 @@ NEW_ROUNDS: Final = 3
 QUERIES: Final = 200
 DEPTH: Final = 100
 SHARES: Final = [0.001, 0.01, 0.1]
+MOVED: Final = 2000
+"""Items that each delta moves."""
+DELTAS: Final = 8
 HOW: Final = ("clone", "in_place")
 """Ways of a server to take a delta."""
 WAYS: Final = ("while none trains", "beside the stream")
@@ -114,27 +115,21 @@ BOUNDS: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)
 class World:
     """Topics (t, d) of length 1 that drift; items and queries lie around them."""
 
-    def __init__(self, dimension: int) -> None:
+    def __init__(self) -> None:
         self.draw = np.random.default_rng(0)
-        self.topics = self.noise(TOPICS, dimension)
+        self.topics = self.noise(TOPICS)
 
-    def noise(self, count: int, dimension: int) -> Floats:
+    def noise(self, count: int) -> F32:
         """Return random vectors of length 1."""
-        return unit(self.draw.standard_normal((count, dimension), np.float32))
+        return unit(self.draw.standard_normal((count, DIMENSION), np.float32))
 
     def drift(self) -> None:
         """Move every topic."""
-        self.topics = unit(self.topics + DRIFT * self.noise(*self.topics.shape))
+        self.topics = unit(self.topics + DRIFT * self.noise(len(self.topics)))
 
-    def around(self, topics: I64) -> Floats:
+    def around(self, topics: I64) -> F32:
         """Return a vector around each of the topics (n,)."""
-        return unit(self.topics[topics] + SPREAD * self.noise(len(topics), self.topics.shape[1]))
-
-
-def unit(vectors: Floats) -> Floats:
-    """Return vectors at length 1."""
-    scaled: Floats = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return scaled
+        return unit(self.topics[topics] + SPREAD * self.noise(len(topics)))
 
 
 class Newest(RecentCases):
@@ -157,7 +152,7 @@ class Stream:
     world: World
     keeper: Keeper = field(default_factory=Keeper)
     newest: str = ""
-    vector: Floats = field(init=False)
+    vector: F32 = field(init=False)
 
     def __post_init__(self) -> None:
         self.state, _ = filled(self.config, self.items)
@@ -166,12 +161,12 @@ class Stream:
         self.recent = Newest(self.store, self.config)
 
     @classmethod
-    def of(cls, store: Store, items: int, dimension: int = 64, **settings: Any) -> Self:
+    def of(cls, store: Store, items: int, **settings: Any) -> Self:
         """Make a store, and a state of so many items, of a trainer with these settings."""
         ensure_format(store, StoreFormat(layout=Layout(window_ms=3_600_000, user_shards=1, sketch={})))
-        tower = TowerConfig(kind="mean_pooling", dimension=dimension, history_length=4)
+        tower = TowerConfig(kind="mean_pooling", dimension=DIMENSION, history_length=4)
         config = TrainerConfig(device="cpu", tower=tower, gate_tolerance=1.0, **settings)
-        return cls(store, items, config, World(dimension))
+        return cls(store, items, config, World())
 
     def place(self, chosen: I64) -> None:
         """Put items where their topics are."""
@@ -192,7 +187,7 @@ class Stream:
         ids = np.array([self.newest], object)
         admit(self.state, ItemKeys(hash_ids([self.newest])), ids, 0)
         self.topic = np.append(self.topic, 0)
-        self.vector = self.world.noise(1, self.world.topics.shape[1])[0]
+        self.vector = self.world.noise(1)[0]
         self.state.embeddings.weight[self.state.live[-1]] = torch.from_numpy(self.vector)
         self.state.counts.read_all()
 
@@ -207,16 +202,11 @@ class Stream:
         return made, time.process_time() - before
 
 
-def recall(found: I64, exact: I64) -> float:
-    """Return the share of the exact best rows (n, k) that were found, (n, k)."""
-    return float(np.mean([len(np.intersect1d(*pair)) / len(pair[0]) for pair in zip(found, exact, strict=True)]))
-
-
 def train_quickly() -> None:
     """Let the lists of indexes be trained in little time; for this process."""
     original = Clusters.trained
 
-    def quick(empty: Any, kind: str, vectors: Floats) -> tuple[Clusters, Assigned]:
+    def quick(empty: Any, kind: str, vectors: F32) -> tuple[Clusters, Assigned]:
         empty.cp.niter, empty.cp.max_points_per_centroid, empty.cp.min_points_per_centroid = 2, 16, 1
         return original(empty, kind, vectors)
 
@@ -260,7 +250,7 @@ class Reader:
         return now / at_first, recall(rows, exact), own, recall(rows[:, :own], exact[:, :own])
 
 
-def query_cost(bundle: LoadedBundle, queries: Floats) -> float:
+def query_cost(bundle: LoadedBundle, queries: F32) -> float:
     """Return the CPU-seconds of queries (n, d), one by one, after all at once."""
     bundle.index.search(queries, DEPTH)
     before = time.process_time()
@@ -269,7 +259,7 @@ def query_cost(bundle: LoadedBundle, queries: Floats) -> float:
     return time.process_time() - before
 
 
-def seconds_until(store: Store, client: RetrievalClient, version: str, item: str, vector: Floats) -> float:
+def seconds_until(store: Store, client: RetrievalClient, version: str, item: str, vector: F32) -> float:
     """Ask with an item's vector until it is the answer; return the seconds since its version was promoted."""
     end = time.monotonic() + 120
     while time.monotonic() < end:
@@ -290,7 +280,7 @@ def rounds_of(stream: Stream, reader: Reader, server: Server, share: float, roun
                 stream.move(count)
             else:
                 if number == rounds:
-                    world.topics = np.concatenate([world.topics, world.noise(NEW_TOPICS, world.topics.shape[1])])
+                    world.topics = np.concatenate([world.topics, world.noise(NEW_TOPICS)])
                 topics = np.arange(TOPICS, TOPICS + NEW_TOPICS)
                 chosen = world.draw.choice(stream.items, count, replace=False)
                 stream.topic[chosen] = world.draw.choice(topics, count)
@@ -308,20 +298,18 @@ def deltas(
     items: Items = [200_000],  # noqa: B006 - typer copies it
     shares: Shares = [0.01],  # noqa: B006
     rounds: Annotated[int, typer.Option(help="rounds with drift")] = 20,
-    dimension: Annotated[int, typer.Option(help="of vectors")] = 64,
     folder: Folder = None,
     *,
     how: Annotated[str, typer.Option("--deltas", help="how the server takes them: auto, clone or in_place")] = "auto",
 ) -> None:
     """Measure what a change of some items costs from the export to the answer of a server of its own process.
 
-    A new item comes with each round; in the last three rounds those that move go to 20 new topics instead. Medians over
-    the rounds that were deltas. *apply*: CPU of the server from one version to the next, which waits for the export and
-    answers the client that asks. *visible*: from the promotion to the first answer that has the new item, by a client
-    that asks without pause. *query*: CPU of a search in the index, as read from the store, against that of the first
-    bundle in the same moment. *recall*@100 of the index on 200 queries around the topics of the round, against that of
-    the first bundle: mean and worst. Below each row, for each of the rounds with new topics: how many items a topic has
-    by then, recall on queries around them, and the share found of as many best items as a topic has.
+    A new item comes with each round; in the last three rounds the items move to 20 new topics. Medians over the rounds
+    that were deltas. *apply*: CPU of the server from one version to the next, including the wait for the export and the
+    client's calls. *visible*: from the promotion to the first answer that has the new item, by a client that asks
+    without pause. *query*: CPU of a search, against the first bundle at the same time. *recall*@100 of the index on 200
+    queries around the topics of the round, against the first bundle: mean and worst. Below each row, for each of the
+    rounds with new topics: items of a topic, recall on queries around them, and the share found of as many best items.
     """
     torch.set_num_threads(1)
     faiss.omp_set_num_threads(1)
@@ -330,7 +318,7 @@ def deltas(
     for count in items:
         for share in shares:
             with new_store("deltas", folder) as store:
-                stream = Stream.of(store, count, dimension)
+                stream = Stream.of(store, count)
                 reader, (made, export) = Reader(stream), stream.export(np.arange(TOPICS))
                 first = Round(made, export, 0, 0, *reader.found(made, np.arange(TOPICS)))
                 with started(store, f"serving.deltas={how}") as server:
@@ -415,35 +403,32 @@ def exported_rounds(stream: Stream, share: float, rounds: int) -> Iterator[tuple
 @app.command()
 def takes(
     items: Items = [200_000, 2_000_000],  # noqa: B006
-    moved: Annotated[int, typer.Option(help="items that a delta moves")] = 2000,
-    count: Annotated[int, typer.Option("--deltas", min=2, help="deltas that are taken")] = 8,
     folder: Folder = None,
 ) -> None:
     """Measure what a server pays for a delta, by `serving.deltas`, without queries.
 
     For each way a process of its own follows a store and takes its deltas one by one. Medians. *CPU*: from the
-    promotion until the version is served. *pause*: how long the thread that searches was held up. *memory*: the most
-    that the process needed beyond what it had before the first delta. *grown*: what each delta leaves.
+    promotion until the version is served. *pause*: of the thread that searches. *memory*: the peak beyond that before
+    the first delta. *grown*: what each delta leaves.
     """
     torch.set_num_threads(1)
     train_quickly()
     head("items", "moved", "how", "CPU, s", "slowest, s", "pause, ms", "longest, ms", "memory, MB", "grown, MB")
     for size in items:
         with new_store("takes", folder) as store:
-            stream = Stream.of(store, size, bundle_chain=count + 1, bundles_kept=count + 1)
+            stream = Stream.of(store, size, bundle_chain=DELTAS + 1, bundles_kept=DELTAS + 1)
             versions = [stream.export(np.arange(TOPICS))[0].version]
-            for _ in range(count):
-                stream.move(moved)
+            for _ in range(DELTAS):
+                stream.move(MOVED)
                 stream.come()
                 versions.append(stream.export(np.arange(TOPICS))[0].version)
             del stream
             for how in HOW:
-                command = [sys.executable, "-m", "benchmarks.publishing", "take", store.url, how, *versions]
-                taken = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+                taken = json.loads(printed("benchmarks.publishing", "take", store.url, how, *versions))
                 cpu, pause, before, peak, after = np.array(taken)[1:].T
-                memory = (max(0.0, float((peak - before[0]).max())), float(after[-1] - after[0]) / (count - 1))
+                memory = (max(0.0, float((peak - before[0]).max())), float(after[-1] - after[0]) / (DELTAS - 1))
                 times = (np.median(cpu), cpu.max(), 1000 * np.median(pause), 1000 * pause.max())
-                row(f"{size:,}", f"{moved:,}", how, *map(float, times), *(part / 1e6 for part in memory))
+                row(f"{size:,}", f"{MOVED:,}", how, *map(float, times), *(part / 1e6 for part in memory))
 
 
 @app.command(hidden=True)
@@ -478,12 +463,11 @@ def complete(
 ) -> None:
     """Measure a complete bundle where all items have moved and lists are kept, and how ranks share it.
 
-    Each line is a run of so many processes of this machine; with `--machines 2` they exchange everything by gloo, as
-    ranks of two machines do that have a disk in common. Medians over rounds, after the first bundle, which trains the
-    lists. *made*: while no rank trains, as for a bounded run; or beside the stream, as for a follower. A loop of small
-    steps of a model takes the place of training on each rank meanwhile, or after it. *CPU*: of all ranks, and of rank
-    0, without these steps. *wait*: of the wall clock, for which no rank trains. *own*: of rank 0's own memory, at most.
-    *step*: milliseconds on rank 0, median and 99th percentile.
+    With `--machines 2` ranks exchange everything by gloo, as those of two machines that share a disk. Medians over
+    rounds, after the first bundle, which trains the lists. *made*: while no rank trains, as for a bounded run; or
+    beside the stream, as for a follower. A loop of small steps of a model stands for training on each rank. *CPU*: of
+    all ranks, and of rank 0, without these steps. *wait*: wall seconds in which no rank trains. *own*: peak of rank 0's
+    own memory. *step*: milliseconds on rank 0, median and 99th percentile.
     """
     head("items", "ranks", "made", "moved", "CPU, s", "rank 0, s", "wait, s", "published, s", "own, MB", "step, ms")
     for number in items:
@@ -630,7 +614,7 @@ def bound(
 
 def train(store: Store, settings: Settings, published: list[Published]) -> None:
     """Train window by window, and export after each for every bound."""
-    config, log = settings.trainer.model_copy(update={"device": "cpu"}), WindowLog(store)
+    config = settings.trainer.model_copy(update={"device": "cpu"})
     state, recent = TrainerState.fresh(config), RecentCases(store, config)
 
     def review(manifest: WindowManifest, found: SharedWindow) -> None:
@@ -638,10 +622,9 @@ def train(store: Store, settings: Settings, published: list[Published]) -> None:
         for one in published:
             one.test(cases)
 
-    observer = ProgressObserver(store, TrainerMetrics(), is_first=True, report=None)
-    learner = Learner(state, log, Workers(), StopSignal(), observer, CheckpointLog(store), review)
-    for manifest in log.follow():
-        learner.process_window(manifest)
+    learning = learner(store, state, Workers(), StopSignal(), review)
+    for manifest in WindowLog(store).follow():
+        learning.process_window(manifest)
         for one in published:
             one.export(state, recent)
 

@@ -6,18 +6,14 @@
     python -m benchmarks.serving processes FOLDER      # several processes beside one, and beside as many servers
     python -m benchmarks.serving start                 # by the number of users; 20 million take 20 GB of disk
 
-`prepare` exports item vectors of random directions (64 dimensions, cosine) and a SASRec tower as it is before
-training, by the trainer's own export. `load` starts ``weir serve`` on each store, in a process of its own; two client
-processes keep 1, 8 or 64 calls in flight (closed loop, one query a call: a history of 50 items, k = 100) and do not
-parse the answers.
+`prepare` exports item vectors of random directions (64 dimensions, cosine) and an untrained SASRec tower. `load` starts
+``weir serve`` on each store; two client processes keep 1, 8 or 64 calls in flight (closed loop, one query a call: a
+history of 50 items, k = 100) and do not parse the answers.
 
-In the same run, with as many calls in flight, the server answers empty calls (the health check), which is what gRPC
-costs; and this process runs the tower and FAISS alone on the same bundle, with one thread, in batches of the size that
-the server formed. CPU is user and system time. It and the ratios are robust on a busy machine; latency and queries
-per second are not: `cores` is the CPU that the server got. For one core each: OMP_NUM_THREADS=1.
-
-What TLS and tokens cost: the same with WEIR_SERVING__TLS__... and WEIR_SERVING__AUTH__... for the server, and
-WEIR_CLIENT__... for the clients (docs/security.md).
+In the same run the server answers as many empty calls (the health check), which is the cost of gRPC; and this process
+runs the tower and FAISS alone on the same bundle, with one thread, in batches of the size that the server formed. CPU
+is user and system time; `cores` is the CPU that the server got. For one core each: OMP_NUM_THREADS=1. For TLS and
+tokens set WEIR_SERVING__TLS__..., WEIR_SERVING__AUTH__... and WEIR_CLIENT__... (docs/security.md).
 """
 
 import os

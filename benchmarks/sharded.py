@@ -3,15 +3,14 @@
     OMP_NUM_THREADS=1 python -m benchmarks.sharded run                         # some minutes, 5 GB of memory
     OMP_NUM_THREADS=1 python -m benchmarks.sharded run --store S               # the newest windows of a store
 
-Each line is a run of so many processes of this machine, which exchange rows through memory that they share.
+Each line is a run with so many ranks on this machine, which exchange rows through shared memory.
 
-- table: by how many MB the memory of a rank grows with its rows of a table for so many items, the most of all ranks.
-- keys, ids: the same with the keys, ids (of 12 bytes) and times of so many items, and what finds them.
+- table: MB of a rank's rows of a table for all items, the most of all ranks.
+- keys and ids: the same of keys, ids (of 12 bytes), times and the hash table over them.
 - rows: distinct table rows that a rank fetches for its share of a batch, the mean of all ranks.
 - wire: MB that a rank sends to others in a step, the mean of all ranks.
 - CPU: seconds of a step, all ranks together, median of the rounds, and against one rank in the same round.
-- apart: the same of as many trainings at the same time that know nothing of each other, with a share of the batch
-  each, and against one rank. It is what sharing the cores costs, without any exchange, and with fewer negatives.
+- apart: the same of as many trainings at the same time without any exchange, with a share of the batch each.
 
 A batch has the default tower and loss; without a store, its histories of 50 items and its positives follow Zipf's law.
 """

@@ -3,10 +3,9 @@
     OMP_NUM_THREADS=1 python -m benchmarks.states                  # 0.2 and 2 million items, 3 GB of memory
     OMP_NUM_THREADS=1 python -m benchmarks.states --features       # items have one to three tags and a price each
 
-Each window has 100,000 events of 20,000 items, drawn from all items each time, which is the worst case for a chain of
-checkpoints; 2,000 items are new, and as many of earlier windows expire. The windows together touch every item about
-once: whole checkpoints are in the mean as often as they are due. Columns are means over all windows: CPU-seconds and
-bytes written; memory is by how much the windows raise the peak.
+Each window has 100,000 events of 20,000 items, drawn from all items each time, the worst case for a chain of
+checkpoints; 2,000 items are new, and as many expire. The windows together touch every item about once. Columns are
+means over all windows: CPU-seconds and bytes written; memory is by how much the windows raise the peak.
 """
 
 import tempfile
@@ -14,7 +13,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
@@ -23,8 +21,8 @@ import pyarrow as pa
 import torch
 import typer
 
-from benchmarks.harness import I64, head, row, status
-from weir.contracts import FeatureNames, ItemKeys, Store, WindowManifest, hash_ids
+from benchmarks.harness import I64, head, restart_peak, row, status
+from weir.contracts import FeatureNames, ItemKeys, Store, WindowLog, WindowManifest, hash_ids
 from weir.sketches import CountMinSketch
 from weir.trainer.config import TowerConfig, TrainerConfig
 from weir.trainer.items.rows import no_rows
@@ -34,6 +32,11 @@ from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.starting import start_features
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.seeds import Purpose, generator
+from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.stream.learner import Learner
+from weir.trainer.stream.metrics import TrainerMetrics
+from weir.trainer.stream.progress import ProgressObserver
+from weir.trainer.stream.windows import StopSignal
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, add_completion=False)
 
@@ -97,6 +100,18 @@ def admit(state: TrainerState, keys: ItemKeys, ids: npt.NDArray[np.object_], seq
     return admitted
 
 
+def learner(
+    store: Store,
+    state: TrainerState,
+    workers: Workers,
+    stop: StopSignal,
+    review: Callable[[WindowManifest, SharedWindow], None] | None = None,
+) -> Learner:
+    """Return the learner of a store's windows; `review` sees each window before the state learns it."""
+    observer = ProgressObserver(store, TrainerMetrics(), workers.is_first)
+    return Learner(state, WindowLog(store), workers, stop, observer, CheckpointLog(store), review)
+
+
 @app.command()
 def main(
     items: Annotated[list[int] | None, typer.Option(help="items in the table; several are measured in turn")] = None,
@@ -124,8 +139,7 @@ def measure(items: int, windows: int, width: int, *, features: bool) -> None:
         store, spent, written = Store(folder), defaultdict[str, list[float]](list), []
         log = CheckpointLog(store)
         log.save(state, Workers())
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
-        held = status("VmRSS")
+        held = restart_peak()
         for number in range(windows):
             before = store.find("checkpoints").keys()
             for part, seconds in Window(state, items, number, width).costs(log).items():

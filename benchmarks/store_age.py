@@ -2,13 +2,12 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.store_age run                     # 10, 1,000 and 10,000 windows; minutes
     OMP_NUM_THREADS=1 python -m benchmarks.store_age run --windows 20 --windows 3000       # --json for programs
-    OMP_NUM_THREADS=1 python -m benchmarks.store_age forget                  # a user of none, one or all of the windows
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age forget                  # a user of one or all of the windows
     OMP_NUM_THREADS=1 python -m benchmarks.store_age forget-user             # by the number of users; 6 GB of disk
 
 Every window has a commit and a log file of its own, and the same users. The pipeline writes the first window; later
-ones link its files, each with its own commit, log file and event time, as if the log had been rotated with every
-window. A last run of the pipeline writes its snapshots. All costs are CPU time, user and system, more robust on a busy
-machine than wall time; medians of repetitions.
+ones link its files, each with its own commit, log file and event time. A last run of the pipeline writes its snapshots.
+All costs are CPU time, user and system; medians of repetitions.
 
 - look: one poll of a follower that has seen everything, in microseconds, and its requests to the store. The monitor's
   follows a server that was trained on half of the windows.
@@ -16,9 +15,7 @@ machine than wall time; medians of repetitions.
   arrival of ten events until they are committed. Seconds.
 - idle: ``weir ingest --follow`` without new events, CPU seconds per 1,000 seconds at 20 looks a second.
 
-`forget` and `forget-user` call `forget_users` in this process; windows have 200 events each.
-
-The ratio compares with the youngest store of the same run. All ratios should be flat: within 1.5.
+The ratio compares with the youngest store of the same run; up to 1.5 is flat.
 """
 
 import json

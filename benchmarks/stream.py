@@ -4,9 +4,8 @@
     python -m benchmarks.stream formats       # into Arrow, by format, and the bounded driver beside files
     python -m benchmarks.stream costs         # each step of a worker alone, in one process, without any engine
 
-The first two run a Kafka of their own, `throughput` a Flink too (`make tools` fetches both). All rows of a table read
-the same events. CPU is that of Python, with its Kafka client and without the broker; that of Flink's TaskManager is
-beside it.
+The first two run a Kafka of their own, `throughput` a Flink too (`make tools` fetches both). CPU is that of Python,
+with its Kafka client and without the broker; that of Flink's TaskManager is beside it.
 """
 
 import json

@@ -1,15 +1,12 @@
-"""From event to servable through Kafka and Flink: all engines and stages on this machine, events at a steady rate.
+"""Seconds from event to servable through Kafka and Flink: all engines and stages on this machine, at a steady rate.
 
     OMP_NUM_THREADS=1 python -m benchmarks.stream_freshness                                  # windows of 10 s
     OMP_NUM_THREADS=1 python -m benchmarks.stream_freshness --set stream.checkpoint_seconds=10 --seconds 240
 
 The store starts with a trained state and a bundle of all items. Then a broker, Flink with its job server and workers,
 `weir stream`, trainer, server and monitor run (`make tools` fetches the engines), while this process writes events,
-timed by the clock, to a topic of four partitions. Items follow a Zipf law, users are drawn evenly.
-
-Seconds are the monitor's, from each event to the first served bundle that was trained on it, over all windows of the
-second half. The second table cuts them, window by window, at what each stage has written down. CPU is in cores, while
-events came.
+timed by the clock, to a topic of four partitions. Seconds, items and users are as in `benchmarks.freshness`. The second
+table cuts the seconds, window by window, at what each stage has written down. CPU is in cores, while events came.
 """
 
 import json
@@ -27,9 +24,9 @@ import numpy as np
 import typer
 from confluent_kafka import Producer
 
-from benchmarks.freshness import USERS, served, wait_for
-from benchmarks.harness import F64, I64, command_line, head, row, zipf_ranks
-from benchmarks.states import filled, item_id
+from benchmarks.freshness import USERS, know_items, print_parts, quantiles, served, wait_for
+from benchmarks.harness import F64, I64, command_line, descendants, head, row, zipf_ranks
+from benchmarks.states import item_id
 from benchmarks.stream import PARTITIONS, cpu_of
 from tests.campaigns.lives import ROOT
 from tests.campaigns.stream_faults import Stream, streaming
@@ -40,9 +37,6 @@ from weir.pipelines.attempts import started_at
 from weir.pipelines.ingest import ingest
 from weir.serving.monitor.results import recorded
 from weir.trainer.config import TrainerConfig
-from weir.trainer.export import export_bundle
-from weir.trainer.ranks.workers import Workers
-from weir.trainer.state.checkpoint import CheckpointLog
 
 app = command_line(__doc__)
 
@@ -68,10 +62,7 @@ def _prepare(stream: Stream, items: int, trainer: dict[str, Any]) -> None:
     """Commit a first window, and a state and a bundle that know all items."""
     _write(_producer(stream), stream.topic, np.zeros(100, np.int64), time.time() - 60)
     ingest(stream.store, stream.pipeline)
-    state, _ = filled(TrainerConfig(**trainer), items)
-    state.position.sequence = 1
-    export_bundle(stream.store, state)
-    CheckpointLog(stream.store).save(state, Workers())
+    know_items(stream.store, TrainerConfig(**trainer), items)
 
 
 def _producer(stream: Stream) -> Producer:
@@ -119,14 +110,9 @@ def _stages(stream: Stream, settings: dict[str, Any]) -> "Iterator[dict[str, sub
 
 def _cpu(stream: Stream, stages: "dict[str, subprocess.Popen[bytes]]") -> dict[str, float]:
     """Return the CPU seconds of each stage and engine with its descendants."""
-    found = {name: sum(map(cpu_of, _tree(process.pid))) for name, process in stages.items()}
+    found = {name: sum(map(cpu_of, descendants(process.pid))) for name, process in stages.items()}
     engines = {name: sum(map(cpu_of, service.processes())) for name, service in stream.services.items()}
     return found | engines | {"producer": time.process_time()}
-
-
-def _tree(pid: int) -> list[int]:
-    children = [task.read_text().split() for task in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [pid, *(one for some in children for child in some for one in _tree(int(child)))]
 
 
 def _parts(stream: Stream, last: int) -> dict[str, F64]:
@@ -199,22 +185,15 @@ def main(
         if not found:
             raise RuntimeError(f"nothing became servable; see\n{(stream.folder / 'driver.log').read_text()[-3000:]}")
         totals = np.concatenate([freshness.quantiles for _, freshness in found])
-        _print(items, rate, totals, _parts(stream, newest.sequence))
+        parts = _parts(stream, newest.sequence)
+    head("items", "events/s", "windows measured", "p50, s", "p95, s", "longest, s")
+    row(f"{items:,}", f"{rate:,}", len(parts["bundle to servable"]), *quantiles(totals, 1))
+    print_parts(parts)
+    print()
     cores = {name: (after[name] - before[name]) / elapsed for name in after}
     head(*cores, "all")
     row(*(f"{value:.2f}" for value in (*cores.values(), sum(cores.values()))))
     print(f"load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
-
-
-def _print(items: int, rate: int, found: F64, parts: dict[str, F64]) -> None:
-    head("items", "events/s", "windows measured", "p50, s", "p95, s", "longest, s")
-    times = [f"{value:.1f}" for value in (*np.quantile(found, (0.5, 0.95)), found.max())]
-    row(f"{items:,}", f"{rate:,}", len(parts["bundle to servable"]), *times)
-    print()
-    head("part of the way", "p50, s", "p95, s", "longest, s")
-    for name, values in parts.items():
-        row(name, *(f"{value:.2f}" for value in (*np.quantile(values, (0.5, 0.95)), values.max())))
-    print()
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
     OMP_NUM_THREADS=1 python -m benchmarks.streamed LOG --set trainer.tower.kind=hstu --cases 300     # another tower
 
 `weir ingest` cuts the log into windows, at most 60 of a usual length. The trainer takes them in order, each once.
-Before it learns a window, the window tests the model, and every peer made of all windows before it. The settings of a
-peer are those that did best on all windows before, of all that are tried on the first eight. Differences are paired by
-event; their intervals are over users. The last line is the CPU of the pass: that of the process, without its tests.
+Before it learns a window, the window tests the model, and every peer made of all windows before it, with the settings
+that did best on these, of all that are tried on the first eight. Differences are paired by event; their intervals are
+over users. The last line is the CPU of the pass without its tests.
 """
 
 import tempfile
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,8 @@ import torch
 import typer
 from torch import Tensor
 
-from benchmarks.harness import command_line, head, row, weir
+from benchmarks.harness import command_line, head, printed, row
+from benchmarks.states import learner
 from weir.config import assignments, load_settings
 from weir.contracts import ItemKeys, Store, WindowLog, WindowManifest, hash_strings
 from weir.demo.source import nice_window
@@ -41,12 +42,8 @@ from weir.trainer.offline.stored import read_store
 from weir.trainer.ranking import Ranked, per_case, user_vectors
 from weir.trainer.ranking.ranker import Scores
 from weir.trainer.ranks.workers import Workers, deterministic
-from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.shared_window import SharedWindow
-from weir.trainer.stream.learner import Learner
-from weir.trainer.stream.metrics import TrainerMetrics
-from weir.trainer.stream.progress import ProgressObserver
 from weir.trainer.stream.windows import StopSignal, windows
 from weir.trainer.towers import project
 
@@ -94,33 +91,8 @@ def ingested(log: Path, store: str, assign: list[str]) -> str:
     window = [] if "window_seconds" in values.get("pipeline", {}) else [f"pipeline.window_seconds={span}"]
     own = [*window, "pipeline.user_shards=1", "pipeline.metrics_port=0"]
     options = [part for one in [*own, *assign] for part in ("--set", one)]
-    weir("ingest", "--log", str(log), "--store", store, *options)
+    printed("weir", "ingest", "--log", str(log), "--store", store, *options)
     return store
-
-
-class Tested(Protocol):
-    """What sees each window before the model learns it."""
-
-    def test(self, state: TrainerState, manifest: WindowManifest, found: SharedWindow, /) -> None:
-        """Test the model on it."""
-
-
-def train(store: Store, config: TrainerConfig, stream: Tested) -> TrainerState:
-    """Train on all windows once, as `weir train` does, and return the state; the stream sees each window before.
-
-    Raises `typer.Abort` if the process is asked to stop: half a pass is no result.
-    """
-    with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
-        state, log = TrainerState.fresh(config, workers.device), WindowLog(store)
-        observer = ProgressObserver(store, TrainerMetrics(), workers.is_first)
-        review = partial(stream.test, state)
-        learner = Learner(state, log, workers, stop, observer, CheckpointLog(store), review)
-        for manifest in windows(log, -1, workers, stop, follow=False, poll_seconds=1.0):
-            if manifest is not None:
-                learner.process_window(manifest)
-        if stop.requested:
-            raise typer.Abort
-    return state
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +180,21 @@ def _cells(some: list[Test], users: Ints, name: str, metric: str) -> list[str]:
         return [f"{own.mean():.4f}", "", ""]
     low, high = interval(model - own, users, generator=np.random.default_rng(0))
     return [f"{own.mean():.4f}", f"{(model - own).mean():+.4f}", f"{low:+.4f} to {high:+.4f}"]
+
+
+def train(store: Store, config: TrainerConfig, stream: Stream) -> None:
+    """Train on all windows once, as `weir train` does; the stream sees each window before the model learns it.
+
+    Raises `typer.Abort` if the process is asked to stop: half a pass is no result.
+    """
+    with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
+        state = TrainerState.fresh(config, workers.device)
+        learning = learner(store, state, workers, stop, partial(stream.test, state))
+        for manifest in windows(WindowLog(store), -1, workers, stop, follow=False, poll_seconds=1.0):
+            if manifest is not None:
+                learning.process_window(manifest)
+        if stop.requested:
+            raise typer.Abort
 
 
 def _metrics(ranked: Ranked) -> dict[str, Floats]:

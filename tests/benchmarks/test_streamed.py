@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import streamed
-from benchmarks.harness import weir
+from benchmarks.harness import printed
 from benchmarks.streamed import METRICS, MODEL, Stream, ingested, scores_of
 from weir.contracts import Store, WindowManifest
 from weir.trainer.config import TrainerConfig
@@ -23,7 +23,7 @@ PLAYS = 'pipeline.event_types={"play":"positive","skip":"negative"}'
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """Hold a store with the windows of a small generated log."""
     folder = tmp_path_factory.mktemp("streamed")
-    weir("generate", str(folder / "plays.jsonl"), "--users", "60", "--items", "80", "--events", "3000")
+    printed("weir", "generate", str(folder / "plays.jsonl"), "--users", "60", "--items", "80", "--events", "3000")
     return Store(
         ingested(folder / "plays.jsonl", str(folder / "store"), [PLAYS, f"pipeline.window_seconds={5 * 86_400}"])
     )
