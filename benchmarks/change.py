@@ -113,9 +113,8 @@ def age(windows: int) -> Iterator[Cost]:
 def forget_windows(windows: int) -> Iterator[Cost]:
     """Yield what it costs to forget somebody of one window, or of all."""
     for found in cells(output("store_age", "forget", "--windows", windows)):
-        if found["user of"] != "none":
-            part = f"forget a user of {found['user of']} of so many windows"
-            yield Cost(part, windows, *(float(found[name]) for name in ("CPU s", "written MB", "memory MB")))
+        part = f"forget a user of {found['user of']} of so many windows"
+        yield Cost(part, windows, *(float(found[name]) for name in ("CPU s", "written MB", "memory MB")))
 
 
 def forget_users(users: int) -> Iterator[Cost]:

@@ -9,9 +9,9 @@ it. Mapped pages are counted apart.
 """
 
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 import torch
 import typer
 
-from benchmarks.harness import I64, Peak, command_line, head, restart_peak, row, status
+from benchmarks.harness import I64, Peak, command_line, cpu_of_call, head, restart_peak, row, status
 from benchmarks.states import filled, item_id
 from weir.contracts import (
     FileEntry,
@@ -90,9 +90,9 @@ def tested(state: TrainerState, items: int, *, print_it: bool) -> None:
     draw, keys = np.random.default_rng(0), state.table.keys[state.table.live]
     histories, positives = draw.choice(keys, (TESTED, HISTORY)), draw.choice(keys, TESTED)
     found = Positives.plain(UserKeys(positives), ItemKeys(positives), ItemKeys(histories))
-    held, started = restart_peak(), time.process_time()
-    evaluate(state, manifest_of(), found)
-    spent, added = time.process_time() - started, status(PEAK) - held
+    held = restart_peak()
+    spent = cpu_of_call(partial(evaluate, state, manifest_of(), found))
+    added = status(PEAK) - held
     if print_it:
         each = f"{added / items:.0f} bytes per item, {1000 * spent / TESTED:.1f} ms of CPU per event"
         print(f"test of {TESTED} events: {added / 2**20:.0f} MiB more, {each}", flush=True)
@@ -109,12 +109,12 @@ def manifest_of(positives: int = 0, files: tuple[FileEntry, ...] = ()) -> Window
 @contextmanager
 def measured(step: str, items: int, base: int) -> Iterator[None]:
     """Print the own memory of the process at most in a step, beyond `base`, mapped pages, and its CPU-seconds."""
-    held, started = status("RssAnon"), time.process_time()
+    held = status("RssAnon")
     with Peak() as peak:
         yield
     if base:
-        own, spent = held + peak.own - base, time.process_time() - started
-        print(f"{step}: {own / items:.0f} bytes at most, {peak.mapped / items:.0f} mapped, {spent:.1f} s", flush=True)
+        sizes = f"{(held + peak.own - base) / items:.0f} bytes at most, {peak.mapped / items:.0f} mapped"
+        print(f"{step}: {sizes}, {peak.cpu:.1f} s", flush=True)
 
 
 @app.command()
@@ -171,11 +171,9 @@ def window(store: Annotated[str, typer.Argument(help="path or URL")]) -> None:
 @contextmanager
 def counted(step: str, positives: int) -> Iterator[None]:
     """Print what a step adds to the process at most."""
-    started = time.process_time()
     with Peak() as peak:
         yield
-    spent = 1e6 * (time.process_time() - started)
-    row(step, *(f"{part / positives:.0f}" for part in (peak.own, peak.mapped)), f"{spent / positives:.2f}")
+    row(step, *(f"{part / positives:.0f}" for part in (peak.own, peak.mapped)), f"{1e6 * peak.cpu / positives:.2f}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,7 +28,7 @@ import pyarrow as pa
 import typer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import I64, Peak, command_line, head, new_store, printed, row
+from benchmarks.harness import I64, Peak, command_line, cpu_of_call, head, new_store, printed, row
 from weir.contracts import (
     HistoryFile,
     HistoryFiles,
@@ -139,13 +140,10 @@ def drop_pages(store: Store, files: HistoryFiles) -> None:
 
 def lookup_us(call: Callable[[UserKeys], object], users: I64, batch: int, rng: np.random.Generator) -> float:
     """Return the CPU microseconds per user of a call with batches of users; pages are read before."""
-    asked = rng.choice(users, (ASKED, batch))
+    asked = [UserKeys(some) for some in rng.choice(users, (ASKED, batch))]
     for some in asked:
-        call(UserKeys(some))
-    started = time.process_time()
-    for some in asked:
-        call(UserKeys(some))
-    return 1e6 * (time.process_time() - started) / ASKED / batch
+        call(some)
+    return 1e6 * cpu_of_call(lambda: [call(some) for some in asked]) / ASKED / batch
 
 
 def lookups(histories: UserHistories, users: I64, rng: np.random.Generator) -> list[str]:
@@ -169,13 +167,9 @@ def one(count: int, folder: Path) -> None:
     drop_pages(store, files)
     blocks_before = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
     with Peak() as peak:
-        started = time.process_time()
         after = commit(store, files, users, 0, np.random.default_rng(2))
-        cold = time.process_time() - started
     read = 512 * (resource.getrusage(resource.RUSAGE_SELF).ru_inblock - blocks_before)
-    started = time.process_time()
-    commit(store, files, users, DELTAS, np.random.default_rng(2))
-    warm = time.process_time() - started
+    warm = cpu_of_call(partial(commit, store, files, users, DELTAS, np.random.default_rng(2)))
     written = sum(file.size for shard in after.shards.values() for file in shard[1:])
     histories, opened = UserHistories(store, SHARDS), time.perf_counter()
     histories.take_in(files)
@@ -187,7 +181,7 @@ def one(count: int, folder: Path) -> None:
     cells = [" / ".join(pair) for pair in zip(cells, lookups(histories, users, rng), strict=True)]
     saved = 4 * (LENGTH + SEEN) * len(users) / stored
     sizes = [f"{size / 1e6:.0f}" for size in (read, written, peak.own, peak.mapped)]
-    costs = [f"{cold:.2f} / {warm:.2f}", *sizes, f"{milliseconds:.1f}"]
+    costs = [f"{peak.cpu:.2f} / {warm:.2f}", *sizes, f"{milliseconds:.1f}"]
     row(f"{count:,}", f"{stored / 1e9:.2f}", *costs, *cells, f"{saved:.0%}")
 
 

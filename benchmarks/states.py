@@ -9,7 +9,6 @@ means over all windows: CPU-seconds and bytes written; memory is by how much the
 """
 
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +20,7 @@ import pyarrow as pa
 import torch
 import typer
 
-from benchmarks.harness import I64, head, restart_peak, row, status
+from benchmarks.harness import I64, cpu_of_call, head, restart_peak, row, status
 from weir.contracts import FeatureNames, ItemKeys, Store, WindowLog, WindowManifest, hash_ids
 from weir.sketches import CountMinSketch
 from weir.trainer.config import TowerConfig, TrainerConfig
@@ -146,9 +145,7 @@ def measure(items: int, windows: int, width: int, *, features: bool) -> None:
                 spent[part].append(seconds)
             written.append(sum(stat.size for name, stat in store.find("checkpoints").items() if name not in before))
         memory = (status("VmHWM") - held) / 1e6
-        started = time.process_time()
-        log.load(config, Workers())
-        restored = time.process_time() - started
+        restored = cpu_of_call(partial(log.load, config, Workers()))
     means = [f"{np.mean(spent[part]):.4f}" for part in PARTS]
     sizes = [f"{np.mean(written) / 1e6:.1f}", f"{memory:.0f}"]
     row(items, *means, f"{max(spent['checkpoint']):.2f}", *sizes, f"{restored:.1f}")
@@ -172,12 +169,7 @@ class Window:
         """Take the window in, and return the CPU seconds of each part."""
         calls: list[Callable[[], object]] = [partial(self._state.table.rows, self._shown), self._change]
         calls += [self._count, self._describe, partial(self._save, log)]
-        spent = {}
-        for part, call in zip(PARTS, calls, strict=True):
-            started = time.process_time()
-            call()
-            spent[part] = time.process_time() - started
-        return spent
+        return {part: cpu_of_call(call) for part, call in zip(PARTS, calls, strict=True)}
 
     def _change(self) -> None:
         """See the items, take rows and give them to the new ones."""

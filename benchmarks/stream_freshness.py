@@ -145,7 +145,6 @@ def _parts(stream: Stream, last: int) -> dict[str, F64]:
         "the run, to its commit": committed - opened,
         "commit to the bundle that has it": made - committed,
         "bundle to servable": servable - made,
-        "end of the window to servable": servable - end,
     }
 
 

@@ -10,7 +10,6 @@ over users. The last line is the CPU of the pass without its tests.
 """
 
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ import torch
 import typer
 from torch import Tensor
 
-from benchmarks.harness import command_line, head, printed, row
+from benchmarks.harness import command_line, cpu_of_call, head, printed, row
 from benchmarks.states import learner
 from weir.config import assignments, load_settings
 from weir.contracts import ItemKeys, Store, WindowLog, WindowManifest, hash_strings
@@ -71,14 +70,12 @@ def contest(
         values, _ = assignments(assign or [])
         interactions = read_store(store)
         stream = Stream(interactions, cases)
-        started = time.process_time()
-        train(Store(store), load_settings(overrides=values).trainer, stream)
-        spent = time.process_time() - started - stream.testing
+        spent = cpu_of_call(partial(train, Store(store), load_settings(overrides=values).trainer, stream))
         windows_of = np.array_split(np.arange(len(stream.tests)), parts)
         for number, some in enumerate(windows_of, 1):
             stream.print(f"part {number} of {parts}", some)
         stream.print("all windows", np.arange(len(stream.tests)))
-        print(f"\none pass: {spent:.0f} CPU-seconds without its tests")
+        print(f"\none pass: {spent - stream.testing:.0f} CPU-seconds without its tests")
 
 
 def ingested(log: Path, store: str, assign: list[str]) -> str:
@@ -119,9 +116,7 @@ class Stream:
 
     def test(self, state: TrainerState, manifest: WindowManifest, _: SharedWindow) -> None:
         """Rank events of a window by everything that came before it."""
-        started = time.process_time()
-        self._test(state, manifest)
-        self.testing += time.process_time() - started
+        self.testing += cpu_of_call(partial(self._test, state, manifest))
 
     def _test(self, state: TrainerState, manifest: WindowManifest) -> None:
         times = self.interactions.timestamps
