@@ -135,15 +135,8 @@ def _others(data: Data, rows: Rows, truth: list[Rows], batch: int) -> Iterator[T
     member[rows] = True
     fetched = min(OVERFETCHED, items, int(1.5 * K * items / len(rows)) + 20)
     for probed in (32, 128):
-        parameters = _faiss.SearchParametersIVF(nprobe=probed)
-
-        yield _timed(
-            f"{fetched} fetched, {probed} lists",
-            partial(_filtered, index, member, fetched, parameters),
-            data,
-            truth,
-            batch,
-        )
+        search = partial(_filtered, index, member, fetched, _faiss.SearchParametersIVF(nprobe=probed))
+        yield _timed(f"{fetched} fetched, {probed} lists", search, data, truth, batch)
     if len(rows) <= 300_000:
         exact = ExactIndex(data.vectors)
         yield _timed("all compared", lambda part: exact.search_among(part, K, IndexRows(rows)).rows, data, truth, batch)

@@ -10,8 +10,9 @@ it. Mapped pages are counted apart.
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
+from io import StringIO
 from typing import Annotated, Final
 
 import numpy as np
@@ -53,7 +54,7 @@ HISTORY: Final = 50
 FEW: Final = 1000
 TESTED: Final = 256
 SHARDS: Final = 16
-PEAK: Final = "VmHWM"
+COLUMNS: Final = ("step", "own memory, B each", "mapped files, B", "CPU, us")
 Items = Annotated[int, typer.Option(help="items in the table")]
 Kind = Annotated[str, typer.Option(help="FAISS factory string, or auto")]
 
@@ -61,41 +62,39 @@ Kind = Annotated[str, typer.Option(help="FAISS factory string, or auto")]
 @app.command()
 def trainer(items: Items = 1_000_000, index: Kind = "auto") -> None:
     """Fill a table, save a checkpoint, export a bundle, test on events."""
-    measure(TrainerConfig(device="cpu", index=index), FEW, 0)
+    with redirect_stdout(StringIO()):
+        measure(TrainerConfig(device="cpu", index=index), FEW)
     base = status("RssAnon")
-    print(f"with {FEW} items the process takes {base / 2**20:.0f} MiB; per item beyond that:", flush=True)
+    print(f"with {FEW} items the process takes {base / 2**20:.0f} MiB; per item beyond that:\n", flush=True)
+    head(*COLUMNS)
     measure(TrainerConfig(device="cpu", index=index), items, base)
 
 
-def measure(config: TrainerConfig, items: int, base: int) -> None:
-    """Print the cost of each step of a trainer with so many items; without a `base`, only execute them."""
+def measure(config: TrainerConfig, items: int, base: int = 0) -> None:
+    """Print the cost of each step of a trainer with so many items, beyond a `base` of own memory."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(folder)
         with measured("state", items, base):
-            state, _ = filled(config, items)
+            state = filled(config, items)
         with measured("checkpoint", items, base):
             CheckpointLog(store).save(state, Workers())
         with measured("bundle", items, base):
             export_bundle(store, state)
-        if base:
-            saved = sum(len(store.read(name)) for name in store.glob("checkpoints/*/*"))
-            print(
-                f"checkpoint on disk: {saved / items:.0f} bytes per item, of a table with {state.table.capacity} rows"
-            )
-        tested(state, items, print_it=bool(base))
+        saved = sum(len(store.read(name)) for name in store.glob("checkpoints/*/*"))
+        print(f"checkpoint on disk: {saved / items:.0f} bytes per item, of a table with {state.table.capacity} rows")
+        tested(state, items)
 
 
-def tested(state: TrainerState, items: int, *, print_it: bool) -> None:
+def tested(state: TrainerState, items: int) -> None:
     """Test the state on random events, and print what this adds to the memory of the process, and costs."""
     draw, keys = np.random.default_rng(0), state.table.keys[state.table.live]
     histories, positives = draw.choice(keys, (TESTED, HISTORY)), draw.choice(keys, TESTED)
     found = Positives.plain(UserKeys(positives), ItemKeys(positives), ItemKeys(histories))
     held = restart_peak()
     spent = cpu_of_call(partial(evaluate, state, manifest_of(), found))
-    added = status(PEAK) - held
-    if print_it:
-        each = f"{added / items:.0f} bytes per item, {1000 * spent / TESTED:.1f} ms of CPU per event"
-        print(f"test of {TESTED} events: {added / 2**20:.0f} MiB more, {each}", flush=True)
+    added = status("VmHWM") - held
+    each = f"{added / items:.0f} bytes per item, {1000 * spent / TESTED:.1f} ms of CPU per event"
+    print(f"test of {TESTED} events: {added / 2**20:.0f} MiB more, {each}", flush=True)
 
 
 def manifest_of(positives: int = 0, files: tuple[FileEntry, ...] = ()) -> WindowManifest:
@@ -107,14 +106,13 @@ def manifest_of(positives: int = 0, files: tuple[FileEntry, ...] = ()) -> Window
 
 
 @contextmanager
-def measured(step: str, items: int, base: int) -> Iterator[None]:
-    """Print the own memory of the process at most in a step, beyond `base`, mapped pages, and its CPU-seconds."""
+def measured(step: str, count: int, base: int) -> Iterator[None]:
+    """Print the peak of own memory in a step beyond `base`, of mapped pages, and CPU, for each of so many."""
     held = status("RssAnon")
     with Peak() as peak:
         yield
-    if base:
-        sizes = f"{(held + peak.own - base) / items:.0f} bytes at most, {peak.mapped / items:.0f} mapped"
-        print(f"{step}: {sizes}, {peak.cpu:.1f} s", flush=True)
+    sizes = (held + peak.own - base, peak.mapped)
+    row(step, *(f"{size / count:.0f}" for size in sizes), f"{1e6 * peak.cpu / count:.2f}")
 
 
 @app.command()
@@ -159,21 +157,13 @@ def window(store: Annotated[str, typer.Argument(help="path or URL")]) -> None:
     manifest = log.committed()[0]
     items, table, size = log.items(manifest), ItemTable(), TrainerConfig().batch_size
     table.admit(items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), 0)
-    head("step", "own memory, B per positive", "mapped files, B", "CPU, us")
+    head(*COLUMNS)
     count = manifest.counts.positives
-    with counted("read", count):
+    with measured("read", count, status("RssAnon")):
         found = SharedWindow(read_positives(log, manifest, HISTORY), Workers())
-    with counted("look up and deal all batches", count):
+    with measured("look up and deal all batches", count, status("RssAnon")):
         for _ in batches(found, table, size, torch.Generator()):
             pass
-
-
-@contextmanager
-def counted(step: str, positives: int) -> Iterator[None]:
-    """Print what a step adds to the process at most."""
-    with Peak() as peak:
-        yield
-    row(step, *(f"{part / positives:.0f}" for part in (peak.own, peak.mapped)), f"{1e6 * peak.cpu / positives:.2f}")
 
 
 if __name__ == "__main__":

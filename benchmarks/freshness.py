@@ -80,7 +80,7 @@ def prepare(folder: Path, items: int, window: int) -> Store:
 
 def know_items(store: Store, config: TrainerConfig, items: int) -> None:
     """Save a state behind the first window that knows so many items, and publish its bundle."""
-    state, _ = filled(config, items)
+    state = filled(config, items)
     state.position.sequence = 1
     export_bundle(store, state)
     CheckpointLog(store).save(state, Workers())

@@ -28,12 +28,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.harness import F32, I64, command_line, recall, unit
+from benchmarks.loss import Problem, chunked
 from benchmarks.sharded import batch_of
 from benchmarks.states import filled
 from weir.serving.index import Device, ExactIndex, on_device
 from weir.trainer import TowerConfig, TrainerConfig
 from weir.trainer.items.embeddings import Embeddings
-from weir.trainer.losses import sampled_softmax_in_batch
 from weir.trainer.ranking.cases import Cases, Lists
 from weir.trainer.ranking.ranker import rank
 from weir.trainer.ranks.workers import Workers, deterministic
@@ -203,21 +203,11 @@ def loss(device: torch.device, sizes: Sizes, limit: Limits) -> Iterator[Figure]:
             for count in (sizes.rows, sizes.columns)
         )
         own = torch.arange(sizes.rows, device=device)
-        hits = torch.stack([own, own], 1)
-
-        def call(query: Tensor = query, items: Tensor = items, hits: Tensor = hits) -> object:
-            pos = (query * items[: len(query)]).sum(1) / 0.1
-            found = sampled_softmax_in_batch(
-                query, items, pos=pos, hits=hits, correction="none", temperature=0.1, chunk_rows=1024
-            )
-            return torch.autograd.grad(found.mean(), (query, items))
-
-        seconds = seconds_of(call, device, sizes.seconds)
+        problem = Problem(query, items, torch.stack([own, own], 1), log_q=torch.empty(0))
+        seconds = seconds_of(chunked(problem, "none", chunk_rows=1024), device, sizes.seconds)
         name = f"loss {sizes.rows} x {sizes.columns} x {sizes.width}, {str(dtype).removeprefix('torch.')}"
-        operations = 6 * sizes.rows * sizes.columns * sizes.width
-        yield Figure(
-            name, 1000 * seconds, "ms", operations / seconds / limit.bfloat16, "of the products' bfloat16 rate"
-        )
+        share = 6 * sizes.rows * sizes.columns * sizes.width / seconds / limit.bfloat16
+        yield Figure(name, 1000 * seconds, "ms", share, "of the products' bfloat16 rate")
 
 
 def step_parts(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
@@ -261,7 +251,7 @@ def whole_step(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
     workers = Workers(device=device)
     for precision in get_args(Precision):
         config = TrainerConfig(batch_size=sizes.rows, precision=precision)
-        state, _ = filled(config, sizes.known, workers=workers)
+        state = filled(config, sizes.known, workers=workers)
         batches = [batch_of(config, workers, number, sizes.known) for number in range(_STEPS)]
         with deterministic():
             laps = [train_step(state, batch, workers, clock=clock).seconds for batch in batches][_STEPS // 4 :]
@@ -313,10 +303,8 @@ def machine(device: torch.device | None) -> Report:
     if device is None:
         return {"device": "none", **found}
     if device.type == "cpu":
-        return {
-            "device": f"CPU ({platform.processor() or platform.machine()}), small sizes: no figures to quote",
-            **found,
-        }
+        kind = platform.processor() or platform.machine()
+        return {"device": f"CPU ({kind}), small sizes: no figures to quote", **found}
     about = torch.cuda.get_device_properties(device)
     return {"device": f"{about.name}, {about.total_memory / 2**30:.0f} GiB", "cuda": torch.version.cuda, **found}
 
@@ -334,10 +322,8 @@ def measured(device: torch.device, sizes: Sizes) -> Report:
             failures[name] = f"{type(error).__name__}: {error}"
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    if device.type == "cuda" and not _faiss_gpus():
-        notes = ["FAISS finds no GPU: its indexes were not measured; install the extra gpu instead of cpu"]
-    else:
-        notes = []
+    note = "FAISS finds no GPU: its indexes were not measured; install the extra gpu instead of cpu"
+    notes = [note] if device.type == "cuda" and not _faiss_gpus() else []
     return {"figures": found, "failures": failures, "notes": notes, "seconds": time.perf_counter() - started}
 
 

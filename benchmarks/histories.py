@@ -33,6 +33,7 @@ from weir.contracts import (
     HistoryFile,
     HistoryFiles,
     ItemKeys,
+    Label,
     Layout,
     LocalCache,
     Records,
@@ -107,6 +108,12 @@ def store_with_users(
     return users, files
 
 
+def events_of(users: I64, items: I64, times: I64) -> pa.Table:
+    """Return events, all positive, of keys of users and items (n,) at times (n,)."""
+    found = {columns.USER_KEY: users, columns.ITEM_KEY: items, columns.TIMESTAMP: times}
+    return pa.table(found | {columns.LABEL: np.full(len(users), Label.POSITIVE, np.int8)})
+
+
 def commit(store: Store, files: HistoryFiles, users: I64, number: int, rng: np.random.Generator) -> HistoryFiles:
     """Do to histories what one commit of two events of each of `TOUCHED` users does; return the files after it."""
     touched = np.repeat(rng.choice(users, min(TOUCHED, len(users)), replace=False), 2)
@@ -115,16 +122,8 @@ def commit(store: Store, files: HistoryFiles, users: I64, number: int, rng: np.r
         mine = touched[owners == shard]
         before = open_shard(store, files, shard, LENGTH, LocalCache())
         state = TouchedUsers.of(before, UserKeys(mine), LENGTH)
-        state.extend(
-            pa.table(
-                {
-                    columns.USER_KEY: mine,
-                    columns.ITEM_KEY: rng.integers(1, 1 << 60, len(mine)),
-                    columns.TIMESTAMP: np.full(len(mine), (1 << 41) + number),
-                    columns.LABEL: np.ones(len(mine), np.int8),
-                }
-            )
-        )
+        items, times = rng.integers(1, 1 << 60, len(mine)), np.full(len(mine), (1 << 41) + number)
+        state.extend(events_of(mine, items, times))
         name = HistoryFile.path(shard, f"commit{number}", "0")
         found[shard] = (*found[shard], write_delta(store, name, shard, state.delta(1000), 1000))
     return HistoryFiles(shards=found)

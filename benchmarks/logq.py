@@ -23,8 +23,9 @@ import torch
 import typer
 
 from benchmarks.harness import DATA, F64, I64, Data, command_line, head, interactions_of, row
+from benchmarks.histories import events_of
 from benchmarks.states import admit
-from weir.contracts import ItemKeys, Keys, Label, UserKeys, UserTable, columns, hash_ids
+from weir.contracts import ItemKeys, Keys, UserKeys, UserTable, hash_ids
 from weir.pipelines.user_state import TouchedUsers
 from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from weir.sketches.view import DecayedSketch
@@ -89,17 +90,10 @@ def read(path: Path, events: int) -> Stream:
     table = table.take(pa.array(order))
     users, items = (table[name].combine_chunks().cast(pa.string()) for name in ("user_id", "item_id"))
     keys = hash_ids(items)
-    user_keys = hash_ids(users)
-    events_of = pa.table(
-        {
-            columns.USER_KEY: user_keys,
-            columns.ITEM_KEY: keys,
-            columns.TIMESTAMP: table["timestamp"],
-            columns.LABEL: np.full(len(keys), Label.POSITIVE, np.int8),
-        }
-    )
-    touched = TouchedUsers.of(UserTable((), HISTORY), UserKeys(user_keys), HISTORY)
-    return Stream(keys, items.to_numpy(zero_copy_only=False), touched.extend(events_of).history)
+    user_keys = UserKeys(hash_ids(users))
+    touched = TouchedUsers.of(UserTable((), HISTORY), user_keys, HISTORY)
+    history = touched.extend(events_of(user_keys, keys, table["timestamp"].to_numpy())).history
+    return Stream(keys, items.to_numpy(zero_copy_only=False), history)
 
 
 def settings(name: str, seed: int) -> TrainerConfig:
@@ -183,9 +177,8 @@ def report(out: Out = OUT, picture: Path = Path("docs") / "images" / "logq-by-de
     done = {name: runs for name, runs in found.items() if runs}
     if not done:
         raise typer.BadParameter(f"{out} holds no result: run `python -m benchmarks.logq run` first")
-    head(
-        "log Q from", "runs", "W at the end", "Recall@20", "deviation", "NDCG@20", "Recall@20, rarer half of the items"
-    )
+    names = "log Q from | runs | W at the end | Recall@20 | deviation | NDCG@20 | Recall@20, rarer half of the items"
+    head(*names.split(" | "))
     for name, runs in done.items():
         recalls = [one["recall"] for one in runs]
         spread = np.std(recalls, ddof=1) if len(recalls) > 1 else float("nan")

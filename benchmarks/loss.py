@@ -13,7 +13,7 @@ in a process of its own for every contender.
 
 import time
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -75,8 +75,9 @@ def print_memory(rows: Rows = 4096, columns: Columns = 12288) -> None:
     """Print peaks of extra memory, as shares of the matrix of logits."""
     head("correction", *LOSSES)
     for one in CORRECTIONS:
-        shares = [extra_in_own_process(rows, columns, one, name) / (4 * rows * columns) for name in LOSSES]
-        row(f"`{one}`", f"{shares[0]:.3f}", f"{shares[1]:.2f}")
+        extra = [int(printed("benchmarks.loss", "extra", rows, columns, one, name)) for name in LOSSES]
+        chunked_share, plain_share = (size / (4 * rows * columns) for size in extra)
+        row(f"`{one}`", f"{chunked_share:.3f}", f"{plain_share:.2f}")
 
 
 @app.command("extra", hidden=True)
@@ -87,11 +88,6 @@ def print_extra(rows: int, columns: int, correction: str, name: str) -> None:
     before = restart_peak()
     kept = call()
     print(status("VmHWM") - before - sum(tensor.nbytes for tensor in kept))
-
-
-def extra_in_own_process(rows: int, columns: int, correction: str, name: str) -> int:
-    """Return what `print_extra` finds in a fresh process."""
-    return int(printed("benchmarks.loss", "extra", rows, columns, correction, name))
 
 
 def synthetic(rows: int, columns: int) -> Problem:
@@ -120,22 +116,16 @@ def products(problem: Problem) -> Contender:
     return call
 
 
-def chunked(problem: Problem, correction: str) -> Contender:
+def chunked(problem: Problem, correction: str, chunk_rows: int = 256) -> Contender:
     """Return the loss that never holds all logits."""
     query, items, hits, log_q = problem
+    options: dict[str, Any] = {"correction": correction, "temperature": TEMPERATURE, "chunk_rows": chunk_rows}
+    if correction != "none":
+        options |= {"log_q_pos": log_q[: len(query)], "log_q_neg": log_q}
 
     def call() -> list[Tensor]:
         pos = (query * items[: len(query)]).sum(1) / TEMPERATURE
-        losses = sampled_softmax_in_batch(
-            query,
-            items,
-            pos=pos,
-            hits=hits,
-            log_q_pos=log_q[: len(query)],
-            log_q_neg=log_q,
-            correction=correction,
-            temperature=TEMPERATURE,
-        )
+        losses = sampled_softmax_in_batch(query, items, pos=pos, hits=hits, **options)
         return [losses.detach(), *torch.autograd.grad(losses.mean(), (query, items))]
 
     return call
@@ -150,15 +140,11 @@ def plain(problem: Problem, correction: str) -> Contender:
         pos = (query * items[: len(query)]).sum(1) / TEMPERATURE
         keep = torch.ones(len(query), len(items), dtype=torch.bool)
         keep[hits[:, 0], hits[:, 1]] = False
-        log_q_neg = exclude_positive(log_q, log_q_pos) if correction == "improved" else log_q
-        losses = sampled_softmax(
-            pos,
-            query @ items.T / TEMPERATURE,
-            log_q_pos=log_q_pos,
-            log_q_neg=log_q_neg,
-            keep=keep,
-            correction=correction,
-        )
+        densities = {"log_q_pos": log_q_pos, "log_q_neg": log_q}
+        if correction == "improved":
+            densities["log_q_neg"] = exclude_positive(log_q, log_q_pos)
+        neg = query @ items.T / TEMPERATURE
+        losses = sampled_softmax(pos, neg, keep=keep, correction=correction, **densities)
         return [losses.detach(), *torch.autograd.grad(losses.mean(), (query, items))]
 
     return call

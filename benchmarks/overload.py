@@ -114,9 +114,8 @@ def overload(
                     f"{path.name}: {full.rate:.0f} queries/s on {full.cores:.2f} cores, q {full.cpu_us:.0f} us; an "
                     f"empty call {empty.cpu_us:.0f} us; deadline {deadline:g} s; load average {os.getloadavg()[0]:.1f}"
                 )
-                rows = [
-                    measured(server, clients, Flood(asks, factor * full.rate, deadline), seconds) for factor in load
-                ]
+                floods = [Flood(asks, factor * full.rate, deadline) for factor in load]
+                rows = [measured(server, clients, flood, seconds) for flood in floods]
             report(rows, full, empty)
 
 
@@ -150,14 +149,9 @@ def report(rows: list[Row], full: Load, empty: Load) -> None:
         answered = codes["OK"] / one.seconds
         names = ("OK", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "CANCELLED")
         p50, p99 = 1e3 * np.quantile(one.ends.latencies, (0.5, 0.99)) if codes["OK"] else (np.nan, np.nan)
+        cores = f"{one.cpu / one.seconds:.2f}"
         row(
-            *(
-                f"{offered / full.rate:.1f}",
-                f"{offered:.0f}",
-                f"{one.seconds:.0f}",
-                f"{one.cpu / one.seconds:.2f}",
-                f"{one.batch:.1f}",
-            ),
+            *(f"{offered / full.rate:.1f}", f"{offered:.0f}", f"{one.seconds:.0f}", cores, f"{one.batch:.1f}"),
             *(f"{codes[name] / one.seconds:.0f}" for name in names),
             *(f"{p50:.0f}", f"{p99:.0f}", f"{1e6 * one.refusal(query):.0f}"),
             f"{1e6 * one.refusal(query) / empty.cpu_us:.2f}",

@@ -15,7 +15,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,7 +155,7 @@ class Stream:
     vector: F32 = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state, _ = filled(self.config, self.items)
+        self.state = filled(self.config, self.items)
         self.topic = self.world.draw.integers(0, TOPICS, self.items)
         self.place(np.arange(self.items))
         self.recent = Newest(self.store, self.config)
@@ -226,10 +226,10 @@ class Round:
     own: int
     found: float
 
-    @property
-    def written(self) -> float:
-        """Megabytes of the bundle."""
-        return sum(file.size for file in self.made.files) / 1e6
+
+def megabytes(bundle: BundleManifest) -> float:
+    """Return the size of a bundle's files."""
+    return sum(file.size for file in bundle.files) / 1e6
 
 
 @dataclass
@@ -334,35 +334,32 @@ def report(items: int, share: float, first: Round, rounds: list[Round]) -> None:
     changes = [one for one in old if one.made.depth] or old
     recalls = np.array([one.recall for one in old]) / first.recall
     fit = rounds[-1].made.index.fit
-    costs = [(one.export, one.written, one.apply, one.visible, one.query) for one in changes]
+    costs = [(one.export, megabytes(one.made), one.apply, one.visible, one.query) for one in changes]
     *spent, query = np.median(costs, axis=0).tolist()
     slowest = max(one.visible for one in changes)
     counts = (fit.repairs if fit else 0, sum(not one.made.depth for one in rounds))
-    recalled, at_first = f"{recalls.mean():.3f}, {recalls.min():.3f}", f"{first.export:.3g} s, {first.written:.0f} MB"
+    recalled = f"{recalls.mean():.3f}, {recalls.min():.3f}"
+    at_first = f"{first.export:.3g} s, {megabytes(first.made):.0f} MB"
     row(f"{items:,}", f"{share:.1%}", *spent, slowest, query, recalled, *counts, at_first)
     for number, one in enumerate(new, start=1):
         at = f"{NEW_TOPICS} new topics, round {number}: {one.own} items each"
         print(f"{at}, recall@{DEPTH} {one.recall / first.recall:.3f}, of the {one.own} best {one.found:.3f}")
 
 
-class Gate:
-    """Notes the CPU-seconds in which bundles answer the gate, `spent`."""
+@contextmanager
+def gate_seconds() -> Iterator[list[float]]:
+    """Yield the CPU-seconds of each time that a bundle answers the gate, in a list that grows meanwhile."""
+    hits, spent = Servable.hits, list[float]()
 
-    def __init__(self) -> None:
-        self.spent, self._hits = 0.0, Servable.hits
+    def timed(servable: Servable, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
+        begin = time.process_time()
+        found = hits(servable, cases, k)
+        spent.append(time.process_time() - begin)
+        return found
 
-    def __enter__(self) -> Self:
-        def timed(servable: Servable, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
-            begin = time.process_time()
-            found = self._hits(servable, cases, k)
-            self.spent += time.process_time() - begin
-            return found
-
-        Servable.hits = timed  # type: ignore[method-assign, assignment]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Servable.hits = self._hits  # type: ignore[method-assign]
+    Servable.hits = timed  # type: ignore[method-assign, assignment]
+    yield spent
+    Servable.hits = hits  # type: ignore[method-assign]
 
 
 @app.command()
@@ -394,10 +391,10 @@ def exported_rounds(stream: Stream, share: float, rounds: int) -> Iterator[tuple
     """Yield CPU-seconds, those of the gate, and megabytes written, of each round that was a delta."""
     for _ in range(rounds):
         stream.move(round(share * stream.items))
-        with Gate() as gate:
+        with gate_seconds() as gate:
             made, seconds = stream.export(np.arange(TOPICS))
         if made.depth:
-            yield seconds, gate.spent, sum(file.size for file in made.files) / 1e6
+            yield seconds, sum(gate), megabytes(made)
 
 
 @app.command()
@@ -491,7 +488,7 @@ def rank(items: int, rounds: int, index: str) -> None:
 
 def figures(items: int, rounds: int, index: str, workers: Workers) -> list[list[float]]:
     """Return for each way what a rank found: medians of what `published` returns."""
-    state, _ = filled(TrainerConfig(device="cpu", index=index), items, workers=workers)
+    state = filled(TrainerConfig(device="cpu", index=index), items, workers=workers)
     keeper = Keeper(large=1)
     found: dict[str, list[Sequence[float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
@@ -543,7 +540,7 @@ def exported(store: Store, state: TrainerState, keeper: Keeper, workers: Workers
 
 
 def step(seconds: list[float]) -> float:
-    """Do small steps of a model for a moment, note the seconds of each, and return the CPU-seconds of all."""
+    """Make small steps of a model for a moment, append the seconds of each, and return the CPU-seconds of all."""
     before, end, weight = time.thread_time(), time.perf_counter() + MOMENT, torch.randn(64, 64)
     while (begin := time.perf_counter()) < end:
         for _ in range(20):

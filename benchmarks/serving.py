@@ -93,7 +93,7 @@ def prepare(folder: Stores, items: Sizes = SIZES) -> None:
         for index in dict.fromkeys(("Flat", factory(size, "auto"))):
             begin = time.process_time()
             store = Store(str(folder / f"{size:08d}-{index}"))
-            manifest = export_bundle(store, filled(TrainerConfig(device="cpu", index=index), size)[0])
+            manifest = export_bundle(store, filled(TrainerConfig(device="cpu", index=index), size))
             spent = time.process_time() - begin
             bytes_each = ", ".join(f"{entry.name} {entry.size / size:.1f}" for entry in manifest.files)
             print(f"{size} items, {index}: {spent:.1f} CPU-seconds; bytes per item: {bytes_each}", flush=True)
@@ -213,9 +213,8 @@ def show_load(store: Store, clients: Executor, counts: Sequence[int], rounds: in
     head("processes", "queries/s", "cores", "batch", "CPU us/query", "ratio")
     one = np.median([each.cpu_us for each in found[counts[0]]])
     for count, loads in found.items():
-        rate, cores, batch, cpu = np.median(
-            [(each.rate, each.cores, each.batch, each.cpu_us) for each in loads], axis=0
-        )
+        figures = [(each.rate, each.cores, each.batch, each.cpu_us) for each in loads]
+        rate, cores, batch, cpu = np.median(figures, axis=0)
         row(count, f"{rate:.0f}", f"{cores:.2f}", f"{batch:.1f}", f"{cpu:.0f}", f"{cpu / one:.3f}")
 
 
@@ -251,11 +250,10 @@ def start(
 ) -> None:
     """Measure the start of a server, and its memory, by the number of users in the store.
 
-    The stores hold a base of users per shard, through the contracts' own writer, and a bundle of 10,000 items. Files
-    are in the page cache as the disk of the machine left them. *ready*: from the start of the process until its health
-    is SERVING, with its CPU until then; *opening*: the part of the histories. *own*: what is anonymous of the process;
-    *mapped*: what of the files was resident after the queries. *query*: a user by id, one after the other, with seen
-    items left out; median and worst of 300.
+    The stores hold a base of users per shard and a bundle of 10,000 items. *ready*: from the start of the process until
+    its health is SERVING, with its CPU; *opening*: the part of the histories. *own*: anonymous memory of the process;
+    *mapped*: resident pages of files after the queries. *query*: a user by id, one after the other, without seen items;
+    median and worst of 300.
     """
     head(*START.split(" | "))
     keys = ItemKeys(hash_ids([item_id(number) for number in range(KNOWN)]))
@@ -263,7 +261,7 @@ def start(
         with new_store("start", folder) as store:
             names = [f"user-{number}" for number in range(min(count, QUERIES))]
             store_with_users(store, count, names, keys)
-            export_bundle(store, filled(TrainerConfig(device="cpu"), KNOWN)[0])
+            export_bundle(store, filled(TrainerConfig(device="cpu"), KNOWN))
             size = sum(stat.size for stat in store.find("histories").values()) / 1e9
             begin = time.perf_counter()
             FollowedHistories(store, HistoryMetrics(CollectorRegistry())).catch_up()

@@ -46,6 +46,7 @@ app = command_line(__doc__)
 
 _MODULE: Final = "benchmarks.sharded"
 _RANKS: Final = (1, 2, 4)
+TABLES: Final = [2_000_000, 16_000_000]
 _KNOWN: Final = 200_000
 """Items of the model that is trained: what a step costs does not depend on it."""
 _WARM_UP: Final = 2
@@ -99,7 +100,7 @@ def batch_of(config: TrainerConfig, workers: Workers, number: int, items: int = 
 def model(config: TrainerConfig, workers: Counted, count: int, store: str) -> tuple[TrainerState, Iterator[Batch]]:
     """Return a fresh model and batches, of which `count` have to do: of a store, or drawn."""
     if not store:
-        state, _ = filled(config, _KNOWN, workers=workers)
+        state = filled(config, _KNOWN, workers=workers)
         return state, (batch_of(config, workers, number) for number in range(count))
     log, state = WindowLog(Store(store)), TrainerState.fresh(config, workers.device, workers=workers)
     return state, batches_of(state, log, newest(log, config.batch_size, count), workers)
@@ -149,10 +150,7 @@ def apart(ranks: int, batch: int, count: int, store: str) -> float:
 
 @app.command()
 def run(
-    items: Annotated[list[int], typer.Option(help="items of the tables whose memory is measured")] = [  # noqa: B006
-        2_000_000,
-        16_000_000,
-    ],
+    items: Annotated[list[int], typer.Option(help="items of the tables whose memory is measured")] = TABLES,
     batch: Annotated[int, typer.Option(help="examples of a step, over all ranks")] = 4096,
     count: Annotated[int, typer.Option(help="steps of a round")] = 5,
     rounds: Annotated[int, typer.Option(help="times that each line is measured")] = 3,

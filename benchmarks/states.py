@@ -20,7 +20,7 @@ import pyarrow as pa
 import torch
 import typer
 
-from benchmarks.harness import I64, cpu_of_call, head, restart_peak, row, status
+from benchmarks.harness import cpu_of_call, head, restart_peak, row, status
 from weir.contracts import FeatureNames, ItemKeys, Store, WindowLog, WindowManifest, hash_ids
 from weir.sketches import CountMinSketch
 from weir.trainer.config import TowerConfig, TrainerConfig
@@ -64,21 +64,16 @@ def keys_of(first: int, count: int) -> ItemKeys:
     return ItemKeys(hash_ids(ids_of(first, count).tolist()))
 
 
-def filled(
-    config: TrainerConfig, items: int, events: I64 | None = None, workers: Workers | None = None
-) -> tuple[TrainerState, bytes]:
-    """Return a state that knows so many items, and the sketch of its only window.
-
-    In the window each item occurred once, or as often as its number occurs in `events`.
-    """
+def filled(config: TrainerConfig, items: int, workers: Workers | None = None) -> TrainerState:
+    """Return a state that knows so many items, each of which occurred once in its only window."""
     state = TrainerState.fresh(config, workers.device if workers else None, workers=workers)
     keys, sketch = keys_of(0, items), CountMinSketch(1 << 16)
-    sketch.update(keys if events is None else keys[events])
+    sketch.update(keys)
     admit(state, keys, ids_of(0, items), 0)
     state.frequencies.add(sketch.to_bytes(), 0)
     state.counts.read_all()
     state.position.trained_sequence = 0
-    return state, sketch.to_bytes()
+    return state
 
 
 def describe(state: TrainerState, keys: ItemKeys, changes: RowChanges) -> None:

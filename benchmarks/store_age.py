@@ -9,8 +9,7 @@ Every window has a commit and a log file of its own, and the same users. The pip
 ones link its files, each with its own commit, log file and event time. A last run of the pipeline writes its snapshots.
 All costs are CPU time, user and system; medians of repetitions.
 
-- look: one poll of a follower that has seen everything, in microseconds, and its requests to the store. The monitor's
-  follows a server that was trained on half of the windows.
+- look: one poll of a follower that has seen everything, in microseconds, and its requests to the store.
 - run: ``weir ingest`` on ten new events, in a process of its own, start included; or `weir ingest --follow`, from the
   arrival of ten events until they are committed. Seconds.
 - idle: ``weir ingest --follow`` without new events, CPU seconds per 1,000 seconds at 20 looks a second.
@@ -226,12 +225,9 @@ def poll_costs(store: Store) -> Costs:
 
 def command(aged: AgedStore, *more: str) -> list[str]:
     """Return the command line of ``weir ingest``."""
-    changed = {name: value for name, value in SETTINGS.model_dump().items() if name not in {"sketch", "log"}}
-    defaults = type(SETTINGS)().model_dump()
-    pairs = [f"pipeline.{name}={value}" for name, value in changed.items() if value != defaults[name]]
-    options = [part for pair in [*pairs, f"pipeline.sketch.width={SETTINGS.sketch.width}"] for part in ("--set", pair)]
-    ingest = [sys.executable, "-m", "weir", "ingest", "--store", aged.store.url, "--log", aged.config.log]
-    return [*ingest, *options, *more]
+    file = aged.folder / "weir.json"
+    file.write_text(json.dumps({"store": aged.store.url, "pipeline": aged.config.model_dump(mode="json")}))
+    return [sys.executable, "-m", "weir", "ingest", "--config", str(file), *more]
 
 
 def run_of_its_own(aged: AgedStore) -> float:

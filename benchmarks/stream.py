@@ -330,14 +330,12 @@ def event_lines(events: int) -> list[bytes]:
     rng = np.random.default_rng(0)
     items, users = zipf_ranks(100_000, events, 1.05, rng)[0], rng.integers(0, 50_000, events)
     seconds = _ORIGIN + np.arange(events) * 432_000 // events
-    return [
-        json.dumps(
-            {"user_id": f"u{user}", "item_id": f"item-{item}", "timestamp": second, "event_id": f"e{number}"}
-        ).encode()
-        for number, (user, item, second) in enumerate(
-            zip(users.tolist(), items.tolist(), seconds.tolist(), strict=True)
-        )
-    ]
+    drawn = enumerate(zip(users.tolist(), items.tolist(), seconds.tolist(), strict=True))
+    rows = (
+        {"user_id": f"u{user}", "item_id": f"item-{item}", "timestamp": second, "event_id": f"e{number}"}
+        for number, (user, item, second) in drawn
+    )
+    return [json.dumps(one).encode() for one in rows]
 
 
 def load(producer: Producer, topic: str, lines: list[bytes]) -> None:
@@ -356,11 +354,10 @@ def consume(config: PipelineConfig, *, validate: bool) -> int:
     starts = {one.key: SourceSpan(start=0, stop=0, resume=0, size=0) for one in found}
     for wanted in plan_ranges(found, Seen(starts), 1 << 60):
         for block in RangeReader(wanted, config).blocks():
-            rows += (
-                len(validator.validate(block)[0].rows)
-                if validate
-                else len(block.content.positions if block.content else ())
-            )
+            if validate:
+                rows += len(validator.validate(block)[0].rows)
+            elif block.content:
+                rows += len(block.content.positions)
     return rows
 
 

@@ -162,13 +162,8 @@ def main(
     more, problems = assignments(assign or [])
     if problems:
         raise typer.BadParameter("; ".join(problems))
-    short = {
-        "event_types": {},
-        "history_length": 50,
-        "window_seconds": window,
-        "sketch": {},
-        **more.get("pipeline", {}),
-    }
+    short: dict[str, Any] = {"event_types": {}, "history_length": 50, "window_seconds": window, "sketch": {}}
+    short |= more.get("pipeline", {})
     with (
         tempfile.TemporaryDirectory(prefix="weir-fresh-") as name,
         streaming(Path(name), _TOPIC, engine=more.get("stream", {}), **short) as stream,
