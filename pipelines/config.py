@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from weir.contracts.listening import Host
 from weir.contracts.local_cache import LocalCache
 from weir.contracts.models import FrozenModel
 from weir.pipelines.kafka.address import Topic
@@ -112,7 +113,7 @@ class PipelineConfig(LogConfig):
     sketch: SketchConfig = Field(default_factory=SketchConfig, description="frequency sketches of each window")
     runner: str = Field(default="FnApiRunner", min_length=1, description="name of the Beam runner")
     runner_options: tuple[str, ...] = Field(default=(), description="additional Beam options, such as --parallelism=4")
-    metrics_host: str = Field(
+    metrics_host: Host = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9101, ge=0, le=65_535, description="port of /metrics; 0: any free port")

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from weir.contracts import LocalCache
+from weir.contracts.listening import Host
 from weir.contracts.models import FrozenModel
 from weir.serving.access.config import AuthConfig, TlsConfig
 from weir.serving.served.config import ServedConfig
@@ -63,8 +64,10 @@ class TracingConfig(FrozenModel):
 class ServingConfig(FrozenModel):
     """How a server process listens, batches and follows the store."""
 
-    host: str = Field(
-        default="127.0.0.1", description="address to listen on; 0.0.0.0 for every interface: with `tls` and `auth`"
+    host: Host = Field(
+        default="127.0.0.1",
+        description="name or address to listen on, IPv6 with or without brackets; 0.0.0.0, or :: with IPv6, for every "
+        "interface: with `tls` and `auth`",
     )
     port: int = Field(default=50051, ge=0, le=65535, description="gRPC port; 0 takes a free one, which is logged")
     http_port: int | None = Field(
@@ -82,7 +85,7 @@ class ServingConfig(FrozenModel):
     )
     tls: TlsConfig = Field(default_factory=TlsConfig, description="the server's certificate")
     auth: AuthConfig = Field(default_factory=AuthConfig, description="who may call")
-    metrics_host: str = Field(
+    metrics_host: Host = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9103, ge=0, le=65535, description="port of /metrics; 0 takes a free one")

@@ -1,13 +1,16 @@
 """The ports of a server that speak gRPC: the service, and health checks on a plain-text port of their own."""
 
+import errno
 import logging
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
+from weir.contracts.listening import CannotListenError, in_url, listening_at
 from weir.serving.access.certificates import grpc_credentials
 from weir.serving.config import ServingConfig
 from weir.serving.http.hosts import is_loopback
@@ -56,18 +59,31 @@ def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInte
 
 
 def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
-    """Give the server its port, with TLS if there is a certificate, and return the port."""
-    where = f"{config.host}:{config.port}"
-    if config.tls.certificate_file is not None:
-        return server.add_secure_port(where, grpc_credentials(config.tls))
-    warn_of_plain_tokens(config)
-    return server.add_insecure_port(where)
+    """Give the server its port, with TLS if there is a certificate, and return it; raises `CannotListenError`."""
+    if config.tls.certificate_file is None:
+        warn_of_plain_tokens(config)
+        return _listen("gRPC", config, config.port, server.add_insecure_port)
+    credentials = grpc_credentials(config.tls)
+    return _listen("gRPC", config, config.port, lambda where: server.add_secure_port(where, credentials))
+
+
+def _listen(what: str, config: ServingConfig, port: int, add: Callable[[str], int]) -> int:
+    """Add all addresses of the host to a server of gRPC, which itself would do with one of them."""
+    addresses, port = listening_at(what, config.host, port, shared=config.processes > 1)
+    for address in addresses:
+        try:
+            port = add(f"{in_url(address)}:{port}")
+        except RuntimeError as error:
+            # It was free a moment ago: another server has taken it.
+            taken = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+            raise CannotListenError.of(taken, what, config.host, port) from error
+    return port
 
 
 def warn_of_plain_tokens(config: ServingConfig) -> None:
     """Warn where callers send tokens without TLS over a network."""
     if config.auth.jwks is not None and config.tls.certificate_file is None and not is_loopback(config.host):
-        where = f"{config.host}:{config.port}"
+        where = f"{in_url(config.host)}:{config.port}"
         log.warning("tokens travel in plain text to %s: set serving.tls, or keep the port to a mesh", where)
 
 
@@ -80,9 +96,9 @@ async def open_to_probes(config: ServingConfig, service: health.aio.HealthServic
     server = grpc.aio.server(options=[_sharing(config), *_BOUNDED])
     health_pb2_grpc.add_HealthServicer_to_server(service, server)
     try:
-        port = server.add_insecure_port(f"{config.host}:{config.health_port}")
+        port = _listen("health", config, config.health_port, server.add_insecure_port)
         await server.start()
-        yield f"health on {config.host}:{port}, "
+        yield f"health on {in_url(config.host)}:{port}, "
     finally:
         await server.stop(None)
 

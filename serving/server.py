@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from weir.contracts import Store
 from weir.contracts.exposition import exposed
+from weir.contracts.listening import in_url
 from weir.serving.access_log import AccessLog
 from weir.serving.batcher import Batcher
 from weir.serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
@@ -142,7 +143,7 @@ class Server:
         self.writer = ServedWriter(self.store, config.served, self.served, kept)
         self.health = health.aio.HealthServicer()
         self._ill = ""
-        self._where = f"gRPC on {config.host}:{config.port}"
+        self._where = f"gRPC on {in_url(config.host)}:{config.port}"
         self.retriever = Retriever(self.histories, config.threads, takedown.keys, config.rescored_candidates)
         self.batcher: Batcher[Task, Answer] = Batcher(
             self.retriever,
@@ -239,7 +240,7 @@ class Server:
         """Listen until a signal, and drain."""
         fronts = self._fronts()
         port, http = await fronts.start()
-        self._where = f"gRPC on {self.config.host}:{port}, {http}{others}"
+        self._where = f"gRPC on {in_url(self.config.host)}:{port}, {http}{others}"
         if self.watcher.bundle is None:
             log.info("listening, without a bundle yet: %s", self._where)
         if self.member is None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from weir.contracts.errors import in_one_line
+from weir.contracts.listening import Host
 from weir.contracts.models import FrozenModel
 from weir.contracts.variants import MAIN, VariantError, VariantName
 from weir.trainer.features_config import FeaturesConfig
@@ -159,7 +160,7 @@ class TrainerConfig(FrozenModel):
         description="seconds after which a rank that the others wait for counts as lost, and all start again; one that "
         "ends is missed at once",
     )
-    metrics_host: str = Field(
+    metrics_host: Host = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9102, ge=0, le=65535, description="of /metrics on rank 0; 0: any free port")

@@ -18,7 +18,7 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay
 
 from deploy.engines.settings import HOST
 from weir.contracts import UserError
-from weir.up.ports import is_free
+from weir.contracts.listening import is_held
 
 __all__ = ["EngineError", "Service", "is_listening", "start", "stop"]
 
@@ -187,7 +187,7 @@ def _has_ended(service: Service) -> bool:
 def _becomes_free(port: int) -> bool:
     """Return whether a server can take a port, now or soon: a killed process holds its own for a moment."""
     end = time.monotonic() + _RELEASE_SECONDS
-    while not is_free(HOST, port):
+    while is_held("an engine", HOST, port):
         if time.monotonic() > end:
             return False
         time.sleep(0.1)

@@ -12,6 +12,7 @@ from google.api import annotations_pb2
 from google.protobuf import message_factory
 from google.protobuf.message import Message
 
+from weir.contracts.listening import in_url, listening
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.access.access import Access, Caller
 from weir.serving.access.certificates import http_context
@@ -85,24 +86,23 @@ class Gateway:
         application.router.add_get("/openapi.yaml", _schema)
         # Nobody waits for the answer to a caller who has left; without it, half a request ends in a traceback.
         self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=config.grace_seconds)
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
 
     async def start(self) -> str:
-        """Listen, if the settings want it; returns words for the log. Raises `OSError` where the port is taken."""
+        """Listen, if the settings want it; returns words for the log. Raises `CannotListenError`."""
         if self._config.http_port is None:
             return ""
         await self._runner.setup()
         loop, tls = asyncio.get_running_loop(), self._config.tls
         secure = None if tls.certificate_file is None else http_context(tls)
-        self._listener = await loop.create_server(
-            self._connected,
-            self._config.host,
-            self._config.http_port,
-            ssl=secure,
-            reuse_port=self._config.processes > 1,
-            ssl_handshake_timeout=_HANDSHAKE_SECONDS if secure else None,
-        )
-        return f"{'HTTPS' if secure else 'HTTP'} on {self._config.host}:{self._listener.sockets[0].getsockname()[1]}, "
+        host, shared = self._config.host, self._config.processes > 1
+        for opened in listening("HTTP", host, self._config.http_port, shared=shared):
+            port = opened.getsockname()[1]
+            handshake = _HANDSHAKE_SECONDS if secure else None
+            self._listeners.append(
+                await loop.create_server(self._connected, sock=opened, ssl=secure, ssl_handshake_timeout=handshake)
+            )
+        return f"{'HTTPS' if secure else 'HTTP'} on {in_url(host)}:{port}, "
 
     def _connected(self) -> asyncio.BaseProtocol:
         """Take a connection, as long as there are not too many: each is an open file."""
@@ -113,8 +113,8 @@ class Gateway:
 
     async def stop(self) -> None:
         """Take no more calls, and end the connections when those under way are answered."""
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         await self._runner.cleanup()
 
     def _called(self, method: Any) -> Callable[[web.Request, HttpCall], Awaitable[bytes]]:

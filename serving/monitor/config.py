@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from weir.contracts.listening import Host
 from weir.contracts.models import FrozenModel
 
 __all__ = ["MonitorConfig"]
@@ -13,7 +14,7 @@ class MonitorConfig(FrozenModel):
     """What to measure on every window, and at what rate."""
 
     target: str = Field(default="127.0.0.1:50051", description="server to query, host:port")
-    metrics_host: str = Field(
+    metrics_host: Host = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9104, ge=0, le=65535, description="port of /metrics; 0 takes a free one")
@@ -57,7 +58,7 @@ class MonitorConfig(FrozenModel):
         le=65535,
         description="port of the page that shows the path in a browser; 0 takes a free one; null: none",
     )
-    page_host: str = Field(
+    page_host: Host = Field(
         default="127.0.0.1",
         description="address of the page; on any other than a loopback address it is read only, and shows no lines, "
         "users or queries",

@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-import socket
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from weir.contracts import MAX_ID_BYTES
+from weir.contracts.listening import CannotListenError, listening
 from weir.serving.access.certificates import Certificate, certificate_of
 from weir.serving.batcher import Batcher
 from weir.serving.bell import Bell, Beside
@@ -63,16 +63,15 @@ class NativeFront(Beside):
         return Path(self._folder.name) / "python.sock"
 
     def start(self) -> int:
-        """Listen, and return the port."""
-        sharing = self.config.processes > 1
-        family, _, _, _, address = socket.getaddrinfo(
-            self.config.host, self.config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.create_server(address[:2], family=family, backlog=1024, reuse_port=sharing)
-        port = int(listening.getsockname()[1])
+        """Listen, and return the port; raises `CannotListenError`."""
+        host = self.config.host
+        listener, *others = listening("gRPC", host, self.config.port, shared=self.config.processes > 1)
+        if others:
+            raise CannotListenError(f"the compiled front listens on one address, and {host!r} has several: name one")
+        port = int(listener.getsockname()[1])
         warn_of_plain_tokens(self.config)
         self._shown = None if self._certificates is None else self._certificates.get()
-        self._front = self.package.Front(listening.detach(), self.upstream, self._options(), self._shown)
+        self._front = self.package.Front(listener.detach(), self.upstream, self._options(), self._shown)
         self.batcher.attach(self)
         self.follow(next(iter(self.answering.loaded()), None))
         return port

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from weir.contracts import LocalCache
+from weir.contracts.listening import Host
 from weir.contracts.models import FrozenModel
 
 __all__ = ["FollowerConfig"]
@@ -18,7 +19,7 @@ class FollowerConfig(FrozenModel):
         default=15.0, gt=0, description="how long after a follower has ended another one takes its place, seconds"
     )
     block_users: int = Field(default=1000, ge=1, description="users that are written in one transaction")
-    metrics_host: str = Field(
+    metrics_host: Host = Field(
         default="127.0.0.1", description="address of /metrics; 0.0.0.0 lets Prometheus scrape from elsewhere"
     )
     metrics_port: int = Field(default=9105, ge=0, le=65535, description="port of /metrics; 0 takes a free one")

@@ -5,7 +5,6 @@ A command that fails prints one clear line on standard error; its exit status is
 
 # ruff: noqa: PLC0415 - imports wait until a command has failed
 
-import errno
 import functools
 import inspect
 import sys
@@ -61,11 +60,6 @@ _ROOMS: Final = {"weir.pipelines": "pipeline", "weir.trainer": "trainer,cpu", "w
 
 _OPTIONAL: Final = ("fastavro", "jinja2", "matplotlib", "opentelemetry", "redis")
 """Modules that no package needs for itself."""
-
-_PORT_IN_USE: Final = (
-    "stop the process that holds the port (`ss -ltnp` names it), or let `--set serving.port=0`, "
-    "`--set SECTION.metrics_port=0` take any free one"
-)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -149,10 +143,6 @@ def _line(error: Exception) -> str | None:
     """Return the line for an error that is not ours."""
     if isinstance(error, ModuleNotFoundError):
         return _missing(error)
-    if (isinstance(error, OSError) and error.errno == errno.EADDRINUSE) or "Failed to bind to address" in str(error):
-        # The library of gRPC adds which variable shows more.
-        what = error.strerror if isinstance(error, OSError) else str(error).partition(";")[0]
-        return f"{what}: {_PORT_IN_USE}"
     # The system's errors name a file or folder: missing, not allowed, read-only, full, a file instead of a folder.
     if isinstance(error, OSError):
         return str(error) or type(error).__name__

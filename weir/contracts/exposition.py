@@ -17,6 +17,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from weir.contracts.listening import in_url, listening
+
 __all__ = ["exposed"]
 
 CONNECTION_SECONDS: Final = 5.0
@@ -34,24 +36,25 @@ logger = logging.getLogger(__name__)
 def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
     """Serve `registry` while inside; yields and logs where, ``port 9103 of 127.0.0.1``.
 
-    `host` is a name or an address, IPv4 or IPv6; port 0 takes a free one. Raises `OSError` where it cannot listen.
+    `host` is a name or an address, IPv4 or IPv6; port 0 takes a free one. Raises `CannotListenError`.
     """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        server = _Server(family, address)
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}: metrics on host {host!r}, port {port}") from error
-    server.set_app(make_wsgi_app(registry))
-    thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="weir-metrics", daemon=True)
-    thread.start()
-    where = f"port {server.server_port} of {host}"
+    app = make_wsgi_app(registry)
+    servers = [_Server(listener, app) for listener in listening("metrics", host, port)]
+    threads = [
+        threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="weir-metrics", daemon=True)
+        for server in servers
+    ]
+    for thread in threads:
+        thread.start()
+    where = f"port {servers[0].server_port} of {in_url(host)}"
     logger.info("metrics on %s", where)
     try:
         yield where
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()
 
 
 class _Handler(WSGIRequestHandler):
@@ -60,17 +63,21 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """One thread per connection, each with a deadline."""
+    """Answers on a listening socket: one thread per connection, each with a deadline."""
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 128
 
-    def __init__(self, family: int, address: Any) -> None:
-        self.address_family = family
+    def __init__(self, listener: socket.socket, app: Any) -> None:
         self._started: dict[Any, float] = {}
         self._changing = threading.Lock()
-        super().__init__(address, _Handler)
+        self.address_family = listener.family
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_name, self.server_port = listener.getsockname()[:2]
+        self.setup_environ()
+        self.set_app(app)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changing:

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from weir.config import Settings
 from weir.contracts import Store
+from weir.contracts.listening import in_url, listening
 from weir.page.app import application
 from weir.page.door import Door
 from weir.page.guard import Rights
@@ -36,19 +37,17 @@ _IDLE_SECONDS: Final = 300.0
 def page_served(settings: Settings, store: Store) -> Iterator[str | None]:
     """Serve the page while inside, if `monitor.page_port` says so; yields and logs its address.
 
-    Raises `OSError` where the port is taken.
+    Raises `CannotListenError`.
     """
     config = settings.monitor
     if config.page_port is None:
         yield None
         return
-    family, _, _, _, where = socket.getaddrinfo(config.page_host, config.page_port, type=socket.SOCK_STREAM)[0]
-    listener = socket.create_server(where[:2], family=family)
-    host = f"[{config.page_host}]" if ":" in config.page_host else config.page_host
-    address = f"{page_scheme(settings)}://{host}:{listener.getsockname()[1]}"
+    listeners = listening("the page", config.page_host, config.page_port)
+    address = f"{page_scheme(settings)}://{in_url(config.page_host)}:{listeners[0].getsockname()[1]}"
     stop = asyncio.Event()
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=(_serve(settings, store, listener, stop),))
+    thread = threading.Thread(target=loop.run_until_complete, args=(_serve(settings, store, listeners, stop),))
     thread.name = "weir-page"
     thread.start()
     log.info("the page is at %s", address)
@@ -77,7 +76,7 @@ def _door(settings: Settings) -> Door | None:
     return Door(Access(settings.serving.auth), secure=_is_secure(settings))
 
 
-async def _serve(settings: Settings, store: Store, listener: socket.socket, stop: asyncio.Event) -> None:
+async def _serve(settings: Settings, store: Store, listeners: list[socket.socket], stop: asyncio.Event) -> None:
     config = settings.monitor
     rights = Rights.on(config.page_host, shows_data=config.page_shows_data, has_folder=can_click(settings.pipeline))
     with RetrievalClient(config.target, config.timeout_seconds, settings.client) as client:
@@ -89,14 +88,17 @@ async def _serve(settings: Settings, store: Store, listener: socket.socket, stop
         await runner.setup()
         server = cast(web.Server, runner.server)  # there, once it is set up
         secure = http_context(settings.serving.tls, asks_clients=False) if _is_secure(settings) else None
-        listening = await asyncio.get_running_loop().create_server(
-            lambda: Connection(server, _IDLE_SECONDS), sock=listener, ssl=secure
-        )
+        loop = asyncio.get_running_loop()
+        servers = [
+            await loop.create_server(lambda: Connection(server, _IDLE_SECONDS), sock=each, ssl=secure)
+            for each in listeners
+        ]
         looking = asyncio.create_task(watch.run())
         try:
             await stop.wait()
         finally:
             looking.cancel()
-            listening.close()
+            for each in servers:
+                each.close()
             await watch.end()
             await runner.cleanup()

@@ -1,5 +1,6 @@
 """The ports of all stages on one machine: moved together, and checked before anything starts."""
 
+import contextlib
 import socket
 from contextlib import closing
 from typing import Any, Final
@@ -7,6 +8,7 @@ from typing import Any, Final
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.config import Settings, SettingsError
+from weir.contracts.listening import bare_host, in_url, is_held
 from weir.serving.http.hosts import is_loopback
 
 __all__ = [
@@ -14,7 +16,6 @@ __all__ = [
     "await_ports",
     "busy_ports",
     "free_port",
-    "is_free",
     "is_served",
     "metrics_url",
     "page_scheme",
@@ -57,27 +58,26 @@ def with_ports(settings: Settings, offset: int) -> Settings:
     for key, port in ports.items():
         section, name = key.split(".")
         changes.setdefault(section, {})[name] = port
-    changes["monitor"]["target"] = f"127.0.0.1:{ports['serving.port']}"
+    changes["monitor"]["target"] = f"{reached(settings.serving.host)}:{ports['serving.port']}"
     sections = {name: getattr(settings, name).model_copy(update=change) for name, change in changes.items()}
     return settings.model_copy(update=sections)
 
 
 def busy_ports(settings: Settings) -> list[str]:
-    """Return a line for every port that another process holds."""
+    """Return a line for every port that another process holds; raises `CannotListenError` for any other failure."""
     return [
         f"port {port} ({PORTS[key]}, {key}) is in use"
         for key, port in _ports(settings).items()
-        if not is_free(_host(settings, key), port)
+        if is_held(key, _host(settings, key), port)
     ]
 
 
 def is_served(settings: Settings) -> bool:
     """Return whether a process listens on one of the ports; a busy port without is the local end of a connection."""
     for key, port in _ports(settings).items():
-        with closing(socket.socket()) as probe:
-            probe.settimeout(_CONNECT_SECONDS)
-            if probe.connect_ex((_host(settings, key), port)) == 0:
-                return True
+        with contextlib.suppress(OSError):
+            socket.create_connection((bare_host(_host(settings, key)), port), _CONNECT_SECONDS).close()
+            return True
     return False
 
 
@@ -120,8 +120,8 @@ def page_scheme(settings: Settings) -> str:
 def reached(host: str) -> str:
     """Return the name by which this machine reaches what listens on `host`, as URLs spell it."""
     # What listens on every interface answers on loopback too.
-    name = "127.0.0.1" if host in {"0.0.0.0", "::"} else host  # noqa: S104 - compared only
-    return f"[{name}]" if ":" in name else name
+    bare = bare_host(host)
+    return "127.0.0.1" if bare in {"0.0.0.0", "::"} else in_url(bare)  # noqa: S104 - compared only
 
 
 def free_port() -> int:
@@ -129,15 +129,3 @@ def free_port() -> int:
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def is_free(host: str, port: int) -> bool:
-    """Return whether a server can take the port."""
-    with closing(socket.socket()) as probe:
-        # As servers do: a port in TIME_WAIT of an earlier process is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True

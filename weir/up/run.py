@@ -143,7 +143,7 @@ class _Run:
     def _address(self) -> str:
         serving = self.launch.session.settings.serving
         scheme = "http" if serving.tls.certificate_file is None else "https"
-        return f"{scheme}://{serving.host}:{serving.http_port}"
+        return f"{scheme}://{reached(serving.host)}:{serving.http_port}"
 
     def _finish(self, client: RetrievalClient, supervisor: Supervisor, status: Status) -> None:
         """Query, click and summarise, while everything is still running."""

@@ -1,8 +1,10 @@
+import errno
 import socket
 
 import pytest
 
 from tests.ports import free_port
+from weir.contracts.listening import CannotListenError
 from weir.serving.config import ServingConfig
 from weir.serving.processes.ports import reserved
 
@@ -40,9 +42,10 @@ def test_a_port_of_another_server_is_refused_by_name(shared: bool) -> None:
     port = free_port()
     with (
         listening(port, shared=shared),
-        pytest.raises(OSError, match=f"serving.port = {port} of 127.0.0.1"),
+        pytest.raises(CannotListenError, match=f"serving.port on host '127.0.0.1', port {port}") as refusal,
         reserved(ServingConfig(port=port)),
     ):
         pass
+    assert refusal.value.errno == errno.EADDRINUSE
     with reserved(ServingConfig(port=port)) as config:
         assert config.port == port

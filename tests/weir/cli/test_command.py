@@ -1,4 +1,3 @@
-import errno
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -122,14 +121,6 @@ def test_refusals_name_their_fields_and_silence_names_the_way_to_a_server() -> N
 
 
 def test_errors_of_libraries_get_a_way_out() -> None:
-    taken = "Address already in use: metrics on host '127.0.0.1', port 9101"
-    for error, what in (
-        (OSError(errno.EADDRINUSE, taken), taken),
-        (RuntimeError("Failed to bind to address h:50051; set V=debug"), "Failed to bind to address h:50051"),
-    ):
-        busy = explain(error)
-        assert busy is not None
-        assert busy[0][0].startswith(f"{what}: stop the process that holds the port (`ss -ltnp` names it)")
     assert explain(ModuleNotFoundError(name="faiss")) == (
         ["the module faiss is missing: install it with `pip install 'weir-retrieval[cpu]'`"],
         1,
