@@ -17,6 +17,7 @@ from weir.serving.client import (
     Info,
     Retrieval,
     Wishes,
+    embed_request,
     info_of,
     retrieval_of,
     retrieve_request,
@@ -63,7 +64,7 @@ class AsyncRetrievalClient:
 
     async def embed(self, queries: Sequence[pb.Query], *, timeout: float | None = None) -> list[Floats | None]:
         """Return the vector (dimension,) of each query; None where the bundle knows nothing about it."""
-        return vectors_of(await self._call("Embed", pb.EmbedRequest(queries=queries), timeout))
+        return vectors_of(await self._call("Embed", embed_request(queries), timeout))
 
     async def info(self, *, timeout: float | None = None) -> Info:
         """Return what is served."""

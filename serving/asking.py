@@ -1,31 +1,40 @@
-"""Queries as callers write them: plain values to messages."""
+"""Queries as callers write them: plain values to messages.
 
-from collections.abc import Mapping, Sequence
+Ids are texts. Values with one spelling only become texts: whole numbers in decimal, bytes of UTF-8, UUIDs in their
+canonical form. Any other value is refused by name: its `str` may be another id, as that of 7.0 is.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
 from weir.retrieval.v1 import retrieval_pb2 as pb
 
-__all__ = ["Features", "by_embedding", "by_history", "by_item", "by_user"]
+__all__ = ["Features", "Id", "Ids", "by_embedding", "by_history", "by_item", "by_user", "id_texts"]
+
+Id = str | bytes | int | np.integer | UUID
+"""What is taken for an id, or for a tag."""
+
+Ids = Iterable[Id] | npt.NDArray[np.str_] | npt.NDArray[np.bytes_] | npt.NDArray[np.integer]
+"""What is taken for a list of ids: any iterable (n,) but a text or a mapping."""
 
 Features = Mapping[str, str | Sequence[str] | float]
 """What is known of a user, by name: a text, several, or a number."""
 
 
-def by_user(user_id: str, k: int | None = None, *, features: Features | None = None) -> pb.Query:
+def by_user(user_id: Id, k: int | None = None, *, features: Features | None = None) -> pb.Query:
     """Ask for a user; `features` are what is known besides: a text, several, or a number, by name.
 
-    Raises `TypeError` for a feature that is none of these.
+    Raises `TypeError` for a feature that is none of these, and for a value that is no id.
     """
-    return pb.Query(user_id=user_id, k=k, features=_features(features))
+    return pb.Query(user_id=_id_text("user_id", user_id), k=k, features=_features(features))
 
 
-def by_history(
-    item_ids: Sequence[str] | npt.NDArray[np.str_], k: int | None = None, *, features: Features | None = None
-) -> pb.Query:
-    """Ask for a user with this history, oldest first, and with features as in `by_user`."""
-    return pb.Query(history=pb.History(item_ids=map(str, item_ids)), k=k, features=_features(features))
+def by_history(item_ids: Ids, k: int | None = None, *, features: Features | None = None) -> pb.Query:
+    """Ask for a user with this history, oldest first, and with features as in `by_user`; raises `TypeError`, too."""
+    return pb.Query(history=pb.History(item_ids=id_texts("item_ids", item_ids)), k=k, features=_features(features))
 
 
 def by_embedding(values: npt.ArrayLike, k: int | None = None) -> pb.Query:
@@ -36,9 +45,48 @@ def by_embedding(values: npt.ArrayLike, k: int | None = None) -> pb.Query:
     return pb.Query(embedding=pb.Embedding(values=vector.tolist()), k=k)
 
 
-def by_item(item_id: str, k: int | None = None) -> pb.Query:
-    """Ask for items like this one."""
-    return pb.Query(item_id=item_id, k=k)
+def by_item(item_id: Id, k: int | None = None) -> pb.Query:
+    """Ask for items like this one; raises `TypeError` for a value that is no id."""
+    return pb.Query(item_id=_id_text("item_id", item_id), k=k)
+
+
+def id_texts(name: str, given: Ids) -> list[str]:
+    """Return the texts of a list of ids or tags; errors say that it is called `name`.
+
+    Raises `TypeError` for anything but a list, and for a value in it that is no id, `ValueError` for bytes that are no
+    UTF-8.
+    """
+    if isinstance(given, str | bytes | bytearray | memoryview):
+        raise TypeError(f"{name}: a list of ids is wanted, a text came; write [{given!r:.80}]")
+    if (
+        isinstance(given, Mapping)
+        or not isinstance(given, Iterable)
+        or (isinstance(given, np.ndarray) and not given.ndim)
+    ):
+        raise TypeError(f"{name}: a list of ids is wanted, {type(given).__name__} came")
+    return [one if type(one) is str else _id_text(f"{name}[{place}]", one) for place, one in enumerate(given)]
+
+
+def _id_text(name: str, given: object) -> str:
+    match given:
+        case str():
+            # Of a member of an enumeration, `str` is another text.
+            return str.__str__(given)
+        case bytes():
+            try:
+                return given.decode()
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{name} is {given[:40]!r}, which is no UTF-8: {error.reason}") from None
+        case bool() | np.bool_():
+            pass
+        case int() | np.integer():
+            return str(int(given))
+        case UUID():
+            return str(given)
+    kind = "None" if given is None else type(given).__name__
+    raise TypeError(
+        f"{name} is {given!r:.80} ({kind}), no id; allowed are a text, bytes of UTF-8, a whole number or a UUID"
+    )
 
 
 def _features(given: Features | None) -> dict[str, pb.Feature]:
@@ -50,6 +98,6 @@ def _feature(name: str, said: object) -> pb.Feature:
         return pb.Feature(values=[said])
     if isinstance(said, int | float | np.number) and not isinstance(said, bool):
         return pb.Feature(number=float(said))
-    if isinstance(said, Sequence) and all(isinstance(one, str) for one in said):
-        return pb.Feature(values=said)
+    if isinstance(said, Sequence | np.ndarray) and all(isinstance(one, str) for one in said):
+        return pb.Feature(values=[str.__str__(one) for one in said])
     raise TypeError(f"feature {name!r} is {said!r}; allowed are a text, several texts, or a number")

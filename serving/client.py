@@ -20,7 +20,7 @@ from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 from weir.serving.access.channel import Channel
 from weir.serving.access.config import ClientConfig
-from weir.serving.asking import by_embedding, by_history, by_item, by_user
+from weir.serving.asking import Ids, by_embedding, by_history, by_item, by_user, id_texts
 from weir.serving.refusal import RetrievalError
 
 __all__ = [
@@ -131,11 +131,11 @@ class Wishes(TypedDict, total=False):
     nprobe: int
     score_threshold: float | None
     exclude_seen: bool
-    excluded_item_ids: Sequence[str]
-    allowed_item_ids: Sequence[str]
-    any_tags: Sequence[str]
-    all_tags: Sequence[str]
-    none_tags: Sequence[str]
+    excluded_item_ids: Ids
+    allowed_item_ids: Ids
+    any_tags: Ids
+    all_tags: Ids
+    none_tags: Ids
     max_per_tag: int | None
     tag_prefix: str
     bundle_version: str
@@ -143,29 +143,49 @@ class Wishes(TypedDict, total=False):
 
 
 def retrieve_request(queries: Sequence[pb.Query], wishes: Wishes) -> pb.RetrieveRequest:
-    """Return the request that asks for the items of queries; raises `TypeError` for a wish that there is not."""
+    """Return the request that asks for the items of queries.
+
+    Raises `TypeError` for a wish that there is not, and for what is no list of queries or of ids.
+    """
     if unknown := wishes.keys() - Wishes.__annotations__.keys():
         raise TypeError(f"retrieve knows no {', '.join(sorted(unknown))}; it knows {', '.join(Wishes.__annotations__)}")
     cap = wishes.get("max_per_tag")
+
+    def texts(name: str) -> list[str] | None:
+        given: Any = wishes.get(name)
+        return None if given is None else id_texts(name, given)
+
     return pb.RetrieveRequest(
-        queries=queries,
+        queries=_several(queries),
         params=pb.SearchParams(
             exact=wishes.get("exact", False),
             nprobe=wishes.get("nprobe", 0),
             score_threshold=wishes.get("score_threshold"),
         ),
         filter=pb.Filter(
-            any_tags=wishes.get("any_tags"),
-            all_tags=wishes.get("all_tags"),
-            none_tags=wishes.get("none_tags"),
-            allowed_item_ids=wishes.get("allowed_item_ids"),
+            any_tags=texts("any_tags"),
+            all_tags=texts("all_tags"),
+            none_tags=texts("none_tags"),
+            allowed_item_ids=texts("allowed_item_ids"),
         ),
         exclude_seen=wishes.get("exclude_seen", False),
-        excluded_item_ids=wishes.get("excluded_item_ids"),
+        excluded_item_ids=texts("excluded_item_ids"),
         bundle_version=wishes.get("bundle_version", ""),
         diversity=None if cap is None else pb.Diversity(max_per_tag=cap, tag_prefix=wishes.get("tag_prefix", "")),
         probe=wishes.get("probe", False),
     )
+
+
+def embed_request(queries: Sequence[pb.Query]) -> pb.EmbedRequest:
+    """Return the request that asks for the vectors of queries; raises `TypeError` for what is no list of queries."""
+    return pb.EmbedRequest(queries=_several(queries))
+
+
+def _several(queries: Sequence[pb.Query]) -> Sequence[pb.Query]:
+    if isinstance(queries, pb.Query | str | bytes):
+        kind = "one query" if isinstance(queries, pb.Query) else "a text"
+        raise TypeError(f"queries: a list of queries is wanted, {kind} came; write [by_user(...)]")
+    return queries
 
 
 def retrieval_of(answer: pb.RetrieveResponse) -> Retrieval:
@@ -258,7 +278,7 @@ class RetrievalClient:
 
     def embed(self, queries: Sequence[pb.Query], *, timeout: float | None = None) -> list[Floats | None]:
         """Return the vector (dimension,) of each query; None where the bundle knows nothing about it."""
-        return vectors_of(self._call("Embed", pb.EmbedRequest(queries=queries), timeout))
+        return vectors_of(self._call("Embed", embed_request(queries), timeout))
 
     def info(self, *, timeout: float | None = None) -> Info:
         """Return what is served."""

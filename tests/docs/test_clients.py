@@ -110,6 +110,11 @@ def test_go(server: ServerProcess, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.split()) == (0, EXPECTED), done.stderr
 
 
+def test_every_example_of_the_page_is_run_here() -> None:
+    languages = re.findall(r"^```(\w+)$", PAGE, flags=re.M)
+    assert sorted(languages) == ["bash", "go", "javascript", "python", "python"]
+
+
 def test_every_example_repeats_calls_as_our_own_client_does(tmp_path: Path) -> None:
     (go,) = blocks("go")
     (found,) = re.findall(r"const config = `(.*?)`", go, flags=re.DOTALL)
