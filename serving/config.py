@@ -37,6 +37,13 @@ class LimitsConfig(FrozenModel):
         description="estimated cost of a request, roughly microseconds of one core; see docs/serving.md",
     )
 
+    max_answer_bytes: int = Field(
+        default=4 << 20,
+        ge=1 << 10,
+        description="bytes of an answer; 4 MiB is what clients of gRPC take unless their channel says otherwise: with "
+        "more, set grpc.max_receive_message_length at every client (weir.client takes any size)",
+    )
+
     @property
     def fields(self) -> int:
         """Fields of the largest request within the limits: its ids and tags, four for a value or a query, some more."""

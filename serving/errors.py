@@ -6,6 +6,7 @@ from typing import Final
 from weir.contracts.errors import IncompatibleBundleError
 
 __all__ = [
+    "AnswerTooLargeError",
     "BundleVersionNotLoadedError",
     "DeadlinePassedError",
     "IncompatibleBundleError",
@@ -96,6 +97,25 @@ class NoCatalogueError(RequestError):
     def metadata(self) -> dict[str, str]:
         """The fields at fault."""
         return {"fields": ",".join(self.fields)}
+
+
+class AnswerTooLargeError(RequestError):
+    """The answer has `size` bytes, more than the server sends: the caller's library would refuse it."""
+
+    reason = "ANSWER_TOO_LARGE"
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(
+            f"the answer has {size:,} bytes, at most {most:,} are sent (GetInfo, limits.max_answer_bytes): ask for "
+            "fewer queries in a request, or lower k; for more, set serving.limits.max_answer_bytes at the server and "
+            "grpc.max_receive_message_length at its clients"
+        )
+        self.size, self.most = size, most
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Both sizes, in bytes."""
+        return {"answer_bytes": str(self.size), "max_answer_bytes": str(self.most)}
 
 
 class QueueFullError(RequestError):

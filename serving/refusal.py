@@ -1,6 +1,6 @@
 """What a client gets instead of an answer."""
 
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import grpc
 from google.rpc import error_details_pb2
@@ -10,6 +10,10 @@ from weir.contracts import UserError
 from weir.serving.status import DOMAIN
 
 __all__ = ["RetrievalError"]
+
+_TOO_LARGE: Final = "message larger than max"
+"""How gRPC says that one side does not take a message; it has no details, and to try again does not help."""
+_SMALLER: Final = "send less in a request, see limits.max_request_bytes of `info`"
 
 
 class RetrievalError(UserError):
@@ -28,6 +32,9 @@ class RetrievalError(UserError):
         status = rpc_status.from_call(call)
         for detail in status.details if status is not None else ():
             found._read(detail)
+        if found.code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in (call.details() or ""):
+            found.reason = "MESSAGE_TOO_LARGE"
+            found.args = (f"{found.code.name} ({found.reason}): {call.details()}: {_SMALLER}",)
         return found
 
     def explain(self) -> list[str]:

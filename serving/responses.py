@@ -13,15 +13,18 @@ from weir.serving.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
 from weir.serving.queries import Hits
 
-__all__ = ["embed_response", "info_response", "retrieve_response"]
+__all__ = ["TOKEN_BYTES", "embed_response", "info_response", "retrieve_response"]
+
+TOKEN_BYTES: Final = 256
+"""Room for the token of an answer."""
 
 _METRICS: Final = {"inner_product": pb.METRIC_INNER_PRODUCT, "cosine": pb.METRIC_COSINE}
 
 
 def retrieve_response(
-    bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]], token: str
+    bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]]
 ) -> pb.RetrieveResponse:
-    """Return what was found for each query; `seconds` are those of each stage, `token` names the answer."""
+    """Return what was found for each query, without a token; `seconds` are those of each stage."""
     return pb.RetrieveResponse(
         hits=[
             pb.Hits(
@@ -37,7 +40,6 @@ def retrieve_response(
             for found in hits
         ],
         bundle_version=bundle_version,
-        attribution_token=token,
         timing=_timing(seconds),
     )
 

@@ -178,7 +178,9 @@ class Server:
             return None
         package = compiled()
         retriever = PlainRetriever(self.retriever, package)
-        answering = Answering(lambda: self.watcher.loaded, retriever, self.served, self.metrics)
+        answering = Answering(
+            lambda: self.watcher.loaded, retriever, self.served, self.metrics, self.config.limits.max_answer_bytes
+        )
         is_asked_who = self.config.auth.jwks is not None or self.config.tls.client_ca_file is not None
         is_each_seen = is_asked_who or self.traces is not None or self.lines is not None
         native = NativeFront(package, self.config, self.batcher, answering, answers=not (is_each_seen or self.variants))

@@ -21,12 +21,12 @@ from weir.serving.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
 from weir.serving.cost import parts_of
 from weir.serving.ending import is_over
-from weir.serving.errors import DeadlinePassedError, NoBundleError, RequestError
+from weir.serving.errors import AnswerTooLargeError, DeadlinePassedError, NoBundleError, RequestError
 from weir.serving.lanes import Outcome
 from weir.serving.metrics import RequestMetrics
 from weir.serving.queries import Answer, Task, joined
 from weir.serving.requests import embed_task, item_ids, retrieve_task
-from weir.serving.responses import embed_response, info_response, retrieve_response
+from weir.serving.responses import TOKEN_BYTES, embed_response, info_response, retrieve_response
 from weir.serving.served.lists import ServedLists
 from weir.serving.spans import call_trace
 from weir.serving.status import DETAILS_KEY, code_of, details_of
@@ -37,6 +37,7 @@ __all__ = ["RetrievalService"]
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
+Answered = TypeVar("Answered", pb.RetrieveResponse, pb.EmbedResponse)
 
 _LARGE: Final = 2000
 """Ids that the event loop reads or writes by itself: about a millisecond."""
@@ -79,14 +80,16 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         self._metrics.fallbacks.inc(sum(found.fallback for found in hits))
         self._metrics.cold.inc(sum(sum(found.cold) for found in hits))
         self._metrics.missing_features.inc(sum(len(found.missing_features) for found in hits))
-        token = self._served.note(version, task.queries, hits, probe=request.probe)
         items = sum(len(found.ids) for found in hits)
         note(bundle=version, queries=len(hits), items=items)
 
         def response() -> pb.RetrieveResponse:
-            return retrieve_response(version, hits, self._seconds(start, outcome), token)
+            return retrieve_response(version, hits, self._seconds(start, outcome))
 
-        return await self._made(response, items)
+        answer = await self._sent(response, items, context)
+        # Only what is sent is kept as a list that was served.
+        answer.attribution_token = self._served.note(version, task.queries, hits, probe=request.probe)
+        return answer
 
     async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
         """Make the vector of each query."""
@@ -102,7 +105,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         def response() -> pb.EmbedResponse:
             return embed_response(outcome.answer.version, hits, self._seconds(start, outcome))
 
-        return await self._made(response, len(hits) * task.bundle.manifest.dimension)
+        return await self._sent(response, len(hits) * task.bundle.manifest.dimension, context)
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:  # noqa: ARG002, N802
         """Describe the bundle and the limits."""
@@ -178,6 +181,13 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
     async def _made(self, make: Callable[[], Made], size: int) -> Made:
         """Return what `make` makes of so many ids or numbers; in the background thread if they are many."""
         return await self._aside.run(make) if size > _LARGE else make()
+
+    async def _sent(self, make: Callable[[], Answered], size: int, context: Any) -> Answered:
+        """Return an answer, made as by `_made`; refuse one that callers would not take."""
+        answer, most = await self._made(make, size), self._config.limits.max_answer_bytes
+        if (found := answer.ByteSize() + TOKEN_BYTES) > most:
+            await self.refuse(AnswerTooLargeError(found, most), context)
+        return answer
 
     def _seconds(self, start: float, outcome: Outcome[Answer]) -> list[tuple[str, float]]:
         answer = outcome.answer

@@ -19,6 +19,7 @@ from weir.serving.access.errors import (
     TokenNotYetValidError,
 )
 from weir.serving.errors import (
+    AnswerTooLargeError,
     BundleVersionNotLoadedError,
     DeadlinePassedError,
     InvalidRequestError,
@@ -40,6 +41,7 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 
 _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    AnswerTooLargeError: grpc.StatusCode.FAILED_PRECONDITION,
     NoCatalogueError: grpc.StatusCode.FAILED_PRECONDITION,
     UndecodableRequestError: grpc.StatusCode.INVALID_ARGUMENT,
     NotJsonError: grpc.StatusCode.INVALID_ARGUMENT,

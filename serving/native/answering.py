@@ -4,24 +4,33 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from typing import Final
 
 import numpy as np
 
-from weir.contracts import ItemKeys
+from weir.contracts import MAX_ID_BYTES, ItemKeys
 from weir.serving.bundle import LoadedBundle
-from weir.serving.errors import InvalidRequestError, NoBundleError, RequestError, Violation
+from weir.serving.errors import AnswerTooLargeError, InvalidRequestError, NoBundleError, RequestError, Violation
 from weir.serving.metrics import RequestMetrics
 from weir.serving.native.columns import I64, Found, Kind, PlainBatch, Wanted, queries_of
 from weir.serving.native.plain import PlainRetriever
 from weir.serving.queries import Hits, Query, Task
 from weir.serving.requests import MAX_VIOLATIONS, wrong_length
+from weir.serving.responses import TOKEN_BYTES
 from weir.serving.served.lists import ServedLists
 from weir.serving.status import code_of, details_of
 
 __all__ = ["Answering", "spelled"]
 
 log = logging.getLogger(__name__)
+
+_OVERHEAD: Final = 8
+"""Bytes of an item in an answer beside its id: the id's length, a score, and whether it is cold."""
+
+_PER_ID: Final = _OVERHEAD + MAX_ID_BYTES
+_PER_QUERY: Final = 32
+"""Bytes of a query's hits in an answer beside its items."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,7 @@ class Answering:
     retriever: PlainRetriever
     served: ServedLists
     metrics: RequestMetrics
+    max_bytes: int
 
     def __call__(self, batch: PlainBatch) -> LoadedBundle | None:
         """Answer or refuse each request, and return the bundle that answered.
@@ -64,6 +74,7 @@ class Answering:
             found, tower, search = self.retriever.flat(bundle, wanted)
         else:
             found, tower, search = self.retriever.by_tasks(_tasks(bundle, batch, wanted, left_out))
+        _require_room(batch, wanted, found, self.max_bytes)
         self.metrics.fallbacks.inc(int(found.fallback.sum()))
         self.metrics.cold.inc(int(found.cold.sum()))
         batch.answer(
@@ -98,6 +109,30 @@ def _require_dimension(wanted: Wanted, bundle: LoadedBundle) -> None:
         numbers = np.flatnonzero(wanted.of(Kind.EMBEDDING)).tolist()
         violations = [Violation(f"queries[{number}].embedding", problem) for number in numbers]
         raise InvalidRequestError(violations[:MAX_VIOLATIONS], max(0, len(violations) - MAX_VIOLATIONS))
+
+
+def _require_room(batch: PlainBatch, wanted: Wanted, found: Found, most: int) -> None:
+    """Raise `AnswerTooLargeError` where an answer of a batch may be larger than `most` bytes."""
+    if TOKEN_BYTES + _PER_QUERY * len(found.counts) + _PER_ID * (len(found.ids) + len(wanted.keys)) <= most:
+        return  # whatever the ids are, as nearly always
+    items, keys = (np.append(0, np.cumsum(counts)).tolist() for counts in (found.counts, wanted.lengths))
+    ids = batch.ids()
+    missing = [
+        [
+            one
+            for one, known in zip(given, found.known[keys[number] : keys[number + 1]].tolist(), strict=False)
+            if not known
+        ]
+        for number, given in enumerate(ids)
+    ]
+    first = 0
+    for queries, _ in batch.requests():
+        last = first + queries
+        sent = chain(found.ids[items[first] : items[last]], *missing[first:last])
+        size = TOKEN_BYTES + _PER_QUERY * queries + sum(_OVERHEAD + len(one.encode()) for one in sent)
+        if size > most:
+            raise AnswerTooLargeError(size, most)
+        first = last
 
 
 def _tasks(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.config import LimitsConfig
 from weir.serving.errors import (
+    AnswerTooLargeError,
     BundleVersionNotLoadedError,
     DeadlinePassedError,
     InvalidRequestError,
@@ -36,6 +37,7 @@ OTHERS = 512
     ("error", "code", "reason"),
     [
         (InvalidRequestError([Violation("queries", "is empty")]), CODES.INVALID_ARGUMENT, "INVALID_REQUEST"),
+        (AnswerTooLargeError(9, 8), CODES.FAILED_PRECONDITION, "ANSWER_TOO_LARGE"),
         (NoCatalogueError(["filter.any_tags"]), CODES.FAILED_PRECONDITION, "NO_CATALOGUE"),
         (QueueFullError(9, 8, 0.25), CODES.RESOURCE_EXHAUSTED, "QUEUE_FULL"),
         (NoBundleError(), CODES.UNAVAILABLE, "NO_BUNDLE"),

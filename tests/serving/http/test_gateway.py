@@ -292,6 +292,6 @@ def test_a_server_without_a_bundle_says_so_and_one_whose_port_is_taken_ends(stor
         assert (status, found["details"][0]["reason"]) == (503, "NO_BUNDLE")
         with ServerProcess(store, http_port=port) as late:
             late.process.wait(60)
-        assert "address already in use" in "".join(late.lines)
+        assert "Address already in use" in "".join(late.lines)
         waiting.process.terminate()
         assert waiting.process.wait(30) == 0

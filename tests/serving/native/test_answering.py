@@ -93,7 +93,9 @@ def served(store: Store, catalogue: Catalogue) -> Served:
     registry, bundles = CollectorRegistry(), [load_bundle(BundleLog(store), "v1")]
     lists = ServedLists(ServedConfig(share=1), ServedMetrics(registry))
     retriever = PlainRetriever(Retriever(histories_of(store)), PACKAGE)
-    return Served(Answering(lambda: bundles, retriever, lists, RequestMetrics(registry)), bundles, lists, registry)
+    return Served(
+        Answering(lambda: bundles, retriever, lists, RequestMetrics(registry), 4 << 20), bundles, lists, registry
+    )
 
 
 def test_each_request_is_answered_named_and_kept(served: Served) -> None:
@@ -169,3 +171,15 @@ def test_without_a_bundle_all_are_told_so(served: Served) -> None:
     assert "no bundle is loaded" in message
     assert b"NO_BUNDLE" in details
     assert served.count("weir_requests_refused_total", reason="NO_BUNDLE") == 2
+
+
+def test_an_answer_that_callers_would_not_take_fails_alone(served: Served) -> None:
+    small = Answering(served.answering.loaded, served.answering.retriever, served.lists, served.answering.metrics, 2000)
+    batch = Batch([["item-1"], ["item-2", "é" * 1000], ["item-3", *["item-2"] * 400]])
+    small(batch)
+    short, long, known = batch.parts
+    assert short.answers
+    assert known.answers
+    [(code, _, details)] = long.failures
+    assert (code, b"ANSWER_TOO_LARGE" in details) == (9, True)
+    assert len(served.lists.take().lists) == 2

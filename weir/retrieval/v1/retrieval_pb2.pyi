@@ -924,6 +924,7 @@ class Limits(_message.Message):
     MAX_REQUEST_BYTES_FIELD_NUMBER: _builtins.int
     MAX_FILTER_TAGS_FIELD_NUMBER: _builtins.int
     MAX_FEATURE_VALUES_FIELD_NUMBER: _builtins.int
+    MAX_ANSWER_BYTES_FIELD_NUMBER: _builtins.int
     max_queries: _builtins.int
     """Queries in a request."""
     max_k: _builtins.int
@@ -955,6 +956,10 @@ class Limits(_message.Message):
     """Tags in each of Filter.any_tags, all_tags and none_tags. A tag has at most max_id_bytes."""
     max_feature_values: _builtins.int
     """Values of all features of a request; a number counts as one."""
+    max_answer_bytes: _builtins.int
+    """Bytes of an answer, as a message of gRPC; a request whose answer is larger is FAILED_PRECONDITION. Libraries of gRPC
+    take 4 MiB, unless the channel sets another limit.
+    """
     def __init__(
         self,
         *,
@@ -969,10 +974,11 @@ class Limits(_message.Message):
         max_request_bytes: _builtins.int = ...,
         max_filter_tags: _builtins.int = ...,
         max_feature_values: _builtins.int = ...,
+        max_answer_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_feature_values", b"max_feature_values", "max_filter_tags", b"max_filter_tags", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_allowed_item_ids", b"max_allowed_item_ids", "max_answer_bytes", b"max_answer_bytes", "max_cost", b"max_cost", "max_excluded_item_ids", b"max_excluded_item_ids", "max_feature_values", b"max_feature_values", "max_filter_tags", b"max_filter_tags", "max_history_item_ids", b"max_history_item_ids", "max_id_bytes", b"max_id_bytes", "max_item_ids", b"max_item_ids", "max_k", b"max_k", "max_queries", b"max_queries", "max_request_bytes", b"max_request_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

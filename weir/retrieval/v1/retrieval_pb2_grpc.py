@@ -38,6 +38,7 @@ class RetrievalServiceStub:
     problems; the message says how many more there are
     INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
     FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
+    FAILED_PRECONDITION  ANSWER_TOO_LARGE           ask for less in a request: see Limits.max_answer_bytes
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
     UNAVAILABLE          SHUTTING_DOWN              ask another replica
@@ -84,6 +85,7 @@ class RetrievalServiceServicer:
     problems; the message says how many more there are
     INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
     FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
+    FAILED_PRECONDITION  ANSWER_TOO_LARGE           ask for less in a request: see Limits.max_answer_bytes
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
     UNAVAILABLE          SHUTTING_DOWN              ask another replica
@@ -154,6 +156,7 @@ class RetrievalService:
     problems; the message says how many more there are
     INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
     FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
+    FAILED_PRECONDITION  ANSWER_TOO_LARGE           ask for less in a request: see Limits.max_answer_bytes
     RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
     UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
     UNAVAILABLE          SHUTTING_DOWN              ask another replica

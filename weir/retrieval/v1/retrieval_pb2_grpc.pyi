@@ -39,6 +39,7 @@ class RetrievalServiceStub:
                                                       problems; the message says how many more there are
       INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
       FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
+      FAILED_PRECONDITION  ANSWER_TOO_LARGE           ask for less in a request: see Limits.max_answer_bytes
       RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
       UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
       UNAVAILABLE          SHUTTING_DOWN              ask another replica
@@ -74,6 +75,7 @@ class RetrievalServiceAsyncStub(RetrievalServiceStub):
                                                       problems; the message says how many more there are
       INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
       FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
+      FAILED_PRECONDITION  ANSWER_TOO_LARGE           ask for less in a request: see Limits.max_answer_bytes
       RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
       UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
       UNAVAILABLE          SHUTTING_DOWN              ask another replica
@@ -105,6 +107,7 @@ class RetrievalServiceServicer(metaclass=_abc_1.ABCMeta):
                                                       problems; the message says how many more there are
       INVALID_ARGUMENT     UNDECODABLE                the bytes are no message of the method's type
       FAILED_PRECONDITION  NO_CATALOGUE               the request uses tags, but the server has no catalogue
+      FAILED_PRECONDITION  ANSWER_TOO_LARGE           ask for less in a request: see Limits.max_answer_bytes
       RESOURCE_EXHAUSTED   QUEUE_FULL                 refused at once, with google.rpc.RetryInfo
       UNAVAILABLE          NO_BUNDLE                  nothing is loaded: at the start, or while a bundle is read again
       UNAVAILABLE          SHUTTING_DOWN              ask another replica
