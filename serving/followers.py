@@ -113,7 +113,7 @@ class Followers:
     async def _refresh_catalogue(self) -> None:
         """Look at the catalogue; before the first bundle also at the items taken down, which none may precede."""
         if not self._listed.is_set():
-            await asyncio.to_thread(self.takedown.look)
+            await asyncio.to_thread(self.takedown.look, *self.watcher.loaded)
         try:
             await asyncio.to_thread(self.catalogue.look, *self.watcher.loaded)
         finally:
@@ -121,7 +121,7 @@ class Followers:
 
     async def _refresh_takedown(self) -> None:
         await self._listed.wait()
-        await asyncio.to_thread(self.takedown.look)
+        await asyncio.to_thread(self.takedown.look, *self.watcher.loaded)
 
     async def _fetch(self, histories: FollowedHistories, *, large: bool) -> None:
         if histories.due(large=large):

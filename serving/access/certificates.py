@@ -111,10 +111,17 @@ def _files(config: TlsConfig) -> list[Path]:
 def _read(config: TlsConfig) -> Certificate:
     chain, key, *authorities = (file.read_bytes() for file in _files(config))
     # gRPC would take a key that does not fit, and then fail every handshake.
-    if load_pem_private_key(key, None).public_key() != x509.load_pem_x509_certificate(chain).public_key():
+    if _private_key(key, config.key_file).public_key() != x509.load_pem_x509_certificate(chain).public_key():
         raise ValueError(f"{config.key_file} is not the key of {config.certificate_file}")
     x509.load_pem_x509_certificates(authorities[0] if authorities else chain)
     return Certificate(chain, key, authorities[0] if authorities else None)
+
+
+def _private_key(data: bytes, file: Path | None) -> Any:
+    try:
+        return load_pem_private_key(data, None)
+    except TypeError:
+        raise ValueError(f"{file} is encrypted: give a key without a password") from None
 
 
 def _grpc_configuration(served: Certificate) -> grpc.ServerCertificateConfiguration:

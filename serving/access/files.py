@@ -61,7 +61,7 @@ class FromFiles(Generic[Made]):
             # Taken before the files are read: what changes meanwhile is read at the next look.
             self._stamp = stamp
             self._made = self._make()
-        except (OSError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a file, what was read before is good
             self._stamp = ()
             if str(error) != self._problem:
                 log.error("%s: cannot be read again, what was read before stays: %s", self._what, error)

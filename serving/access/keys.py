@@ -36,7 +36,7 @@ class FileKeys:
         def read() -> Keys:
             try:
                 return parsed(json.loads(path.read_bytes()))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path} is no JWKS: {error}") from None
 
         self._keys = FromFiles("the keys of tokens", [path], read)
@@ -78,7 +78,7 @@ class UrlKeys:
         try:
             self._keys = parsed(await asyncio.to_thread(self._client.fetch_data))
             self._problems.over()
-        except (PyJWTError, ValueError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever a server answers, the keys from before are good
             # As one that is expected: it takes a line.
             self._problems.report(OSError(str(error)), "keys of tokens could not be fetched, those from before stay")
         finally:
@@ -99,7 +99,7 @@ def parsed(document: Any) -> Keys:
             kid = entry.get("kid")
             try:
                 found[kid if isinstance(kid, str) else None] = PyJWK(entry)
-            except PyJWTError:
+            except (PyJWTError, ValueError, TypeError, AttributeError):  # its numbers may be of any type
                 log.warning("a key of tokens cannot be used: kid %.64r, kty %.16r", kid, entry["kty"])
     if not found:
         raise ValueError("it holds no public key that can be used")

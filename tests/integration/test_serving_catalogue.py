@@ -1,6 +1,8 @@
 """A real server with a catalogue: tags, swaps and deltas under load, items taken down, availability over time."""
 
+import gzip
 import json
+import random
 import subprocess
 import sys
 import threading
@@ -132,6 +134,38 @@ def test_an_item_taken_down_is_gone_within_a_second_under_load(store: Store, tmp
     with_it = [sent for sent, items in answers if best[0] in items and taken < sent < taken + 3]
     assert max(with_it, default=taken) < taken + 1
     assert all(len(items) == 20 for _, items in answers)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_list_of_takedowns_in_another_format_lifts_none(store: Store, tmp_path: Path, processes: int) -> None:
+    catalogue, file = Catalogue.random(items=300), tmp_path / "takedown.txt"
+    write_bundle(store, "v1", catalogue)
+    down = catalogue.top(catalogue.user(["item-1", "item-4"]), 6)
+    file.write_text("".join(f"{item}\n" for item in down))
+    with (
+        ServerProcess(store, CatalogueFiles(takedown=str(file)), processes=processes) as server,
+        RetrievalClient(server.target) as client,
+    ):
+        server.serving("v1")
+        assert set(client.retrieve(QUERY).hits[0].item_ids).isdisjoint(down)
+        for made in (
+            "".join(f"{item}\r\n" for item in down).encode("utf-16"),
+            gzip.compress("\n".join(down).encode()),
+            random.Random(7).randbytes(4096),
+            "".join(f'"{item}"\n' for item in down).encode(),
+            "".join(json.dumps({"item_id": item}) + "\n" for item in down).encode(),
+        ):
+            looks = "".join(server.lines).count("cannot be understood as a list of ids")
+            draft = file.with_suffix(".draft")
+            draft.write_bytes(made)
+            draft.replace(file)
+            soon(lambda n=looks: "".join(server.lines).count("cannot be understood as a list of ids") >= n + processes)
+            assert set(client.retrieve(QUERY).hits[0].item_ids).isdisjoint(down)
+            soon(lambda: server.metric("weir_catalogue_unusable", 'file="takedown"') >= 1)
+        replace(file, f"{down[1]}\n")
+        soon(lambda: client.retrieve(QUERY).hits[0].item_ids[0] == down[0])
+        soon(lambda: server.metric("weir_catalogue_unusable", 'file="takedown"') == 0)
+        assert down[1] not in client.retrieve(QUERY).hits[0].item_ids
 
 
 def test_without_a_readable_catalogue_tags_are_refused_and_all_else_is_answered(store: Store, tmp_path: Path) -> None:

@@ -151,11 +151,11 @@ def test_items_are_taken_down_by_a_list_of_ids(
     takedown.look()
     assert not len(takedown.keys("")), "until the file is there, nothing is taken down"
     assert registry.get_sample_value("weir_catalogue_unusable", {"file": "takedown"}) == 1
-    path.write_bytes("\ufeffitem-1\r\n\n  item-2 \nitem-1\nb\u00e4r".encode() + b"\n\xff\xfe\n")
+    path.write_bytes("\ufeffitem-1\r\n\n  item-2 \nitem-1\nb\u00e4r\n".encode())
     takedown.look()
     keys = takedown.keys("")
-    assert {hash_id("item-1"), hash_id("item-2"), hash_id("b\u00e4r")} < set(keys.tolist())
-    assert registry.get_sample_value("weir_takedown_items") == len(keys) == 4
+    assert set(keys.tolist()) == {hash_id("item-1"), hash_id("item-2"), hash_id("b\u00e4r")}
+    assert registry.get_sample_value("weir_takedown_items") == len(keys) == 3
     assert takedown.keys("") is keys
     assert hash_id("item-1", "00ff") in takedown.keys("00ff").tolist()
     caplog.clear()
@@ -163,7 +163,7 @@ def test_items_are_taken_down_by_a_list_of_ids(
         path.unlink()
         takedown.look()
         takedown.look()
-    assert len(takedown.keys("")) == 4, "only an emptied file lifts what it said"
+    assert len(takedown.keys("")) == 3, "only an emptied file lifts what it said"
     assert len(caplog.records) == 1
     assert registry.get_sample_value("weir_catalogue_unusable", {"file": "takedown"}) == 1
     replace(path, "")

@@ -8,9 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.serving.authority import Issuer
-from weir.serving.access import keys
+from weir.serving.access import files, keys
 from weir.serving.access.errors import KeysNotLoadedError
 from weir.serving.access.keys import UrlKeys, keys_of
 
@@ -53,6 +55,47 @@ def test_a_file_that_is_no_jwks_is_named(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(ValueError, match=r"keys\.json is no JWKS: .+"):
             keys_of(str(file), 300)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["kty", "n", "e", "kid", "x"]), inner),
+    max_leaves=8,
+)
+KEYS = st.lists(
+    st.fixed_dictionaries(
+        {"kty": st.sampled_from(["RSA", "EC", "OKP"])},
+        optional=dict.fromkeys(("n", "e", "x", "y", "crv", "alg", "kid", "use"), JSON),
+    ),
+    max_size=3,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.one_of(
+        st.binary(max_size=60),
+        JSON.map(json.dumps).map(str.encode),
+        KEYS.map(lambda found: json.dumps({"keys": found}).encode()),
+        st.sampled_from([b"[" * 100_000, json.dumps(Issuer({"one": "EC"}).jwks)[:-20].encode()]),
+    )
+)
+def test_whatever_a_file_of_keys_turns_into_those_from_before_stay(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps(Issuer({"one": "EC"}).jwks))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "_LOOK_SECONDS", 0.0)
+        found = keys_of(str(file), 300)
+        known = asyncio.run(found.get("one"))
+        file.write_bytes(data)
+        assert asyncio.run(found.get("one")) is known
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_a_file_of_keys_may_be_in_any_encoding_of_json(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps(Issuer({"one": "EC"}).jwks), encoding=encoding)
+    assert set(asyncio.run(keys_of(str(file), 300).get("one"))) == {"one", None}
 
 
 def test_a_new_key_is_fetched_at_once_and_an_invented_one_rarely(
