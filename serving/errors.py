@@ -7,6 +7,7 @@ from weir.contracts.errors import IncompatibleBundleError
 
 __all__ = [
     "AnswerTooLargeError",
+    "BodyLateError",
     "BundleVersionNotLoadedError",
     "DeadlinePassedError",
     "IncompatibleBundleError",
@@ -81,6 +82,15 @@ class NotJsonError(RequestError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"the body is no JSON of this method: {problem[:_LONGEST_PROBLEM]}")
+
+
+class BodyLateError(RequestError):
+    """The body of a request over HTTP did not come in time, or too many others are waited for."""
+
+    reason = "BODY_LATE"
+
+    def __init__(self) -> None:
+        super().__init__("the body of the request did not come in time: send it at once behind the headers")
 
 
 class NoCatalogueError(RequestError):

@@ -20,6 +20,7 @@ from weir.serving.access.errors import (
 )
 from weir.serving.errors import (
     AnswerTooLargeError,
+    BodyLateError,
     BundleVersionNotLoadedError,
     DeadlinePassedError,
     InvalidRequestError,
@@ -41,6 +42,7 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 
 _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    BodyLateError: grpc.StatusCode.DEADLINE_EXCEEDED,
     AnswerTooLargeError: grpc.StatusCode.FAILED_PRECONDITION,
     NoCatalogueError: grpc.StatusCode.FAILED_PRECONDITION,
     UndecodableRequestError: grpc.StatusCode.INVALID_ARGUMENT,

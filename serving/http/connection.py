@@ -1,26 +1,104 @@
-"""A connection over HTTP. What is no HTTP is answered in JSON, and neither logged nor repeated: it may hold a token."""
+"""A connection over HTTP, and how long each part of a request may take on it.
+
+What is no HTTP is answered in JSON, and neither logged nor repeated: it may hold a token. A caller who sends or reads
+slowly, or not at all, holds a connection for a bounded time: `HEAD_SECONDS` from the first byte of a request to the
+last of its headers, `BODY_SECONDS` for its body, `ANSWER_SECONDS` for the answer. The time between is the service's.
+"""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from google.rpc import code_pb2, status_pb2
 
+from weir.serving.errors import BodyLateError
 from weir.serving.http.statuses import response_of
 
-__all__ = ["Connection"]
+__all__ = ["Bodies", "Connection", "connections"]
+
+HEAD_SECONDS: Final = 10.0
+BODY_SECONDS: Final = 30.0
+ANSWER_SECONDS: Final = 30.0
+
+_MOST_BODIES: Final = 256
+"""Bodies that are waited for at once; they hold memory and connections."""
+
+_LINGERING_SECONDS: Final = 1.0
+"""How long the rest of a body is read that nobody wants, so that its sender sees the answer."""
+
+
+class Bodies:
+    """Reads the bodies of requests, in one event loop.
+
+    Each has its time, and one more than may wait takes the place of the one that has waited for longest: callers who
+    send headers only keep no other caller out.
+    """
+
+    def __init__(self, most: int = _MOST_BODIES, seconds: float | None = None) -> None:
+        self._most, self._seconds = most, seconds
+        self._waiting: dict[asyncio.Timeout, None] = {}
+
+    async def read(self, request: web.Request) -> bytes:
+        """Return a body.
+
+        Raises `BodyLateError`, and what aiohttp raises: `RequestPayloadError`, `HTTPRequestEntityTooLarge`,
+        `ConnectionError` where the caller has left.
+        """
+        try:
+            async with asyncio.timeout(BODY_SECONDS if self._seconds is None else self._seconds) as limit:
+                self._waiting[limit] = None
+                try:
+                    if len(self._waiting) > self._most:
+                        oldest = next(iter(self._waiting))
+                        del self._waiting[oldest]
+                        oldest.reschedule(asyncio.get_running_loop().time())
+                    return await request.read()
+                finally:
+                    self._waiting.pop(limit, None)
+        except TimeoutError:
+            raise BodyLateError from None
 
 
 class Connection(web.RequestHandler):
     """Serves the requests of one connection, in the event loop that runs; it ends after `idle_seconds` without one."""
 
-    __slots__ = ()
+    __slots__ = ("_head",)
 
     def __init__(self, server: web.Server, idle_seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        # Without a log of requests, as aiohttp's own runner has it for None.
-        super().__init__(server, loop=loop, keepalive_timeout=idle_seconds, access_log=None)  # type: ignore[arg-type]
+        self._head: asyncio.TimerHandle | None = None
+        super().__init__(
+            server,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=idle_seconds,
+            lingering_time=_LINGERING_SECONDS,
+            # Without a log of requests, as aiohttp's own runner has it for None.
+            access_log=None,  # type: ignore[arg-type]
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; the first of a request have to be followed by all of its headers in time."""
+        super().data_received(data)
+        # After aiohttp has begun to handle what is complete.
+        asyncio.get_running_loop().call_soon(self._watch_head)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """End what waits for the connection."""
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+        super().connection_lost(exc)
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send what is left of an answer; who does not read it is cut off."""
+        late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._cut)
+        try:
+            return await super().finish_response(request, resp, start_time)
+        finally:
+            late.cancel()
 
     def handle_error(
         self,
@@ -42,3 +120,31 @@ class Connection(web.RequestHandler):
         """Log a fault of the server's own; a broken body, which aiohttp reads to its end after the answer, is none."""
         if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
             super().log_exception(*args, **kw)
+
+    def _watch_head(self) -> None:
+        """Start or stop the clock, called after bytes have come: aiohttp still waits where no request is complete."""
+        waits = self.transport is not None and self._waiter is not None and not self._waiter.done()
+        if waits and self._head is None:
+            self._head = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._cut)
+        elif not waits and self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _cut(self) -> None:
+        """End the connection at once; `close` would wait until the caller has read what is left to send."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+def connections(server: web.Server, idle_seconds: float, most: int) -> Callable[[], asyncio.BaseProtocol]:
+    """Return what takes connections, as long as there are not too many: each is an open file."""
+
+    def connected() -> asyncio.BaseProtocol:
+        return _Refused() if len(server.connections) >= most else Connection(server, idle_seconds)
+
+    return connected
+
+
+class _Refused(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.abort()  # type: ignore[attr-defined]  # of a stream

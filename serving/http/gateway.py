@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 from aiohttp import web
@@ -23,7 +23,7 @@ from weir.serving.aside import Aside
 from weir.serving.config import ServingConfig
 from weir.serving.errors import NotJsonError, RequestError
 from weir.serving.http.call import AbortedError, HttpCall
-from weir.serving.http.connection import Connection
+from weir.serving.http.connection import Bodies, connections
 from weir.serving.http.messages import as_json, message_of
 from weir.serving.http.statuses import refusals, response_of
 from weir.serving.interceptor import MetricsInterceptor
@@ -87,6 +87,7 @@ class Gateway:
         # Nobody waits for the answer to a caller who has left; without it, half a request ends in a traceback.
         self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=config.grace_seconds)
         self._listeners: list[asyncio.Server] = []
+        self._bodies = Bodies()
 
     async def start(self) -> str:
         """Listen, if the settings want it; returns words for the log. Raises `CannotListenError`."""
@@ -95,21 +96,19 @@ class Gateway:
         await self._runner.setup()
         loop, tls = asyncio.get_running_loop(), self._config.tls
         secure = None if tls.certificate_file is None else http_context(tls)
+        connected = connections(
+            cast(web.Server, self._runner.server),  # there, once it is set up
+            self._config.max_connection_idle_seconds,
+            self._config.max_connections,
+        )
         host, shared = self._config.host, self._config.processes > 1
         for opened in listening("HTTP", host, self._config.http_port, shared=shared):
             port = opened.getsockname()[1]
             handshake = _HANDSHAKE_SECONDS if secure else None
             self._listeners.append(
-                await loop.create_server(self._connected, sock=opened, ssl=secure, ssl_handshake_timeout=handshake)
+                await loop.create_server(connected, sock=opened, ssl=secure, ssl_handshake_timeout=handshake)
             )
         return f"{'HTTPS' if secure else 'HTTP'} on {in_url(host)}:{port}, "
-
-    def _connected(self) -> asyncio.BaseProtocol:
-        """Take a connection, as long as there are not too many: each is an open file."""
-        server = self._runner.server
-        if server is None or len(server.connections) >= self._config.max_connections:
-            return _Refused()
-        return Connection(server, self._config.max_connection_idle_seconds)
 
     async def stop(self) -> None:
         """Take no more calls, and end the connections when those under way are answered."""
@@ -126,7 +125,7 @@ class Gateway:
                 if right in ADMITTED:
                     self._admission.require_time(call.time_remaining())
                 caller = await self._caller(call, right)
-                message = await self._read(await _body(request, call), empty())
+                message = await self._read(await self._body(request, call), empty())
                 if caller is not None:
                     caller.require(*rights_of(message))
             except RequestError as error:
@@ -135,6 +134,14 @@ class Gateway:
             return await self._made(partial(as_json, found), found.ByteSize())
 
         return handle
+
+    async def _body(self, request: web.Request, call: HttpCall) -> bytes:
+        try:
+            return await self._bodies.read(request)
+        except web.RequestPayloadError:
+            raise NotJsonError("its encoding is broken") from None
+        except ConnectionError:
+            await call.abort(grpc.StatusCode.CANCELLED, "the caller has left")
 
     async def _caller(self, call: HttpCall, right: Right) -> Caller | None:
         if not self._access.asks:
@@ -151,20 +158,6 @@ class Gateway:
 
     async def _made(self, make: Callable[[], T], size: int) -> T:
         return await self._aside.run(make) if size > _LARGE else make()
-
-
-async def _body(request: web.Request, call: HttpCall) -> bytes:
-    try:
-        return await request.read()
-    except web.RequestPayloadError:
-        raise NotJsonError("its encoding is broken") from None
-    except ConnectionError:
-        await call.abort(grpc.StatusCode.CANCELLED, "the caller has left")
-
-
-class _Refused(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.abort()  # type: ignore[attr-defined]  # of a stream
 
 
 async def _answer(handle: Callable[[web.Request, HttpCall], Awaitable[bytes]], request: web.Request) -> web.Response:

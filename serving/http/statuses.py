@@ -9,10 +9,12 @@ from aiohttp.typedefs import Handler, Middleware
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from weir.serving.access.errors import AUTHENTICATE
+from weir.serving.errors import RequestError
 from weir.serving.http.hosts import is_loopback, is_own_host
 from weir.serving.http.messages import as_json
+from weir.serving.status import details_of
 
-__all__ = ["refusals", "response_of"]
+__all__ = ["refusal_of", "refusals", "response_of"]
 
 _HTTP: Final = {
     code_pb2.INVALID_ARGUMENT: 400,
@@ -26,40 +28,58 @@ _HTTP: Final = {
     code_pb2.DEADLINE_EXCEEDED: 504,
 }
 """HTTP statuses, as the comments of google.rpc.Code have them; every other code is 500."""
+_LATE: Final = 408
+_BY_REASON: Final = {"BODY_LATE": _LATE}
+"""HTTP statuses of errors that only HTTP knows."""
 _CODES: Final = {
     403: code_pb2.PERMISSION_DENIED,
     404: code_pb2.NOT_FOUND,
     405: code_pb2.UNIMPLEMENTED,
     413: code_pb2.RESOURCE_EXHAUSTED,
+    429: code_pb2.RESOURCE_EXHAUSTED,
+    503: code_pb2.UNAVAILABLE,
 }
 """Codes of what never becomes a call; every other one is INVALID_ARGUMENT."""
 
 
 def response_of(status: status_pb2.Status, headers: Mapping[str, str], http: int | None = None) -> web.Response:
     """Return the answer that carries an error; `http` where its code alone does not say the HTTP status."""
+    retry, info = error_details_pb2.RetryInfo(), error_details_pb2.ErrorInfo()
+    reason = next((info.reason for detail in status.details if detail.Unpack(info)), "")
     answer = web.Response(
-        status=http or _HTTP.get(status.code, 500),
+        status=http or _BY_REASON.get(reason) or _HTTP.get(status.code, 500),
         body=as_json(status),
         content_type="application/json",
         headers=headers,
     )
-    retry, info = error_details_pb2.RetryInfo(), error_details_pb2.ErrorInfo()
-    if any(detail.Unpack(info) for detail in status.details) and info.reason in AUTHENTICATE:
-        answer.headers["WWW-Authenticate"] = AUTHENTICATE[info.reason]
+    if reason in AUTHENTICATE:
+        answer.headers["WWW-Authenticate"] = AUTHENTICATE[reason]
+    if answer.status == _LATE:
+        answer.force_close()  # what comes late is no request
     if any(detail.Unpack(retry) for detail in status.details):
         # HTTP knows whole seconds only.
         answer.headers["Retry-After"] = str(math.ceil(retry.retry_delay.ToTimedelta().total_seconds()))
     return answer
 
 
+def refusal_of(error: RequestError) -> web.Response:
+    """Return the answer to a request that is refused."""
+    return response_of(status_pb2.Status.FromString(details_of(error)), {})
+
+
 def refusals(host: str) -> Middleware:
-    """Return the middleware of a server that listens on `host`: what never becomes a call is refused as JSON, too."""
+    """Return the middleware of a server that listens on `host`: what never becomes a call is refused as JSON, too.
+
+    It is the one table of errors over HTTP, of the gateway and of the page.
+    """
 
     @web.middleware
     async def refuse(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             _check(request, host)
             return await handler(request)
+        except RequestError as error:
+            return refusal_of(error)
         except web.HTTPException as error:
             text = _paths(request.app) if error.status in {404, 405} else error.text
             status = status_pb2.Status(code=_CODES.get(error.status, code_pb2.INVALID_ARGUMENT), message=text or "")
