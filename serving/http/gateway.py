@@ -23,7 +23,7 @@ from weir.serving.aside import Aside
 from weir.serving.config import ServingConfig
 from weir.serving.errors import NotJsonError, RequestError
 from weir.serving.http.call import AbortedError, HttpCall
-from weir.serving.http.connection import Bodies, connections
+from weir.serving.http.connection import HEAD_SECONDS, Bodies, connections
 from weir.serving.http.messages import as_json, message_of
 from weir.serving.http.statuses import refusals, response_of
 from weir.serving.interceptor import MetricsInterceptor
@@ -37,8 +37,6 @@ T = TypeVar("T")
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _LARGE: Final = 1 << 14
 """Bytes of JSON that the event loop reads or writes by itself: about a millisecond."""
-
-_HANDSHAKE_SECONDS: Final = 10.0
 
 
 class Gateway:
@@ -104,7 +102,7 @@ class Gateway:
         host, shared = self._config.host, self._config.processes > 1
         for opened in listening("HTTP", host, self._config.http_port, shared=shared):
             port = opened.getsockname()[1]
-            handshake = _HANDSHAKE_SECONDS if secure else None
+            handshake = HEAD_SECONDS if secure else None
             self._listeners.append(
                 await loop.create_server(connected, sock=opened, ssl=secure, ssl_handshake_timeout=handshake)
             )

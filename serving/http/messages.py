@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 
 from weir.serving.errors import InvalidRequestError, NotJsonError, Violation
 
-__all__ = ["as_json", "message_of"]
+__all__ = ["as_json", "message_of", "object_of"]
 
 Request = TypeVar("Request", bound=Message)
 
@@ -27,15 +27,19 @@ def message_of(data: bytes, empty: Request, fields: int, numbers: int) -> Reques
     if sum(map(data.count, (b",", b"{", b"["))) > _PER_FIELD * fields + numbers:
         raise InvalidRequestError([Violation("", f"the request holds more than {fields} fields: see /v1/info, limits")])
     try:
-        return json_format.ParseDict(_object(data), empty)
+        return json_format.ParseDict(object_of(data or b"{}"), empty)
     except (json_format.ParseError, ValueError, RecursionError) as error:
         raise NotJsonError(str(error)) from None
 
 
-def _object(data: bytes) -> dict[str, Any]:
-    found = json.loads(data or b"{}")
+def object_of(data: bytes) -> dict[str, Any]:
+    """Return the JSON object that a body is; raises `NotJsonError`."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NotJsonError(str(error)) from None
     if not isinstance(found, dict):
-        raise ValueError(f"an object is wanted, {type(found).__name__} came")
+        raise NotJsonError(f"an object is wanted, {type(found).__name__} came")
     return found
 
 

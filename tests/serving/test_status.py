@@ -11,6 +11,7 @@ from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.config import LimitsConfig
 from weir.serving.errors import (
     AnswerTooLargeError,
+    BodyLateError,
     BundleVersionNotLoadedError,
     DeadlinePassedError,
     InvalidRequestError,
@@ -37,6 +38,7 @@ OTHERS = 512
     ("error", "code", "reason"),
     [
         (InvalidRequestError([Violation("queries", "is empty")]), CODES.INVALID_ARGUMENT, "INVALID_REQUEST"),
+        (BodyLateError(), CODES.DEADLINE_EXCEEDED, "BODY_LATE"),
         (AnswerTooLargeError(9, 8), CODES.FAILED_PRECONDITION, "ANSWER_TOO_LARGE"),
         (NoCatalogueError(["filter.any_tags"]), CODES.FAILED_PRECONDITION, "NO_CATALOGUE"),
         (QueueFullError(9, 8, 0.25), CODES.RESOURCE_EXHAUSTED, "QUEUE_FULL"),

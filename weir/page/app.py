@@ -7,15 +7,21 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, Final
 
+import grpc
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from google.rpc import status_pb2
 
 from weir.page.commits import Letter
 from weir.page.door import CALLER, Door
 from weir.page.guard import Rights, guard, secured
-from weir.page.questions import Questions
+from weir.page.questions import Questions, k_in
 from weir.page.watch import Watch
 from weir.serving.client import RetrievalError
+from weir.serving.errors import InvalidRequestError, NotJsonError, Violation
+from weir.serving.http.connection import ANSWER_SECONDS, Bodies
+from weir.serving.http.messages import object_of
+from weir.serving.http.statuses import refusals, response_of
 
 __all__ = ["application"]
 
@@ -23,6 +29,7 @@ _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/c
 _MOST_STREAMS: Final = 32
 _MOST_CLICKS: Final = 2
 _MOST_BYTES: Final = 1 << 16
+_OF_THE_PAGE: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 _CLOSED: Final = "the page shows no data of users here: see monitor.page_shows_data"
 _READ_ONLY: Final = "no clicks here: the page takes them on loopback only, for a log that is a folder of this machine"
 
@@ -30,7 +37,7 @@ _READ_ONLY: Final = "no clicks here: the page takes them on loopback only, for a
 class _Paths:
     def __init__(self, watch: Watch, questions: Questions, rights: Rights) -> None:
         self._watch, self._questions, self._rights = watch, questions, rights
-        self._clicks = 0
+        self._clicks, self._bodies = 0, Bodies()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Send everything once, then what is new (server-sent events)."""
@@ -44,7 +51,12 @@ class _Paths:
             sent = _Sent(watch, self._rights)
             while not watch.ended and _may_still(request):
                 await watch.news(sent.looks)
-                await answer.write(f"data: {json.dumps(sent.news())}\n\n".encode())
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await answer.write(f"data: {json.dumps(sent.news())}\n\n".encode())
+        except TimeoutError:
+            # Nobody reads; to close the connection would wait for that.
+            if request.transport is not None:
+                request.transport.abort()
         except ConnectionResetError:
             pass
         finally:
@@ -55,22 +67,22 @@ class _Paths:
         """Answer a query."""
         if not self._rights.data:
             raise web.HTTPForbidden(text=_CLOSED)
-        wanted = await _object(request)
+        wanted = await _object(request, self._bodies)
         return await _answered(lambda: self._questions.ask(wanted))
 
     async def click(self, request: web.Request) -> web.Response:
         """Append an event, and answer once it counts."""
         if not self._rights.click:
             raise web.HTTPForbidden(text=_READ_ONLY)
-        wanted = await _object(request)
-        user, item = wanted.get("user"), wanted.get("item")
+        wanted = await _object(request, self._bodies)
+        user, item, k = wanted.get("user"), wanted.get("item"), k_in(wanted)
         if not (isinstance(user, str) and user and isinstance(item, str) and item):
-            raise web.HTTPBadRequest(text="give a user and an item")
+            raise InvalidRequestError([Violation("", "give a user and an item")])
         if self._clicks >= _MOST_CLICKS:
             raise web.HTTPTooManyRequests(text="other clicks are still awaited: try again")
         self._clicks += 1
         try:
-            return await _answered(lambda: self._questions.click(user, item, int(wanted.get("k", 10))))
+            return await _answered(lambda: self._questions.click(user, item, k))
         finally:
             self._clicks -= 1
 
@@ -125,21 +137,20 @@ class _Sent:
         return found
 
 
-async def _object(request: web.Request) -> dict[str, Any]:
+async def _object(request: web.Request, bodies: Bodies) -> dict[str, Any]:
     try:
-        found = await request.json()
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise web.HTTPBadRequest(text="the body is a JSON object")
-    return found
+        return object_of(await bodies.read(request))
+    except web.RequestPayloadError:
+        raise NotJsonError("its encoding is broken") from None
 
 
 async def _answered(make: Callable[[], dict[str, Any] | None]) -> web.Response:
     try:
         return web.json_response(await asyncio.to_thread(make))
     except RetrievalError as error:
-        raise web.HTTPBadGateway(text="; ".join(error.explain())) from None
+        status = status_pb2.Status(code=error.code.value[0], message="; ".join(error.explain()))
+        # That the server does not know the page is no fault of the page's caller.
+        return response_of(status, {}, 502 if error.code in _OF_THE_PAGE else None)
     except (ValueError, TypeError) as error:
         raise web.HTTPBadRequest(text=str(error)) from None
 
@@ -160,7 +171,7 @@ def application(
 ) -> web.Application:
     """Return the application of a page that listens on `host`; `door` asks who looks, where that is wanted."""
     behind = [] if door is None else [door.guard()]
-    made = web.Application(client_max_size=_MOST_BYTES, middlewares=[guard(host), *behind])
+    made = web.Application(client_max_size=_MOST_BYTES, middlewares=[refusals(host), guard(), *behind])
     if door is not None:
         made.router.add_post("/api/token", door.enter)
     made.on_response_prepare.append(secured)

@@ -1,17 +1,16 @@
-"""Asks who looks at a page off loopback: the same tokens as the server's, by header or, from a browser, by cookie."""
+"""Asks who looks at a page: the same tokens as the server's, by header or, from a browser, by cookie."""
 
 import time
 from typing import Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
-from google.rpc import status_pb2
 
 from weir.serving.access.access import Access, Caller
 from weir.serving.access.config import Right
-from weir.serving.errors import RequestError
-from weir.serving.http.statuses import response_of
-from weir.serving.status import details_of
+from weir.serving.errors import InvalidRequestError, Violation
+from weir.serving.http.connection import Bodies
+from weir.serving.http.messages import object_of
 
 __all__ = ["CALLER", "Door"]
 
@@ -46,7 +45,7 @@ class Door:
     """
 
     def __init__(self, access: Access, *, secure: bool) -> None:
-        self._access, self._secure = access, secure
+        self._access, self._secure, self._bodies = access, secure, Bodies()
 
     def guard(self) -> Middleware:
         """Return the middleware that refuses who is not known, or may not do it."""
@@ -58,33 +57,20 @@ class Door:
             sent = request.headers.getall("Authorization", [])
             if not sent and _COOKIE in request.cookies:
                 sent = [f"Bearer {request.cookies[_COOKIE]}"]
-            try:
-                request[CALLER] = await self._access.admit(sent, None, *_RIGHTS.get(request.path, ()))
-            except RequestError as error:
-                return _refusal(error)
+            request[CALLER] = await self._access.admit(sent, None, *_RIGHTS.get(request.path, ()))
             return await handler(request)
 
         return checked
 
     async def enter(self, request: web.Request) -> web.Response:
         """Take a token that somebody has typed, and have the browser send it from now on; no script can read it."""
-        try:
-            token = (await request.json()).get("token")
-        except (ValueError, AttributeError):
-            token = None
+        token = object_of(await self._bodies.read(request)).get("token")
         if not isinstance(token, str) or len(token) > _MOST_CHARACTERS:
-            raise web.HTTPBadRequest(text=f"give a token of at most {_MOST_CHARACTERS} characters")
-        try:
-            caller = await self._access.admit([f"Bearer {token.strip()}"], None)
-        except RequestError as error:
-            return _refusal(error)
+            raise InvalidRequestError([Violation("token", f"give one of at most {_MOST_CHARACTERS} characters")])
+        caller = await self._access.admit([f"Bearer {token.strip()}"], None)
         answer = web.json_response({})
         left = max(0, int(caller.ends - time.time()))
         answer.set_cookie(
             _COOKIE, token.strip(), path=_API, max_age=left, httponly=True, samesite="Strict", secure=self._secure
         )
         return answer
-
-
-def _refusal(error: RequestError) -> web.Response:
-    return response_of(status_pb2.Status.FromString(details_of(error)), {})

@@ -12,9 +12,11 @@ from weir.page.tags import Tags
 from weir.pipelines.config import PipelineConfig
 from weir.readers import is_topic
 from weir.serving.client import RetrievalClient, by_history, by_item, by_user
+from weir.serving.errors import InvalidRequestError, Violation
 
-__all__ = ["Questions", "can_click"]
+__all__ = ["Questions", "can_click", "k_in"]
 
+_DEFAULT_K: Final = 10
 _MOST_K: Final = 100
 _RANKS_SECONDS: Final = 30.0
 _MOST_RANKED: Final = 200_000
@@ -28,6 +30,14 @@ def can_click(pipeline: PipelineConfig) -> bool:
         return False
     folder = Store(pipeline.log).local_path
     return folder is not None and folder.is_dir()
+
+
+def k_in(wanted: Mapping[str, Any]) -> int:
+    """Return the number of items that a query asks for, 100 at most; raises `InvalidRequestError` for no number."""
+    k = wanted.get("k", _DEFAULT_K)
+    if not isinstance(k, int) or isinstance(k, bool):
+        raise InvalidRequestError([Violation("k", f"is {k!r:.40}, must be a whole number from 1 to {_MOST_K}")])
+    return min(k, _MOST_K)
 
 
 @dataclass
@@ -46,8 +56,8 @@ class Questions:
         self._asker = Asker(self.client, self.store)
 
     def ask(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer a query by `user`, `history` or `item`; raises `RetrievalError`, or `ValueError` for anything else."""
-        k = min(int(wanted.get("k", 10)), _MOST_K)
+        """Answer a query by `user`, `history` or `item`; raises `RetrievalError` or `InvalidRequestError`."""
+        k = k_in(wanted)
         user, history, item = (wanted.get(name) for name in ("user", "history", "item"))
         if isinstance(user, str) and user:
             query = by_user(user, k)
@@ -56,7 +66,7 @@ class Questions:
         elif isinstance(item, str) and item:
             query = by_item(item, k)
         else:
-            raise ValueError("give a user, a history (a list of items) or an item")
+            raise InvalidRequestError([Violation("", "give a user, a history (a list of items) or an item")])
         started = time.perf_counter()
         answer = self.client.retrieve([query], exclude_seen=wanted.get("exclude_seen") is True)
         hits = answer.hits[0]
@@ -71,7 +81,7 @@ class Questions:
 
     def click(self, user: str, item: str, k: int) -> dict[str, Any]:
         """Append an event and wait until the answer has changed; raises as `Asker.click`."""
-        change = self._asker.click(self.pipeline, user, item, min(k, _MOST_K), _CLICK_SECONDS)
+        change = self._asker.click(self.pipeline, user, item, k, _CLICK_SECONDS)
         before = {hit.item_id: hit.rank for hit in change.before.hits}
         return {
             "user": user,

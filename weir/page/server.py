@@ -22,7 +22,7 @@ from weir.page.watch import Watch
 from weir.serving.access.access import Access
 from weir.serving.access.certificates import http_context
 from weir.serving.client import RetrievalClient
-from weir.serving.http.connection import Connection
+from weir.serving.http.connection import HEAD_SECONDS, connections
 from weir.serving.http.hosts import is_loopback
 from weir.up.ports import page_scheme
 
@@ -31,6 +31,7 @@ __all__ = ["page_served"]
 log = logging.getLogger(__name__)
 
 _IDLE_SECONDS: Final = 300.0
+_MOST_CONNECTIONS: Final = 512
 
 
 @contextlib.contextmanager
@@ -64,14 +65,13 @@ def _is_secure(settings: Settings) -> bool:
 
 
 def _door(settings: Settings) -> Door | None:
-    """Return what asks for tokens: off loopback, where the server asks for them."""
-    if is_loopback(settings.monitor.page_host):
-        return None
+    """Return what asks for tokens, where the server asks for them: any process of this machine reaches loopback."""
+    is_local = is_loopback(settings.monitor.page_host)
     if settings.serving.auth.jwks is None:
-        if settings.serving.tls.client_ca_file is not None:
+        if settings.serving.tls.client_ca_file is not None and not is_local:
             log.warning("the page asks nobody for a certificate: set serving.auth.jwks, or put a proxy in front of it")
         return None
-    if not _is_secure(settings):
+    if not is_local and not _is_secure(settings):
         log.warning("tokens travel in plain text to the page: set serving.tls, or put a proxy in front of it")
     return Door(Access(settings.serving.auth), secure=_is_secure(settings))
 
@@ -88,9 +88,11 @@ async def _serve(settings: Settings, store: Store, listeners: list[socket.socket
         await runner.setup()
         server = cast(web.Server, runner.server)  # there, once it is set up
         secure = http_context(settings.serving.tls, asks_clients=False) if _is_secure(settings) else None
-        loop = asyncio.get_running_loop()
+        loop, connected = asyncio.get_running_loop(), connections(server, _IDLE_SECONDS, _MOST_CONNECTIONS)
         servers = [
-            await loop.create_server(lambda: Connection(server, _IDLE_SECONDS), sock=each, ssl=secure)
+            await loop.create_server(
+                connected, sock=each, ssl=secure, ssl_handshake_timeout=HEAD_SECONDS if secure else None
+            )
             for each in listeners
         ]
         looking = asyncio.create_task(watch.run())

@@ -1,4 +1,4 @@
-"""The page off loopback, of a real server: nothing without a token, by header or by the cookie of a browser."""
+"""The page of a real server with tokens: nothing without one, by header or by the cookie of a browser."""
 
 import http.client
 import json
@@ -29,12 +29,18 @@ class Page:
     address: str
     issuer: Issuer
     authority: Authority
+    local: "Page | None" = None
+    """The same page on loopback."""
 
     def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, Any]:
         """Return status, the first bytes and the headers."""
         context = ssl.create_default_context(cafile=str(self.authority.file))
         port = int(self.address.rpartition(":")[2])
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            "127.0.0.1", port, timeout=30, context=context
+        )
+        if self.address.startswith("http:"):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         data = None if body is None else json.dumps(body)
         kind = {} if body is None else {"Content-Type": "application/json"}
         connection.request("GET" if body is None else "POST", path, data, kind | headers)
@@ -78,7 +84,11 @@ def page(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
         with page_served(settings, store) as address:
             assert address is not None
             assert address.startswith("https://")
-            yield Page(address, issuer, authority)
+            on_loopback = settings.monitor.model_copy(update={"page_host": "127.0.0.1"})
+            with page_served(settings.model_copy(update={"monitor": on_loopback}), store) as local:
+                assert local is not None
+                assert local.startswith("http://")
+                yield Page(address, issuer, authority, Page(local, issuer, authority))
 
 
 def test_certificates_alone_close_no_page(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,6 +109,22 @@ def test_what_the_page_is_made_of_is_open_and_nothing_else(page: Page) -> None:
             assert status == 401
             assert answered["WWW-Authenticate"].startswith('Bearer realm="weir"')
             assert b"user-1" not in text
+
+
+def test_other_processes_of_the_machine_need_a_token_too(page: Page) -> None:
+    local = page.local
+    assert local is not None
+    click = {"user": "user-1", "item": "item-1"}
+    for path, body in {**PATHS, "/api/click": click}.items():
+        for headers in ({}, {"Authorization": "Bearer x.y.z"}):
+            assert local.ask(path, body, **headers)[0] == 401
+    bob, ann = ({"Authorization": page.bearer(sub=sub)} for sub in ("bob", "ann"))
+    assert local.ask("/api/query", {"user": "user-1"}, **ann)[0] == 200
+    assert local.ask("/api/query", {"user": "user-1"}, **bob)[0] == 403
+    status, _, answered = local.ask("/api/token", {"token": page.issuer.token(sub="ann")})
+    [cookie] = SimpleCookie(answered["Set-Cookie"]).values()
+    assert (status, bool(cookie["secure"]), bool(cookie["httponly"])) == (200, False, True)
+    assert local.ask("/api/query", {"user": "user-1"}, Cookie=f"weir-token={cookie.value}")[0] == 200
 
 
 def test_rights_are_those_of_the_server(page: Page, request: pytest.FixtureRequest) -> None:

@@ -1,6 +1,8 @@
 """The page of a small real store and a real server, asked over HTTP."""
 
 import json
+import logging
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -10,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.ports import free_port
 from tests.serving.process import ServerProcess
 from tests.weir.up.damage import WINDOWS, whole_store
 from weir.config import Settings
@@ -20,6 +23,7 @@ from weir.contracts import Store, WindowLog
 from weir.contracts.redaction import LetterFile
 from weir.page.server import page_served
 from weir.serving.client import RetrievalClient, by_history, by_item, by_user
+from weir.serving.http import connection
 
 JSON = {"Content-Type": "application/json"}
 LINE = '{"user_id": "ann", <script>'
@@ -122,6 +126,78 @@ def test_items_have_their_ranks_by_popularity(address: str) -> None:
 @pytest.mark.parametrize("body", [{}, [], {"user": ""}, {"history": "a"}, {"item": 3}, {"user": "u", "k": "many"}])
 def test_what_is_no_query_is_refused(address: str, body: object) -> None:
     assert ask(address, "/api/query", body)[0] == 400
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["user-1", "item-1"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=5,
+)
+BODIES = st.one_of(
+    st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(("user", "history", "item", "k", "exclude_seen"), VALUES)
+    ).map(json.dumps).map(str.encode),
+    VALUES.map(json.dumps).map(str.encode),
+    st.binary(max_size=40),
+    st.sampled_from(
+        [
+            b'{"user": "user-1", "k": 1e400}', b'{"user": "user-1", "k": 0}', b'{"user": "user-1", "k": -1}',
+            b'{"user": "user-1", "k": NaN}', b'{"user": "user-1", "k": ' + b"9" * 5000 + b"}", b'{"user": "\\ud800"}',
+            b"[" * 60_000, b'{"user":' * 7_000, b'{"user": "' + b"x" * 60_000 + b'"}', b"\xff\xfe{}", b"",
+        ]
+    ),
+)  # fmt: skip
+
+
+def posted(address: str, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(address + path, body, JSON | headers)  # noqa: S310 - http
+    try:
+        answer = urllib.request.urlopen(request, timeout=60)  # noqa: S310 - http
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        return answer.status, answer.read()
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(BODIES, st.sampled_from(["application/json", "application/json; charset=nope"]))
+def test_a_caller_s_mistake_is_no_fault_of_the_page(
+    address: str, caplog: pytest.LogCaptureFixture, body: bytes, kind: str
+) -> None:
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        for path in ("/api/query", "/api/click"):
+            if path == "/api/click" and b"item" in body and b"user" in body:
+                continue  # a click that counts waits for the pipeline, which does not run here
+            status, answer = posted(address, path, body, **{"Content-Type": kind})
+            assert status in {200, 400}
+            if status == 400:
+                assert json.loads(answer)["code"] in {3, 9}
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_errors_of_the_server_keep_their_status(server: ServerProcess, tmp_path: Path) -> None:
+    gone = settings_of(server, str(tmp_path), timeout_seconds=2.0, target=f"127.0.0.1:{free_port()}")
+    with page_served(gone, server.store) as address:
+        assert address is not None
+        assert ask(address, "/api/query", {"user": "user-1"})[0] in {503, 504}
+
+
+def test_a_body_that_does_not_come_is_given_up(
+    address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "BODY_SECONDS", 0.5)
+    host, port = address.removeprefix("http://").split(":")
+    head = f"POST /api/query HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as slow:
+        slow.sendall(head.encode())
+        assert slow.recv(65536).split()[1] == b"408"
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_the_stream_starts_with_everything_and_goes_on_with_what_is_new(address: str) -> None:

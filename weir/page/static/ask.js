@@ -17,8 +17,18 @@ let first = new URLSearchParams(location.search).get("user");
 
 export async function post(path, body) {
   const answer = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
-  if (!answer.ok) throw new Error(await answer.text());
+  if (!answer.ok) throw new Error(await problem(answer));
   return answer.json();
+}
+
+// What is wrong, of an answer that carries an error.
+export async function problem(answer) {
+  const text = await answer.text();
+  try {
+    return JSON.parse(text).message;
+  } catch {
+    return text;
+  }
 }
 
 export function setRights(now) {

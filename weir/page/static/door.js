@@ -1,6 +1,6 @@
 // Asks for a token where the server refuses to show anything without one.
 
-import { post } from "./ask.js";
+import { post, problem as problemOf } from "./ask.js";
 
 const form = document.querySelector("#door");
 const problem = form.querySelector("p");
@@ -13,7 +13,7 @@ export async function ask(enter) {
     setTimeout(enter, AGAIN_MILLISECONDS);
     return;
   }
-  tell(answer.status === 403 ? await answer.text() : "");
+  tell(answer.status === 403 ? await problemOf(answer) : "");
   form.hidden = false;
   form.onsubmit = async (event) => {
     event.preventDefault();
@@ -30,9 +30,5 @@ export async function ask(enter) {
 }
 
 function tell(text) {
-  try {
-    problem.textContent = JSON.parse(text).message;
-  } catch {
-    problem.textContent = text;
-  }
+  problem.textContent = text;
 }
