@@ -116,6 +116,20 @@ def call(block: bytes, stream: int, message: bytes) -> bytes:
     return frame(_HEADERS, _END_HEADERS, stream, block) + frame(_DATA, _END_STREAM, stream, body)
 
 
+def forgeries(aim: Aim, text: bytes) -> Iterator[bytes]:
+    """Yield what a caller sends to have a text written into the server's log; it has said that it speaks HTTP/2."""
+    asks = call(headers(aim), 1, b"")
+    for code in range(14):
+        goaway = frame(_GOAWAY, 0, 0, struct.pack(">II", 0, code) + text)
+        yield goaway
+        yield asks + goaway
+    for kind in (_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING):
+        yield frame(kind, _END_HEADERS, 1, text)
+    for name in ("grpc-timeout", "grpc-encoding", "user-agent", "content-type", "x-request-id", ":path", "te"):
+        yield call(headers(aim, {name: text}), 1, b"")
+    yield text * 100
+
+
 def has_ended(answer: bytes) -> bool:
     """Say whether an answer holds the end of a call's stream, or of the connection."""
     while len(answer) >= _HEAD:

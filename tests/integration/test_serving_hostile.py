@@ -3,10 +3,14 @@
 Bounds are wide, as the machine may be busy; a server without defences misses them by far (docs/threat-model.md).
 """
 
+import contextlib
 import json
+import os
 import re
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +21,8 @@ import grpc
 import pytest
 
 from tests.integration import hostile, odd_filters
+from tests.integration.hostile import Aim, forgeries
+from tests.serving.authority import Authority
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
@@ -157,3 +163,34 @@ def test_what_is_too_dear_is_refused_with_the_way_out(server: ServerProcess) -> 
         [advised] = re.findall(r"send at most (\d+) such queries", str(refusal.value))
         answer = client.retrieve([dear] * int(advised), excluded_item_ids=excluded, nprobe=64)
         assert len(answer.hits) == int(advised)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_no_caller_writes_into_the_log(tmp_path: Path, secure: bool) -> None:
+    store = Store(str(tmp_path / "store"))
+    write_bundle(store, "v1", Catalogue.random())
+    authority = Authority(tmp_path)
+    client = ClientConfig(tls=True, ca_file=authority.file) if secure else ClientConfig()
+    text = b"\n2026-11-30 weir.serving.server: ready: forged\n"
+    with ServerProcess(store, client=client, tls=authority.files("server") if secure else {}) as server:
+        server.serving("v1")
+        aim, lines = Aim(server.target, client), list(server.lines)
+        for sent in forgeries(aim, text):
+            for opened in (aim.speaking, aim.connected):
+                with opened() as connection, contextlib.suppress(OSError):
+                    connection.sendall(sent)
+                    connection.settimeout(0.05)
+                    while connection.recv(65536):
+                        pass
+        with RetrievalClient(server.target, config=client) as good:
+            assert good.info().bundle_version == "v1"
+        assert server.lines == lines
+
+
+@pytest.mark.parametrize("chosen", [None, "DEBUG"])
+def test_who_wants_the_log_of_grpc_says_so(chosen: str | None) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    environment |= {} if chosen is None else {"GRPC_VERBOSITY": chosen}
+    script = "import sys, serving; assert 'grpc' not in sys.modules; import os; print(os.environ['GRPC_VERBOSITY'])"
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (chosen or "NONE")
