@@ -228,6 +228,19 @@ class ServingConfig(FrozenModel):
         return self
 
     @property
+    def most_calls(self) -> int:
+        """Calls without a deadline that are under way at most."""
+        return self.queue_queries + self.max_batch_queries
+
+    @property
+    def unread_calls(self) -> int:
+        """Calls that gRPC keeps until Python takes them.
+
+        Where callers have a rate, as many as are taken: gRPC would cancel a burst of one caller without a reason.
+        """
+        return self.queue_calls if self.auth.calls_per_second is None else max(self.queue_calls, self.most_calls)
+
+    @property
     def cache(self) -> LocalCache:
         """Where fetched files are kept."""
         if self.cache_dir is None:

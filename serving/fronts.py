@@ -83,7 +83,7 @@ class Fronts:
         leave_out_departed()
         keep_headers_out_of_logs()
         aside = Aside(config.retry_after_seconds)
-        admission = Admission(config.queue_queries + config.max_batch_queries, config.retry_after_seconds)
+        admission = Admission(config.most_calls, config.retry_after_seconds)
         service = RetrievalService(
             lambda: behind.bundles.loaded,
             behind.batcher,

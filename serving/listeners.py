@@ -31,6 +31,12 @@ _BOUNDED: Final = (
 )
 """What all probes together may hold open."""
 
+_ANSWERS_ALL: Final = (("grpc.http.overload_protection", 0),)
+"""Where callers have a rate: gRPC would reset the streams of a burst that come while earlier ones are put away.
+
+Streams that callers reset themselves stay bounded: by those of a connection, and by the calls that are not taken yet.
+"""
+
 
 def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
     """Return a server without services, bounded in what its callers may hold open.
@@ -49,11 +55,12 @@ def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInte
         interceptors=interceptors,
         options=[
             *(bounds if config.front == "python" else []),
+            *(_ANSWERS_ALL if config.auth.calls_per_second is not None else []),
             ("grpc.max_receive_message_length", config.max_request_bytes),
             # What no handler has taken yet: gRPC refuses further calls itself, for less than half of what Python
             # takes, and drops those whose deadline has passed.
-            ("grpc.server.max_pending_requests", config.queue_calls),
-            ("grpc.server.max_pending_requests_hard_limit", config.queue_calls),
+            ("grpc.server.max_pending_requests", config.unread_calls),
+            ("grpc.server.max_pending_requests_hard_limit", config.unread_calls),
         ],
     )
 

@@ -153,7 +153,7 @@ class NativeFront(Beside):
             "age_seconds": config.max_connection_age_seconds,
             "idle_seconds": config.max_connection_idle_seconds,
             "handshake_seconds": float(HANDSHAKE_SECONDS),
-            "max_calls": config.queue_queries + config.max_batch_queries,
+            "max_calls": config.most_calls,
             "queue_queries": config.queue_queries,
             "bounds": list(SECONDS),
             "no_time": spelled(NoTimeLeftError(config.retry_after_seconds)),
