@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 /// A status as Python gives it: code, message, details.
@@ -89,7 +89,7 @@ struct Limits {
     secret: Vec<u8>,
 }
 
-/// Answers on a listening socket, of which it takes over the file `descriptor`; what it does not answer goes to the
+/// Answers on listening sockets, of which it takes over the file `descriptors`; what it does not answer goes to the
 /// socket `upstream`.
 #[pyclass(frozen)]
 pub struct Front {
@@ -101,13 +101,17 @@ pub struct Front {
 #[pymethods]
 impl Front {
     #[new]
-    fn new(descriptor: i32, upstream: PathBuf, options: Options, certificate: Option<Certificate>) -> PyResult<Self> {
+    fn new(
+        descriptors: Vec<i32>,
+        upstream: PathBuf,
+        options: Options,
+        certificate: Option<Certificate>,
+    ) -> PyResult<Self> {
+        // SAFETY: Python has detached each descriptor from its socket, so this is its only owner.
+        let listeners: Vec<_> =
+            descriptors.into_iter().map(|descriptor| unsafe { TcpListener::from_raw_fd(descriptor) }).collect();
         let tls = certificate.map(made).transpose()?;
-        // SAFETY: Python has detached the descriptor from its socket, so this is its only owner.
-        let listener = unsafe { TcpListener::from_raw_fd(descriptor) };
-        listener.set_nonblocking(true)?;
         let bounds = Bounds {
-            connections: options.max_connections,
             streams: options.max_streams,
             age: Duration::from_secs_f64(options.age_seconds),
             idle: Duration::from_secs_f64(options.idle_seconds),
@@ -134,11 +138,15 @@ impl Front {
             .thread_name("weir-front")
             .enable_all()
             .build()?;
-        let listener = {
-            let _inside = runtime.enter();
-            tokio::net::TcpListener::from_std(listener)?
-        };
-        runtime.spawn(listen(listener, shared.clone(), bounds, stops));
+        let room = Arc::new(Semaphore::new(options.max_connections));
+        for listener in listeners {
+            listener.set_nonblocking(true)?;
+            let listener = {
+                let _inside = runtime.enter();
+                tokio::net::TcpListener::from_std(listener)?
+            };
+            runtime.spawn(listen(listener, room.clone(), shared.clone(), bounds, stops.clone()));
+        }
         Ok(Front { shared, stop, runtime: Mutex::new(Some(runtime)) })
     }
 

@@ -33,7 +33,6 @@ const CONNECTION_WINDOW: u32 = 1 << 22;
 /// Bounds of connections.
 #[derive(Clone, Copy)]
 pub struct Bounds {
-    pub connections: usize,
     pub streams: u32,
     pub age: Duration,
     pub idle: Duration,
@@ -56,9 +55,15 @@ impl Drop for Counted {
     }
 }
 
-/// Accept connections until `stop` says so; those that are open then end with their calls.
-pub async fn listen(listener: TcpListener, shared: Arc<Shared>, bounds: Bounds, mut stop: watch::Receiver<bool>) {
-    let room = Arc::new(Semaphore::new(bounds.connections));
+/// Accept connections until `stop` says so, as long as all listeners together have room; those that are open then end
+/// with their calls.
+pub async fn listen(
+    listener: TcpListener,
+    room: Arc<Semaphore>,
+    shared: Arc<Shared>,
+    bounds: Bounds,
+    mut stop: watch::Receiver<bool>,
+) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.contracts import MAX_ID_BYTES
-from weir.contracts.listening import CannotListenError, listening
+from weir.contracts.listening import listening
 from weir.serving.access.certificates import Certificate, certificate_of
 from weir.serving.batcher import Batcher
 from weir.serving.bell import Bell, Beside
@@ -64,14 +64,12 @@ class NativeFront(Beside):
 
     def start(self) -> int:
         """Listen, and return the port; raises `CannotListenError`."""
-        host = self.config.host
-        listener, *others = listening("gRPC", host, self.config.port, shared=self.config.processes > 1)
-        if others:
-            raise CannotListenError(f"the compiled front listens on one address, and {host!r} has several: name one")
-        port = int(listener.getsockname()[1])
+        listeners = listening("gRPC", self.config.host, self.config.port, shared=self.config.processes > 1)
+        port = int(listeners[0].getsockname()[1])
         warn_of_plain_tokens(self.config)
         self._shown = None if self._certificates is None else self._certificates.get()
-        self._front = self.package.Front(listener.detach(), self.upstream, self._options(), self._shown)
+        descriptors = [listener.detach() for listener in listeners]
+        self._front = self.package.Front(descriptors, self.upstream, self._options(), self._shown)
         self.batcher.attach(self)
         self.follow(next(iter(self.answering.loaded()), None))
         return port
