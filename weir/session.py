@@ -41,9 +41,9 @@ class Session:
     @property
     def target(self) -> str:
         """Address of the server that these settings start."""
-        serving = self.settings.serving
-        host = "127.0.0.1" if serving.host in {"0.0.0.0", "::"} else serving.host  # noqa: S104 - where not to connect
-        return f"{host}:{serving.port}"
+        from weir.contracts.listening import reached
+
+        return f"{reached(self.settings.serving.host)}:{self.settings.serving.port}"
 
     def print_json(self, result: "BaseModel | Any") -> None:
         """Write a result as JSON."""

@@ -52,12 +52,13 @@ class Nodes:
 
     def meeting(self) -> Mapping[str, Any]:
         """Return the settings by which the launchers of these machines find each other."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        from weir.contracts.listening import in_url  # noqa: PLC0415 - imports wait until a command runs
+
         return {
             "min_nodes": self.least,
             "max_nodes": self.most,
             "run_id": "weir",
-            "rdzv_endpoint": f"{host}:{self.port}",
+            "rdzv_endpoint": f"{in_url(self.host)}:{self.port}",
             "rdzv_configs": {
                 **_SIGNS_OF_LIFE,
                 "last_call_timeout": _LAST_CALL_SECONDS,

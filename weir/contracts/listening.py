@@ -29,6 +29,7 @@ __all__ = [
     "is_held",
     "listening",
     "listening_at",
+    "reached",
     "reserved",
 ]
 
@@ -99,6 +100,12 @@ def in_url(host: str) -> str:
     """Return a host as it stands before a port: an IPv6 address in brackets; raises `ValueError` as `bare_host`."""
     bare = bare_host(host)
     return f"[{bare}]" if ":" in bare else bare
+
+
+def reached(host: str) -> str:
+    """Return the name by which this machine reaches what listens on a host, as it stands before a port."""
+    # What listens on every interface answers on loopback too.
+    return "127.0.0.1" if bare_host(host) in {"0.0.0.0", "::"} else in_url(host)  # noqa: S104 - compared only
 
 
 def listening(what: str, host: str, port: int, *, shared: bool = False) -> list[socket.socket]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.config import Settings, SettingsError
-from weir.contracts.listening import bare_host, in_url, is_held
+from weir.contracts.listening import bare_host, is_held, reached
 from weir.serving.http.hosts import is_loopback
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "is_served",
     "metrics_url",
     "page_scheme",
-    "reached",
     "with_ports",
 ]
 
@@ -115,13 +114,6 @@ def page_scheme(settings: Settings) -> str:
     """Return how a browser reaches the page: off loopback over TLS, where the server has a certificate."""
     plain = settings.serving.tls.certificate_file is None or is_loopback(settings.monitor.page_host)
     return "http" if plain else "https"
-
-
-def reached(host: str) -> str:
-    """Return the name by which this machine reaches what listens on `host`, as URLs spell it."""
-    # What listens on every interface answers on loopback too.
-    bare = bare_host(host)
-    return "127.0.0.1" if bare in {"0.0.0.0", "::"} else in_url(bare)  # noqa: S104 - compared only
 
 
 def free_port() -> int:

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from weir.answers import print_answer, print_change
 from weir.contracts import Store
+from weir.contracts.listening import reached
 from weir.contracts.variants import roles_in
 from weir.errors import CommandError
 from weir.interact import Asker
@@ -18,7 +19,7 @@ from weir.serving.client import RetrievalClient
 from weir.text import plain, program
 from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory
-from weir.up.ports import page_scheme, reached
+from weir.up.ports import page_scheme
 from weir.up.prepare import Launch
 from weir.up.processes import child_specs
 from weir.up.status import Status, StatusReader

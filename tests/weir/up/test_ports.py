@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from weir.config import Settings, SettingsError
-from weir.up.ports import PORTS, await_ports, busy_ports, is_served, metrics_url, reached, with_ports
+from weir.contracts.listening import reached
+from weir.up.ports import PORTS, await_ports, busy_ports, is_served, metrics_url, with_ports
 
 
 def ports(settings: Settings) -> list[int]:
@@ -119,6 +120,15 @@ def test_a_port_that_somebody_listens_on_is_served() -> None:
         busy.bind((APART, 0))
         busy.listen()
         assert is_served(only_serving(metrics_port=busy.getsockname()[1]))
+
+
+@pytest.mark.parametrize(
+    ("host", "target"), [("::1", "[::1]"), ("[::1]", "[::1]"), ("::", "127.0.0.1"), ("box", "box")]
+)
+def test_the_monitor_asks_the_server_where_it_listens(host: str, target: str) -> None:
+    serving = Settings().serving.model_copy(update={"host": host})
+    moved = with_ports(Settings().model_copy(update={"serving": serving}), 100)
+    assert moved.monitor.target == f"{target}:{Settings().serving.port + 100}"
 
 
 def test_what_listens_everywhere_is_reached_on_loopback() -> None:
