@@ -38,17 +38,23 @@ _MOST_CONNECTIONS: Final = 512
 def page_served(settings: Settings, store: Store) -> Iterator[str | None]:
     """Serve the page while inside, if `monitor.page_port` says so; yields and logs its address.
 
-    Raises `CannotListenError`.
+    Without the keys that verify its callers' tokens there is no page, and the log says so. Raises `CannotListenError`.
     """
     config = settings.monitor
     if config.page_port is None:
+        yield None
+        return
+    try:
+        door = _door(settings)
+    except (OSError, ValueError) as error:
+        log.error("there is no page, as it cannot verify tokens: %s", error)
         yield None
         return
     listeners = listening("the page", config.page_host, config.page_port)
     address = f"{page_scheme(settings)}://{in_url(config.page_host)}:{listeners[0].getsockname()[1]}"
     stop = asyncio.Event()
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=(_serve(settings, store, listeners, stop),))
+    thread = threading.Thread(target=loop.run_until_complete, args=(_serve(settings, store, listeners, door, stop),))
     thread.name = "weir-page"
     thread.start()
     log.info("the page is at %s", address)
@@ -76,14 +82,16 @@ def _door(settings: Settings) -> Door | None:
     return Door(Access(settings.serving.auth), secure=_is_secure(settings))
 
 
-async def _serve(settings: Settings, store: Store, listeners: list[socket.socket], stop: asyncio.Event) -> None:
+async def _serve(
+    settings: Settings, store: Store, listeners: list[socket.socket], door: Door | None, stop: asyncio.Event
+) -> None:
     config = settings.monitor
     rights = Rights.on(config.page_host, shows_data=config.page_shows_data, has_folder=can_click(settings.pipeline))
     with RetrievalClient(config.target, config.timeout_seconds, settings.client) as client:
         tags = Tags(store)
         watch = Watch(settings, store, client, tags, lines=rights.data)
         questions = Questions(client, store, settings.pipeline, tags)
-        made = application(watch, questions, rights, config.page_host, _door(settings))
+        made = application(watch, questions, rights, config.page_host, door)
         runner = web.AppRunner(made, shutdown_timeout=1.0)
         await runner.setup()
         server = cast(web.Server, runner.server)  # there, once it is set up

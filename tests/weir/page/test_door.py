@@ -16,6 +16,7 @@ from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.weir.up.damage import whole_store
 from weir.config import Settings
+from weir.contracts import Store
 from weir.page.server import _door, page_served
 from weir.serving.access.config import ClientConfig
 
@@ -98,6 +99,16 @@ def test_certificates_alone_close_no_page(tmp_path: Path, caplog: pytest.LogCapt
         settings = Settings.model_validate({"serving": {"tls": tls}, "monitor": {"page_host": host}})
         assert _door(settings) is None
         assert ("the page asks nobody" in caplog.text) == warns
+
+
+def test_without_the_keys_there_is_no_page_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    auth = {"jwks": str(tmp_path / "gone.json"), "issuer": ISSUER, "audience": AUDIENCE}
+    settings = Settings.model_validate({"serving": {"auth": auth}, "monitor": {"page_port": 0}})
+    with page_served(settings, Store(str(tmp_path / "store"))) as address:
+        assert address is None
+    assert "gone.json" in caplog.text
 
 
 def test_what_the_page_is_made_of_is_open_and_nothing_else(page: Page) -> None:
