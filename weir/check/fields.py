@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from weir.contracts import columns
 from weir.readers import Block, Chunk, Fault, Lines, Partition, TableRows
-from weir.readers.delimited import split_rows
+from weir.readers.delimited import split_row
 from weir.readers.timestamps import arrow_millis
 
 __all__ = ["Column", "columns_of", "likely_columns"]
@@ -92,8 +92,8 @@ def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any
     if isinstance(content, TableRows):
         yield from (list(row.items()) for row in content.table[:_ROWS].to_pylist())
     elif content is not None and content.header is not None:
-        for row in split_rows(content.lines[:_ROWS], content.header):
-            if not isinstance(row, Fault):
+        for line in content.lines[:_ROWS]:
+            if not isinstance(row := split_row(line, content.header), Fault):
                 yield [(name, value or None) for name, value in zip(content.header.names, row, strict=True)]
     elif content is not None:
         for line in content.lines[:_ROWS]:

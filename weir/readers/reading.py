@@ -6,14 +6,15 @@ from typing import Final
 
 from weir.readers.blocks import Block, BlockId, Chunk, Letters, Reading, ValidatedBlock
 from weir.readers.config import LogConfig
-from weir.readers.delimited import header_of, with_header
+from weir.readers.delimited import with_header
 from weir.readers.faults import Fault, Reason
 from weir.readers.generations import same_start
-from weir.readers.lines import read_gzip_lines, read_lines
+from weir.readers.lines import read_gzip_lines, read_lines, read_rows
 from weir.readers.listing import UnreadableError, chunks_of
 from weir.readers.log_file import LogFile
 from weir.readers.pairs import read_pairs
 from weir.readers.parquet import read_parquet
+from weir.readers.quotes import Quotes
 from weir.readers.sources import Format, Partition
 from weir.readers.validate import Validator
 
@@ -79,11 +80,11 @@ def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int
             return read_lines(file, chunk)
         case Format.GZIP_LINES:
             return read_gzip_lines(file, chunk, rows, size)
-        case Format.DELIMITED:
-            return with_header(read_lines(file, chunk), header_of(file, chunk.partition))
-        case Format.GZIP_DELIMITED:
-            header = header_of(file, chunk.partition)
-            return with_header(read_gzip_lines(file, chunk, rows, size), header)
+        case Format.DELIMITED | Format.GZIP_DELIMITED as kind:
+            assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
+            quotes, is_plain = Quotes(chunk.header.delimiter), kind is Format.DELIMITED
+            found = read_rows(file, chunk, quotes) if is_plain else read_gzip_lines(file, chunk, rows, size, quotes)
+            return with_header(found, chunk.header)
         case Format.PARQUET:
             names = [*config.columns.model_dump().values(), *config.features.all]
             return read_parquet(file, chunk, rows, size, names)
