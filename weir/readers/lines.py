@@ -5,7 +5,7 @@ TSV start with a row (`weir.readers.listing`). What a file holds never raises: d
 file system are raised.
 """
 
-import gzip
+import zlib
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Final
@@ -25,6 +25,8 @@ MAX_LINE_BYTES: Final = 8 << 20
 
 _STEP: Final = 1 << 16
 _PIECE: Final = 1 << 20
+_HELD: Final = 8 << 20
+"""Content of a member of a gzip file that is held until its checksum was seen; a larger one is inflated twice."""
 
 
 def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
@@ -147,22 +149,27 @@ class _DamagedError(Exception):
     """The rest of a gzip file cannot be read."""
 
 
-def read_gzip_lines(file: LogFile, chunk: Chunk, rows: int, size: int, quotes: Quotes | None = None) -> Iterator[Block]:
+def read_gzip_lines(
+    file: LogFile, chunk: Chunk, rows: int, size: int, quotes: Quotes | None = None, *, checked: bool = True
+) -> Iterator[Block]:
     """Yield blocks of at most `rows` lines and `size` bytes; where the file is damaged the last one says so.
 
-    With `quotes` line breaks within them end no row; positions are the numbers of lines all the same.
+    Nothing of a member is yielded before its checksum was seen to be right, unless it is not to be `checked`. With
+    `quotes` line breaks within them end no row; positions are the numbers of lines all the same.
     """
     key, pending, cutter = chunk.partition.key, _Pending(chunk), RowCutter(quotes, counts_lines=True)
     faults: tuple[tuple[int, Fault, bytes], ...] = ()
     try:
-        for piece in _inflated(file):
+        for piece in _inflated(file, checked=checked):
             pending.add(*cutter.cut(piece))
             yield from pending.full(rows, size, cutter.position)
         last, positions, stop = cutter.end()
         pending.add(last, positions)
     except _DamagedError as error:
-        fault = Fault(Reason.TRUNCATED_GZIP, f"{printable(key)}: {error}; the lines before it are kept")
         stop = max(cutter.position, chunk.start)
+        fault = Fault(
+            Reason.TRUNCATED_GZIP, f"{printable(key)} is damaged, nothing is read behind line {stop}: {error}"
+        )
         faults = ((stop, fault, b""),)
     yield from pending.full(rows, size, stop)
     if faults or pending.lines:
@@ -203,17 +210,57 @@ class _Pending:
         return Block(BlockId(self._chunk.partition.key, start), Lines(self.lines[first:end], positions), faults, behind)
 
 
-def _inflated(file: LogFile) -> Iterator[bytes]:
+def _inflated(file: LogFile, *, checked: bool) -> Iterator[bytes]:
     """Yield the content in pieces; raises `_DamagedError` after what could be read."""
-    with gzip.GzipFile(fileobj=file) as stream:
-        while piece := _inflate(stream, file):
-            yield piece
+    start: int | None = 0
+    while start is not None:
+        member = _Member(file, start)
+        yield from member.checked_pieces() if checked else member.pieces()
+        start = _next_member(file, member.stop)
 
 
-def _inflate(stream: gzip.GzipFile, file: LogFile) -> bytes:
-    try:
-        return stream.read1(_PIECE)
-    except Exception as error:
-        if file.failure is not None:
-            raise
-        raise _DamagedError(f"{type(error).__name__}: {error}") from error
+class _Member:
+    """A member of a gzip file, from byte `start` to `stop`, which is known once it was read to its end."""
+
+    def __init__(self, file: LogFile, start: int) -> None:
+        self._file = file
+        self._start = self.stop = start
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the content as it comes; raises `_DamagedError`, at its end where the checksum is wrong."""
+        # With the format of gzip, zlib compares checksum and length.
+        inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        self._file.seek(self._start)
+        while not inflater.eof:
+            data = inflater.unconsumed_tail or self._file.read(_STEP)
+            try:
+                piece = inflater.decompress(data, _PIECE)
+            except zlib.error as error:
+                raise _DamagedError(f"{type(error).__name__}: {error}") from error
+            if piece:
+                yield piece
+            elif not (data or inflater.eof):
+                raise _DamagedError("it ends before its checksum")
+        self.stop = self._file.tell() - len(inflater.unused_data)
+
+    def checked_pieces(self) -> Iterator[bytes]:
+        """Yield the content once its checksum is right: what was held, or if it is too large what is read again."""
+        held, size = list[bytes](), 0
+        for piece in self.pieces():
+            size += len(piece)
+            if size <= _HELD:
+                held.append(piece)
+        if size <= _HELD:
+            yield from held
+        else:
+            held.clear()
+            yield from self.pieces()
+
+
+def _next_member(file: LogFile, place: int) -> int | None:
+    """Return where the next member of a gzip file starts; None behind the last one, which zeros may follow."""
+    file.seek(place)
+    while data := file.read(_STEP):
+        if found := data.lstrip(b"\0"):
+            return file.tell() - len(found)
+    return None

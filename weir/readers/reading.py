@@ -46,21 +46,22 @@ def _blocks_of(partition: Partition, config: LogConfig) -> Iterator[Block]:
         yield from read_chunk(chunk, config, _BLOCK_ROWS, _BLOCK_BYTES)
 
 
-def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int) -> Iterator[Block]:
+def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool = True) -> Iterator[Block]:
     """Yield the blocks of a chunk, of at most `rows` rows and about `size` bytes each.
 
+    Of a gzip file only what the checksums confirm; not `checked`, the first rows of a large one come at once.
     Whatever a file holds, reading it does not raise: damage is a fault of the block in which it is met. Errors of the
     file system are raised.
     """
     with chunk.partition.open() as file:
-        for block in _guarded(file, chunk, config, rows, size):
+        for block in _guarded(file, chunk, _blocks(file, chunk, config, rows, size, checked=checked)):
             yield replace(block, latest_ms=chunk.latest_ms)
 
 
-def _guarded(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int) -> Iterator[Block]:
+def _guarded(file: LogFile, chunk: Chunk, blocks: Iterator[Block]) -> Iterator[Block]:
     at = chunk.start
     try:
-        for block in _blocks(file, chunk, config, rows, size):
+        for block in blocks:
             if _was_rewritten(chunk.partition):
                 detail = f"{chunk.partition.url} was rewritten while it was read; the new content is read as new"
                 yield _refused(chunk, block.id.start, Fault(Reason.REWRITTEN_FILE, detail))
@@ -74,17 +75,19 @@ def _guarded(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: in
         yield _refused(chunk, at, Fault(Reason.UNREADABLE_BLOCK, detail))
 
 
-def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int) -> Iterator[Block]:
+def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool) -> Iterator[Block]:
     match chunk.partition.format:
         case Format.JSON_LINES:
             return read_lines(file, chunk)
         case Format.GZIP_LINES:
-            return read_gzip_lines(file, chunk, rows, size)
-        case Format.DELIMITED | Format.GZIP_DELIMITED as kind:
+            return read_gzip_lines(file, chunk, rows, size, checked=checked)
+        case Format.DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
-            quotes, is_plain = Quotes(chunk.header.delimiter), kind is Format.DELIMITED
-            found = read_rows(file, chunk, quotes) if is_plain else read_gzip_lines(file, chunk, rows, size, quotes)
-            return with_header(found, chunk.header)
+            return with_header(read_rows(file, chunk, Quotes(chunk.header.delimiter)), chunk.header)
+        case Format.GZIP_DELIMITED:
+            assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
+            quotes = Quotes(chunk.header.delimiter)
+            return with_header(read_gzip_lines(file, chunk, rows, size, quotes, checked=checked), chunk.header)
         case Format.PARQUET:
             names = [*config.columns.model_dump().values(), *config.features.all]
             return read_parquet(file, chunk, rows, size, names)
