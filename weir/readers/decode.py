@@ -22,6 +22,7 @@ from weir.readers.timestamps import mixed_millis
 __all__ = ["Decoder", "LineDecoder"]
 
 _IDS = (columns.USER_ID, columns.ITEM_ID)
+_OPENING, _CLOSING = b"{}"
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -137,5 +138,6 @@ def _texts(values: Sequence[str | int | None]) -> pa.Array:
 
 
 def _is_braced(line: bytes) -> bool:
-    stripped = line.strip()
-    return stripped[:1] == b"{" and stripped[-1:] == b"}"
+    if line[0] != _OPENING or line[-1] != _CLOSING:
+        line = line.strip()
+    return line[0] == _OPENING and line[-1] == _CLOSING
