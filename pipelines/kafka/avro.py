@@ -6,10 +6,11 @@ The client of Confluent has a deserialiser, too. It does the same for each messa
 import math
 import struct
 from io import BytesIO
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from fastavro import schemaless_reader
+from fastavro.schema import SchemaParseException, UnknownType
 
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.registry import malformed, registry_of
@@ -31,6 +32,7 @@ class AvroLines:
         self._registry = registry_of(config.kafka.registry, config.kafka.timeout_seconds)
         self._numbers = {config.columns.weight: Reason.NON_FINITE_WEIGHT}
         self._numbers |= dict.fromkeys(config.features.dense, Reason.NON_FINITE_FEATURE)
+        self._read = {*config.columns.model_dump().values(), *config.features.all}
         # As numbers, decimals mean what they say; by default they would be texts.
         self._encode = msgspec.json.Encoder(decimal_format="number").encode
 
@@ -45,10 +47,24 @@ class AvroLines:
         try:
             found = schemaless_reader(content, schema, None)
         except _NO_RECORD as error:
-            return malformed(f"no record of its schema: {error or type(error).__name__}")
+            content.seek(0)
+            found = self._without_others(content, schema)
+            if found is None:
+                return malformed(f"no record of its schema: {error or type(error).__name__}")
         if rest := len(value) - _HEAD.size - content.tell():
             return malformed(f"{rest} bytes follow the record; expected none")
         return self._line(found)
+
+    def _without_others(self, content: BytesIO, schema: Any) -> Any:
+        """Return the fields of a record of which others cannot be decoded, such as text that is no UTF-8; else None."""
+        if not isinstance(schema, dict) or "fields" not in schema:
+            return None
+        fields = [field for field in schema["fields"] if field["name"] in self._read]
+        narrow = {"type": "record", "name": schema["name"], "fields": fields}
+        try:
+            return schemaless_reader(content, schema, narrow)
+        except (*_NO_RECORD, SchemaParseException, UnknownType):
+            return None
 
     def _line(self, found: object) -> bytes | Fault:
         if isinstance(found, dict):
