@@ -17,6 +17,7 @@ from weir.readers import Format, LogConfig, Partition, Reading, Reason, Unreadab
 from weir.readers import delimited as delimited_module
 from weir.readers import lines as lines_module
 from weir.readers import listing as listing_module
+from weir.readers import reading as reading_module
 from weir.readers.blocks import Header, Lines
 from weir.readers.delimited import header_of, read_columns, rows_of, split_row
 from weir.readers.faults import Fault
@@ -226,7 +227,7 @@ def test_whoever_writes_comments_writes_no_events(comments: list[str], step: int
     data = written([["user_id", "item_id", "timestamp", "comment"], *rows], quoting=quoting)
     partition = stored(gzip.compress(data) if name.endswith(".gz") else data, name)
     with small_pieces(16), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weir.readers.reading._BLOCK_BYTES", step)
+        patch.setattr(reading_module, "_BLOCK_BYTES", step)
         found = list(read_log([partition], LogConfig()))
     users = [user for valid, _ in found for user in valid.rows["user_id"].to_pylist()]
     # A writer quotes no carriage return that ends a value by itself.
