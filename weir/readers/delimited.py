@@ -6,11 +6,12 @@ may stand; any other quote is a character of its value. The rule is the same for
 not they are read; `split_row` is the rule, the other ways to it are faster ones.
 """
 
+import codecs
 import csv
 import gzip
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -18,6 +19,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
 
 from weir.readers.blocks import Block, BlockId, Header, Int64, Lines
 from weir.readers.faults import Fault, Reason
@@ -105,31 +107,30 @@ def read_columns(lines: Sequence[bytes], header: Header, wanted: Collection[str]
 
     A row with a fault is null in each column.
     """
+    places = {name: place for place, name in enumerate(header.names) if name in wanted}
     faults: dict[int, Fault] = {}
-    rows = _all_at_once(lines, header)
-    if is_exact := rows is None:
-        rows = []
+    if (found := _all_at_once(lines, header, places)) is not None:
+        found = _trimmed(found, lines, header)
+    else:
+        rows, nothing = [], [""] * len(header.names)
         for number, line in enumerate(lines):
             row = split_row(line, header, wanted)
             if isinstance(row, Fault):
                 faults[number] = row
-            rows.append([""] * len(header.names) if isinstance(row, Fault) else row)
-    cells = list(zip(*rows, strict=True)) or [()] * len(header.names)
-    found = {
-        name: pa.array(values, pa.string()) for name, values in zip(header.names, cells, strict=True) if name in wanted
-    }
-    if not is_exact:
-        found = _trimmed(found, lines, header)
-    return pa.table(
-        {name: pc.if_else(pc.not_equal(values, ""), values, None) for name, values in found.items()}
-    ), faults
+            rows.append(nothing if isinstance(row, Fault) else row)
+        found = {name: pa.array([row[place] for row in rows], pa.string()) for name, place in places.items()}
+    return pa.table({name: pc.if_else(pc.not_equal(cells, ""), cells, None) for name, cells in found.items()}), faults
 
 
-def _all_at_once(lines: Sequence[bytes], header: Header) -> list[list[str]] | None:
-    """Return the values of rows, those without quotes with blanks around them; None where a row may have a fault."""
+def _all_at_once(lines: Sequence[bytes], header: Header, places: Mapping[str, int]) -> dict[str, pa.Array] | None:
+    """Return columns, their values with blanks around those without quotes; None where a row may have a fault."""
     text = b"\n".join(lines)
+    if max(map(len, lines), default=0) > MAX_LINE_BYTES:
+        return None
+    if b'"' not in text:
+        return _without_quotes(text, len(lines), header, places)
     # The module knows of no blanks but spaces.
-    if header.delimiter != "\t" and b'"' in text and b"\t" in text and b'\t"' in text:
+    if header.delimiter != "\t" and b"\t" in text and b'\t"' in text:
         return None
     try:
         rows = list(
@@ -137,8 +138,35 @@ def _all_at_once(lines: Sequence[bytes], header: Header) -> list[list[str]] | No
         )
     except (csv.Error, UnicodeDecodeError):
         return None
-    is_sound = len(rows) == len(lines) and all(len(row) == len(header.names) for row in rows)
-    return rows if is_sound and max(map(len, lines), default=0) <= MAX_LINE_BYTES else None
+    if len(rows) != len(lines) or not all(len(row) == len(header.names) for row in rows):
+        return None
+    cells = list(zip(*rows, strict=True))
+    return {name: pa.array(cells[place], pa.string()) for name, place in places.items()}
+
+
+def _without_quotes(text: bytes, rows: int, header: Header, places: Mapping[str, int]) -> dict[str, pa.Array] | None:
+    """Return columns as Arrow reads them, which takes a lone carriage return for the end of a row."""
+    returns = text.count(b"\r")
+    if returns and returns != text.count(b"\r\n") + text.endswith(b"\r"):
+        return None
+    names = [str(place) for place in range(len(header.names))]
+    try:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(text),
+            pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
+            pyarrow.csv.ParseOptions(delimiter=header.delimiter, quote_char=False),
+            pyarrow.csv.ConvertOptions(
+                include_columns=[str(place) for place in places.values()],
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=[],
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    # It leaves out empty lines, and a byte order mark.
+    if table.num_rows != rows or text.startswith(codecs.BOM_UTF8):
+        return None
+    return {name: table.column(str(place)).combine_chunks() for name, place in places.items()}
 
 
 def _trimmed(found: dict[str, pa.Array], lines: Sequence[bytes], header: Header) -> dict[str, pa.Array]:

@@ -19,7 +19,7 @@ __all__ = ["UnreadableError", "chunks_of"]
 
 logger = logging.getLogger(__name__)
 
-_NEAR: Final = 1 << 16
+_NEAR: Final = 1 << 13
 _FAR: Final = 1 << 20
 
 
@@ -146,7 +146,8 @@ def _next_row(file: LogFile, header: Header, known: int, edge: int, size: int) -
     """Return the first row that starts at byte `edge` or behind it; one starts at `known`, before it."""
     at, quotes = _followed(file, header, known, edge)
     file.seek(at)
-    while at < size and (piece := file.read(min(_FAR if edge - at > _FAR else _NEAR, size - at))):
+    while at < size and (piece := file.read(min(size - at, min(_FAR, edge - 1 - at) if at < edge - 1 else _NEAR))):
+        # The line break before a row that starts at the edge is still to come.
         if at + len(piece) < edge:
             quotes.skip(piece)
         else:
