@@ -31,7 +31,6 @@ from weir.readers import LogConfig, discover, read_log
 
 _HERE: Final = Path(__file__).parents[1]
 _NAMES: Final = ("user_id", "item_id", "timestamp", "event_type", "comment")
-
 Rows = list[tuple[Any, ...]]
 app = command_line(__doc__)
 
@@ -92,12 +91,11 @@ def one(file: Path) -> None:
     print(json.dumps([found, min(seconds), time.process_time() - started]))
 
 
-def _measured(tree: Path, file: Path) -> tuple[int, float, float]:
+def _measured(tree: Path, file: Path) -> tuple[float, ...]:
     command = [sys.executable, "-P", __file__, "one", str(file)]
     place = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=place, cwd=tree)
-    rows, read, check = json.loads(done.stdout.splitlines()[-1])
-    return int(rows), float(read), float(check)
+    return tuple(json.loads(done.stdout.splitlines()[-1]))
 
 
 @app.command()

@@ -181,26 +181,24 @@ class _Pending:
 
     def __init__(self, chunk: Chunk) -> None:
         self._chunk = chunk
-        self._held = 0
         self.lines = list[bytes]()
-        self._positions = np.empty(0, np.int64)
+        self._sizes = self._positions = np.empty(0, np.int64)
 
     def add(self, lines: list[bytes], positions: Int64) -> None:
         """Take in rows, from the one at which reading starts."""
         known = int(np.searchsorted(positions, self._chunk.start))
         self.lines += lines[known:]
         self._positions = np.append(self._positions, positions[known:])
-        self._held += sum(map(len, lines[known:]))
+        self._sizes = np.append(self._sizes, np.fromiter(map(len, lines[known:]), np.int64))
 
     def full(self, rows: int, size: int, stop: int) -> Iterator[Block]:
         """Yield full blocks, and keep what may make none; `stop` is the position after all rows."""
-        if len(self.lines) < rows and self._held < size:
+        if len(self.lines) < rows and self._sizes.sum() < size:
             return
-        *full, (last, _) = cuts(np.fromiter(map(len, self.lines), int), size, rows)
+        *full, (last, _) = cuts(self._sizes, size, rows)
         for first, end in full:
             yield self.block(first, end, stop)
-        self.lines, self._positions = self.lines[last:], self._positions[last:]
-        self._held = sum(map(len, self.lines))
+        self.lines, self._positions, self._sizes = self.lines[last:], self._positions[last:], self._sizes[last:]
 
     def block(self, first: int, end: int, stop: int, faults: tuple[tuple[int, Fault, bytes], ...] = ()) -> Block:
         """Return some of the rows as a block."""
