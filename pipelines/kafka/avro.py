@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 from fastavro import schemaless_reader
+from fastavro.schema import SchemaParseException, UnknownType
 
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.registry import malformed, registry_of
@@ -57,12 +58,26 @@ class AvroLines:
         try:
             found = schemaless_reader(content, schema, None)
         except _NO_RECORD as error:
-            return malformed(f"no record of its schema: {error or type(error).__name__}")
+            content.seek(0)
+            found = self._without_others(content, schema)
+            if found is None:
+                return malformed(f"no record of its schema: {error or type(error).__name__}")
         if rest := len(value) - _HEAD.size - content.tell():
             return malformed(f"{rest} bytes follow the record; expected none")
         if number not in self._odd:
             self._odd[number] = _odd_fields(schema, self._names)
         return self._line(found, self._odd[number])
+
+    def _without_others(self, content: BytesIO, schema: Any) -> Any:
+        """Return the fields of a record of which others cannot be decoded, such as text that is no UTF-8; else None."""
+        if not isinstance(schema, dict) or "fields" not in schema:
+            return None
+        fields = [field for field in schema["fields"] if field["name"] in self._names]
+        narrow = {"type": "record", "name": schema["name"], "fields": fields}
+        try:
+            return schemaless_reader(content, schema, narrow)
+        except (*_NO_RECORD, SchemaParseException, UnknownType):
+            return None
 
     def _line(self, found: object, odd: Mapping[str, bool]) -> bytes | Fault:
         if isinstance(found, dict):

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.pipelines import support
-from tests.pipelines.support import Event
+from tests.pipelines.support import ORIGIN, Event
 from weir.contracts import CommitLog, LogState, Store, WindowLog
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.ingest import IngestSummary, _Driver, ingest
@@ -47,14 +47,15 @@ def test_every_kind_of_bad_file_is_named_and_spares_the_others(
     (log / "cut.parquet").write_bytes((log / "whole.parquet").read_bytes()[:-30])
     (log / "whole.parquet").unlink()
     lines = [Event("bob", f"item-{number}", number).line() for number in range(40)]
-    (log / "cut.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode())[:-8])
+    members = [gzip.compress("".join(lines[start : start + 20]).encode()) for start in (0, 20)]
+    (log / "cut.jsonl.gz").write_bytes(b"".join(members)[:-8])
     for name in ("empty.jsonl", "empty.jsonl.gz", "empty.parquet"):
         (log / name).touch()
     with caplog.at_level(logging.ERROR, "pipelines"):
         summary = bring_in(tmp_path)
-    assert (summary.valid, summary.dead) == (12 + 40, 2)
+    assert (summary.valid, summary.dead) == (12 + 20, 2)
     assert letters(tmp_path) == {
-        "cut.jsonl.gz": [(40, "truncated_gzip")],
+        "cut.jsonl.gz": [(20, "truncated_gzip")],
         "cut.parquet": [(0, "unreadable_file")],
     }
     assert len(caplog.messages) == 2
@@ -101,6 +102,18 @@ def test_a_broken_file_is_counted_once_and_read_when_it_is_repaired(tmp_path: Pa
     assert (bring_in(tmp_path).valid, len(letters(tmp_path)["a.parquet"])) == (12, 1)
 
 
+def test_a_gzip_file_that_was_cut_is_read_to_its_end_when_it_is_whole(tmp_path: Path) -> None:
+    path, store = tmp_path / "log/a.jsonl.gz", Store(str(tmp_path / "store"))
+    lines = [event.line() for event in CLICKS]
+    whole = b"".join(gzip.compress("".join(some).encode()) for some in (lines[:4], lines[4:]))
+    path.parent.mkdir()
+    path.write_bytes(whole[:-20])
+    assert (bring_in(tmp_path).valid, letters(tmp_path)) == (4, {path.name: [(4, "truncated_gzip")]})
+    path.write_bytes(whole)
+    assert bring_in(tmp_path).valid == len(CLICKS) - 4
+    assert support.stored_events(store) == support.expected_events(CLICKS)
+
+
 @pytest.mark.parametrize("shorter", [True, False])
 def test_a_file_that_is_rewritten_is_read_as_a_new_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, shorter: bool
@@ -136,6 +149,21 @@ def test_an_unfinished_last_line_is_counted_when_it_is_whole(tmp_path: Path) -> 
     assert bring_in(tmp_path).valid == 1
     assert letters(tmp_path) == half
     assert support.stored_events(Store(str(tmp_path / "store"))) == support.expected_events(CLICKS[:4])
+
+
+def test_a_row_with_open_quotes_is_counted_when_they_close(tmp_path: Path) -> None:
+    path = tmp_path / "log/a.csv"
+    rows = [f"{event.user},{event.item},{ORIGIN + event.second},click" for event in CLICKS[:3]]
+    head = f"user_id,item_id,timestamp,event_type,comment\n{rows[0]},fine\n"
+    support.write_lines(path, [head, f'{rows[1]},"two\nmallory,evil,{ORIGIN},click,\n'])
+    assert bring_in(tmp_path).valid == 1
+    open_row = {"a.csv": [(len(head), "malformed_row")]}
+    assert letters(tmp_path) == open_row
+    assert bring_in(tmp_path).read == 0
+    support.write_lines(path, [f'lines"\n{rows[2]},""\n'])
+    assert bring_in(tmp_path).valid == 2
+    assert letters(tmp_path) == open_row
+    assert support.stored_events(Store(str(tmp_path / "store"))) == support.expected_events(CLICKS[:3])
 
 
 def test_dead_letters_are_summed_over_runs_and_reported_once(tmp_path: Path) -> None:
@@ -381,6 +409,18 @@ def test_following_waits_for_the_end_of_a_line(tmp_path: Path) -> None:
         support.write_lines(tmp_path / "log/a.jsonl", [line[30:]])
         following.wait_for(2)
     assert letters(tmp_path) == {}
+
+
+def test_following_waits_for_the_end_of_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "log/A.CSV"
+    with Following(tmp_path, idle_seconds=0.1) as following:
+        support.write_lines(path, ["user_id,item_id,timestamp,event_type,comment\n", f"u,i,{ORIGIN},click,\n"])
+        support.write_lines(path, [f'u,j,{ORIGIN},click,"one\n', f"mallory,evil,{ORIGIN},click,\n"])
+        following.wait_for(1)
+        support.write_lines(path, ['"\n'])
+        following.wait_for(2)
+    assert letters(tmp_path) == {}
+    assert support.stored_events(following.store) == support.expected_events([Event("u", "i", 0), Event("u", "j", 0)])
 
 
 def test_a_large_log_is_read_in_several_runs(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import pytest
+
 from tests.readers.files import Event, write_lines
-from weir.readers import LogConfig, discover, first_look
+from weir.readers import Chunk, LogConfig, Reading, chunks_of, discover, first_look
 
 
 def test_it_ends_at_the_first_valid_row(tmp_path: Path) -> None:
@@ -25,6 +27,25 @@ def test_one_letter_for_all_rows_of_a_table_counts_as_all_of_them(tmp_path: Path
     (tmp_path / "a.csv").write_text("customer,sku\n" + "1,2\n" * 30)
     look = first_look(discover(str(tmp_path)), LogConfig(), most=20)
     assert look.rows == look.reasons["missing_field"] == 30
+
+
+def test_a_large_csv_is_looked_at_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f'u{number},i,soon,"said\nu,i,1700000000,\n"\n' for number in range(200)]
+    (tmp_path / "a.csv").write_text("".join(["user_id,item_id,timestamp,comment\n", *rows, "u,i,1700000000,\n"]))
+    seen: list[int] = []
+
+    def listed(reading: Reading, size: int) -> tuple[list[Chunk], int]:
+        seen.append(reading.partition.size)
+        return chunks_of(reading, size)
+
+    monkeypatch.setitem(first_look.__globals__, "_REACH", 100)
+    monkeypatch.setitem(first_look.__globals__, "chunks_of", listed)
+    look = first_look(discover(str(tmp_path)), LogConfig(), most=20)
+    assert (look.valid, look.reasons) == (0, {"unparsable_timestamp": look.rows})
+    assert 20 <= look.rows < 30
+    assert seen == [100, 800]
+    look = first_look(discover(str(tmp_path)), LogConfig())
+    assert (look.rows, look.valid) == (201, 1)
 
 
 def test_a_file_that_cannot_be_opened_may_still_be_repaired(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import os
 import pickle
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,17 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from weir.contracts import EventClock
-from weir.readers import Format, LogConfig, Partition, TopicError, discover, latest_event_ms, topic_of
+from weir.readers import (
+    LOG_SUFFIXES,
+    PAIR_SUFFIXES,
+    Format,
+    LogConfig,
+    Partition,
+    TopicError,
+    discover,
+    latest_event_ms,
+    topic_of,
+)
 from weir.readers.sources import printable
 
 NAMES = ["a.jsonl", "b/c.json", "b/d.jsonl.gz", "e.json.gz", "f.parquet", "h.csv", "i.tsv.gz"]
@@ -42,6 +53,17 @@ def test_a_file_and_a_pattern(tmp_path: Path) -> None:
     assert [partition.key for partition in discover(str(tmp_path / "*.json*"))] == ["a.jsonl", "e.json.gz"]
     assert [partition.key for partition in discover(str(tmp_path / "**/*.parquet"))] == ["f.parquet"]
     assert [partition.key for partition in discover(str(tmp_path / "b*/*.json"))] == ["b/c.json"]
+
+
+@pytest.mark.parametrize("suffix", LOG_SUFFIXES | PAIR_SUFFIXES)
+@pytest.mark.parametrize("spell", [str.upper, str.title])
+def test_the_case_of_an_ending_does_not_count(tmp_path: Path, suffix: str, spell: Callable[[str], str]) -> None:
+    suffixes, name = {**LOG_SUFFIXES, **PAIR_SUFFIXES}, f"EXPORT{spell(suffix)}"
+    (tmp_path / name).write_text("x")
+    (tmp_path / "left out.TMP").write_text("x")
+    for log in (tmp_path, tmp_path / name, f"{tmp_path}/*{suffix}", f"{tmp_path}/EX*", f"{tmp_path}/*{spell(suffix)}"):
+        [partition] = discover(str(log), suffixes)
+        assert (partition.key, partition.format) == (name, suffixes[suffix])
 
 
 def test_new_files_are_seen_on_an_object_store() -> None:

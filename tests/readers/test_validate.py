@@ -35,7 +35,7 @@ def line(**changes: Any) -> bytes:
 BAD = [
     (b'{"user_id": "u", ', Reason.MALFORMED_JSON),
     (b"user_id=u", Reason.MALFORMED_JSON),
-    (b'{"user_id":"u","item_id":"i","timestamp":NaN}', Reason.MALFORMED_JSON),
+    (b'{"user_id":"u","item_id":"i","timestamp":NaN}', Reason.UNPARSABLE_TIMESTAMP),
     (line() + b" {}", Reason.MALFORMED_JSON),
     (line()[:-1] + b',"x":' + b"[" * 100_000, Reason.MALFORMED_JSON),
     (b'{"user_id":"\\ud800","item_id":"i","timestamp":1700000000}', Reason.MALFORMED_JSON),
@@ -53,7 +53,7 @@ BAD = [
     (line(timestamp=True), Reason.WRONG_TYPE),
     (line(event_id=1.7), Reason.WRONG_TYPE),
     (line(weight="heavy"), Reason.WRONG_TYPE),
-    (line()[:-1] + b',"weight":1e999}', Reason.MALFORMED_JSON),
+    (line()[:-1] + b',"weight":1e999}', Reason.NON_FINITE_WEIGHT),
     (line(user_id=""), Reason.EMPTY_ID),
     (line(event_id=""), Reason.EMPTY_ID),
     (line(user_id="x" * 513), Reason.ID_TOO_LONG),

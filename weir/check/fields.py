@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from weir.contracts import columns
 from weir.contracts.arrow_columns import is_bytes
 from weir.readers import Block, Chunk, Fault, Lines, Partition, TableRows
-from weir.readers.delimited import split_rows
+from weir.readers.delimited import split_row
 from weir.readers.tables import cell
 from weir.readers.timestamps import arrow_millis
 
@@ -98,8 +98,8 @@ def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any
         for row in zip(*map(_values, head.columns), strict=True):
             yield [*zip(head.column_names, row, strict=True)]
     elif content is not None and content.header is not None:
-        for cells in split_rows(content.lines[:_ROWS], content.header):
-            if not isinstance(cells, Fault):
+        for line in content.lines[:_ROWS]:
+            if not isinstance(cells := split_row(line, content.header), Fault):
                 yield [(name, value or None) for name, value in zip(content.header.names, cells, strict=True)]
     elif content is not None:
         for line in content.lines[:_ROWS]:

@@ -15,7 +15,7 @@ from weir.check.sample import Piece, Sample, spread, take_sample
 from weir.contracts import columns
 from weir.contracts.models import FrozenModel
 from weir.demo.source import nice_window
-from weir.readers import Block, Chunk, FirstLook, Format, Letters, LogConfig, Reason, Validator, row_count
+from weir.readers import Block, Chunk, FirstLook, Format, Letters, LogConfig, Reason, Validator, has_ending, row_count
 
 __all__ = ["REQUIRED", "BadRow", "ColumnFacts", "LogReport", "check_log"]
 
@@ -220,5 +220,5 @@ def _event_types(config: LogConfig, found: Sequence[Column]) -> dict[str, int]:
 
 def _format(key: str, form: Format) -> str:
     name = {Format.PARQUET: "Parquet", Format.JSON_LINES: "JSON Lines", Format.GZIP_LINES: "JSON Lines (gzip)"}
-    plain = "TSV" if ".tsv" in key else "CSV"
+    plain = "TSV" if has_ending(key, (".tsv", ".tsv.gz")) else "CSV"
     return name.get(form, f"{plain} (gzip)" if form is Format.GZIP_DELIMITED else plain)

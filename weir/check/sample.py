@@ -46,7 +46,7 @@ class Piece:
         if self.unreadable is not None:
             yield self.unreadable
         if self.chunk is not None:
-            blocks = read_chunk(self.chunk, config, _PIECE_ROWS, _BLOCK_BYTES)
+            blocks = read_chunk(self.chunk, config, _PIECE_ROWS, _BLOCK_BYTES, checked=False)
             first_ones = islice(enumerate(blocks), max(self.numbers, default=-1) + 1)
             yield from (block for number, block in first_ones if number in self.numbers)
 

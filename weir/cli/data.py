@@ -41,14 +41,15 @@ def generate(
     from weir.contracts import Store
     from weir.demo.generator import GeneratorConfig, catalogue_of
     from weir.demo.generator import generate as make
+    from weir.readers import has_ending
 
-    if catalogue is not None and catalogue.suffix != ".jsonl":
+    if catalogue is not None and not has_ending(catalogue.name, [".jsonl"]):
         raise UsageError(f"{catalogue}: a generated catalogue ends in .jsonl")
-    if not output.name.endswith((".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")):
+    if not has_ending(output.name, (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".ndjson", ".ndjson.gz")):
         raise UsageError(f"{output}: a log ends in .jsonl, .json or .ndjson, optionally followed by .gz")
     config = GeneratorConfig(users=users, items=items, events=events, days=days, seed=seed)
     made = make(config)
-    data = gzip.compress(made.lines, mtime=0) if output.suffix == ".gz" else made.lines
+    data = gzip.compress(made.lines, mtime=0) if has_ending(output.name, [".gz"]) else made.lines
     Store(str(output.parent)).write(output.name, data)
     if catalogue is not None:
         Store(str(catalogue.parent)).write(catalogue.name, catalogue_of(config).lines())

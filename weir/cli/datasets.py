@@ -41,7 +41,7 @@ def movielens(
     from weir.datasets.movielens import convert
 
     target = Path(f"{folder.resolve().name}.parquet") if output is None else output
-    if target.suffix != ".parquet":
+    if target.suffix.lower() != ".parquet":
         raise UsageError(f"--output {target}: the log is Parquet, so its name ends in .parquet")
     session = open_session(None, None, None, base={})
     with Bar(session.notes, "movielens", plain_seconds=PLAIN_SECONDS) as bar:

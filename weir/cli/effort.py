@@ -75,8 +75,10 @@ class Effort:
         some = sample_users(read, _QUICK_INTERACTIONS)
         sampled = []
         if read.newest_rows is not None:
+            from weir.readers import has_ending
+
             # What is packed can only be read from its start.
-            place = "first" if options.data.endswith(".gz") else "last"
+            place = "first" if has_ending(options.data, [".gz"]) else "last"
             sampled.append(f"the {place} {read.newest_rows:,} rows of the log")
         if some is not read:
             chosen = f"{len(some.user_ids):,} of {len(read.user_ids):,} users, at random"

@@ -90,9 +90,11 @@ def _training(training: "Fit", plan: "Plan") -> str:
 
 def next_steps(options: ExperimentOptions) -> list[str]:
     """Return the commands that go on from a quick answer."""
+    from weir.readers import PAIR_SUFFIXES, has_ending
+
     lines = [f"next: {program()} evaluate {options.arguments}"]
     # A folder is followed instead of replayed, and pairs have no times.
-    if Path(options.data).is_file() and not options.data.endswith((".txt", ".txt.gz")):
+    if Path(options.data).is_file() and not has_ending(options.data, PAIR_SUFFIXES):
         lines.append(f"  or: {program()} up {options.arguments}")
     return lines
 

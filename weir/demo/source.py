@@ -9,6 +9,7 @@ import io
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -27,7 +28,8 @@ from weir.readers import (
     TableRows,
     TopicError,
     Validator,
-    parse_header,
+    has_ending,
+    rows_of,
     topic_of,
 )
 
@@ -103,16 +105,16 @@ def open_log(path: Path, config: LogConfig | None = None) -> LogSource:
         raise TopicError(f"{topic}: a Kafka topic is a live log; only a finished file is replayed")
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such log file")
-    if path.suffix == ".parquet":
+    if has_ending(path.name, [".parquet"]):
         return _ParquetLog.read(path, config)
-    if path.name.endswith(tuple(LOG_SUFFIXES)):
+    if has_ending(path.name, LOG_SUFFIXES):
         return _LinesLog.read(path, config)
     raise ValueError(f"{path}: unknown format; a log ends in {', '.join(LOG_SUFFIXES)}")
 
 
 @dataclass(frozen=True)
 class _LinesLog:
-    """Lines, from `bounds[i]` to `bounds[i + 1]` each; `first` is the header line of CSV and TSV."""
+    """Lines, from `bounds[i]` to `bounds[i + 1]` each; `first` is the header of CSV and TSV, with its line break."""
 
     data: memoryview
     bounds: Int64
@@ -125,21 +127,22 @@ class _LinesLog:
     @classmethod
     def read(cls, path: Path, config: LogConfig) -> "_LinesLog":
         data = _unpacked(path)
-        suffix = Path(path.name.removesuffix(".gz")).suffix
-        first, header, start = b"", None, 0
-        if suffix in (".csv", ".tsv"):
-            start = data.find(b"\n") + 1 or len(data)
-            first, header = data[:start], parse_header(data[:start], is_tsv=suffix == ".tsv")
         if not data.endswith(b"\n"):
             # A pipeline that follows the segments waits for the end of a line.
             data += b"\n"
-        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
-        bounds = np.concatenate([[start], ends[ends > start]]).astype(np.int64)
-        lines = Lines(data[start:].split(b"\n")[:-1], bounds[:-1], header=header)
-        return cls(memoryview(data), bounds, first, header, suffix, *_profile(path, lines, config))
+        suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+        if suffix in (".csv", ".tsv"):
+            lines = rows_of(data, is_tsv=suffix == ".tsv")
+        else:
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+            lines = Lines(data.split(b"\n")[:-1], np.append(0, ends[:-1]))
+        bounds = np.append(lines.positions, len(data)).astype(np.int64)
+        first = data[: bounds[0]]
+        return cls(memoryview(data), bounds, first, lines.header, suffix, *_profile(path, lines, config))
 
     def rows(self, start: int, stop: int) -> Lines:
-        lines = self._bytes(start, stop).removesuffix(b"\n").split(b"\n")
+        bounds = pairwise(self.bounds[start : stop + 1].tolist())
+        lines = [bytes(self.data[first:end]).removesuffix(b"\n") for first, end in bounds]
         return Lines(lines, self.bounds[start:stop], header=self.header)
 
     def segment(self, start: int, stop: int) -> bytes:
@@ -151,7 +154,7 @@ class _LinesLog:
 
 def _unpacked(path: Path) -> bytes:
     data = path.read_bytes()
-    if path.suffix != ".gz":
+    if not has_ending(path.name, [".gz"]):
         return data
     try:
         return gzip.decompress(data)

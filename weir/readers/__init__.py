@@ -10,7 +10,7 @@ Readers: the pipeline, which wraps each step as a Beam transform; offline evalua
 
 from weir.readers.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from weir.readers.config import LogColumns, LogConfig, TimestampUnit
-from weir.readers.delimited import parse_header
+from weir.readers.delimited import rows_of
 from weir.readers.faults import HINTS, DeadLetter, Fault, Reason
 from weir.readers.first_look import FirstLook, first_look, row_count
 from weir.readers.generations import KnownFile, generation, identified
@@ -24,6 +24,7 @@ from weir.readers.sources import (
     Partition,
     TopicError,
     discover,
+    has_ending,
     is_topic,
     latest_event_ms,
     topic_of,
@@ -62,13 +63,14 @@ __all__ = [
     "discover",
     "first_look",
     "generation",
+    "has_ending",
     "identified",
     "is_topic",
     "latest_event_ms",
-    "parse_header",
     "read_chunk",
     "read_log",
     "read_newest",
     "row_count",
+    "rows_of",
     "topic_of",
 ]

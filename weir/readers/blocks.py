@@ -43,7 +43,7 @@ class BlockId:
 
 @dataclass(frozen=True)
 class Header:
-    """What the first line of a CSV or TSV file says about the others: the columns' names, and what separates them."""
+    """What the first row of a CSV or TSV file says about the others: the columns' names, and what separates them."""
 
     names: tuple[str, ...]
     delimiter: str
@@ -52,6 +52,8 @@ class Header:
 @dataclass(frozen=True)
 class Lines:
     """Lines of text (n,) with their `positions` (n,), ascending: JSON, or values separated as the `header` says.
+
+    With a header a line is a row: it may hold line breaks within quotes.
 
     `latest_ms` (n,) are the newest event times that they may have, where each has arrived at a time of its own.
     """
@@ -150,7 +152,8 @@ class Chunk:
     """A piece of work: positions [start, stop) of a partition; nothing is read beyond byte `limit`.
 
     Rows below `skip` are not wanted, and `skip` is where a row starts; Parquet is read by `row_group`. `latest_ms` is
-    the newest event time that the rows may have.
+    the newest event time that the rows may have. A chunk of a CSV or TSV file has its `header`, and starts and stops
+    where rows do.
     """
 
     partition: Partition
@@ -160,6 +163,7 @@ class Chunk:
     skip: int = 0
     row_group: int = 0
     latest_ms: int | None = None
+    header: Header | None = None
 
 
 def cuts(sizes: Int64, limit: int, rows: int) -> Iterator[tuple[int, int]]:

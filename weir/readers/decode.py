@@ -1,6 +1,7 @@
 """Raw rows to typed columns; rows that do not decode are kept apart. `weir.readers.tables` decodes those of tables."""
 
 import codecs
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ __all__ = ["Decoder", "LineDecoder"]
 _IDS = (columns.USER_ID, columns.ITEM_ID)
 _WRONG_KINDS: dict[type, str] = {float: "a floating-point number", bool: "a boolean"}
 """Type -> what to call a value of it where it cannot be an id."""
+
+_OPENING, _CLOSING = b"{}"
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -63,7 +66,9 @@ class LineDecoder:
         kinds = [str | list[str] | None] * len(features.categorical) + [float | None] * len(features.dense)
         fields += [(f"feature_{number}", kind, None) for number, kind in enumerate(kinds)]
         spelling = self._names | {f"feature_{number}": name for number, name in enumerate(features.all)}
-        self._decoder = msgspec.json.Decoder(msgspec.defstruct("Line", fields, rename=spelling, gc=False))
+        self._read = [*spelling.values()]
+        self._type = msgspec.defstruct("Line", fields, rename=spelling, gc=False)
+        self._decoder = msgspec.json.Decoder(self._type)
 
     def decode(self, content: Lines) -> Decoded:
         """Return the columns of the lines that decode, and the faults of the others; blank lines count for nothing."""
@@ -114,8 +119,33 @@ class LineDecoder:
                 values.append(self._decoder.decode(line))
                 good.append(row)
             except _ERRORS as error:
-                refused.append((int(positions[row]), self._explain(line, error), line))
+                fault = self._explain(line, error)
+                is_text_wrong = fault.reason in (Reason.MALFORMED_JSON, Reason.NOT_UTF8)
+                found = self._without_others(line, fault) if is_text_wrong else fault
+                if isinstance(found, Fault):
+                    refused.append((int(positions[row]), found, line))
+                else:
+                    values.append(found)
+                    good.append(row)
         return values, good, refused
+
+    def _without_others(self, line: bytes, fault: Fault) -> Any:
+        """Return the fields of a line with a `fault` that is only in others, or what is wrong with the line.
+
+        Some programs write what JSON has not: NaN, infinity, half a character, text that is no UTF-8. It harms no field
+        but its own.
+        """
+        try:
+            value = json.loads(line.decode(errors="surrogateescape"))
+            found = {name: value[name] for name in self._read if name in value}
+            # Raises for text of the fields that are read.
+            plain = msgspec.json.encode(found)
+        except (*_ERRORS, TypeError, OverflowError):
+            return fault
+        try:
+            return msgspec.convert(found, self._type)
+        except _ERRORS as error:
+            return self._explain(plain, error)
 
     def _explain(self, line: bytes, error: Exception) -> Fault:
         try:
@@ -162,5 +192,6 @@ def _weights(values: Sequence[float | str | None]) -> tuple[pa.Array, Bool]:
 
 
 def _is_braced(line: bytes) -> bool:
-    stripped = line.strip()
-    return stripped[:1] == b"{" and stripped[-1:] == b"}"
+    if line[0] != _OPENING or line[-1] != _CLOSING:
+        line = line.strip()
+    return line[0] == _OPENING and line[-1] == _CLOSING

@@ -1,56 +1,97 @@
-"""CSV and TSV: the header line of a file, and lines to rows of text.
+"""CSV and TSV: the header of a file, and rows of text to columns.
 
-A row is a line: values may be quoted, but not hold line breaks, so that files can be read from any line on.
+A row ends at a line break (LF or CRLF) outside quotes. Blanks around a value are no part of it, those within quotes
+are. A quote where a value starts opens a quoted value, in which two quotes stand for one, and behind which only blanks
+may stand; any other quote is a character of its value. The rule is the same for the header and for values, whether or
+not they are read; `split_row` is the rule, the other ways to it are faster ones.
 """
 
 import codecs
 import csv
 import gzip
-from collections.abc import Iterable, Iterator, Sequence
+import io
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
-from weir.readers.blocks import Block, BlockId, Header, Lines
-from weir.readers.faults import Fault, Reason
-from weir.readers.lines import MAX_LINE_BYTES
-from weir.readers.log_file import LogFile
-from weir.readers.sources import Format, Partition
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 
-__all__ = ["header_of", "parse_header", "split_row", "split_rows", "with_header"]
+from weir.readers.blocks import Block, BlockId, Header, Int64, Lines
+from weir.readers.faults import Fault, Reason
+from weir.readers.lines import MAX_LINE_BYTES, RowCutter
+from weir.readers.log_file import LogFile
+from weir.readers.quotes import BLANKS, Quotes
+from weir.readers.sources import Format, Partition, has_ending
+
+__all__ = ["first_row", "header_of", "parse_header", "read_columns", "rows_of", "split_row", "with_header"]
 
 _DELIMITERS: Final = ",;\t|"
 """What separates values in a file that ends in .csv; the first one wins a tie."""
 
+_PIECE: Final = 1 << 16
+_QUOTED: Final = re.compile(r'"((?:[^"]++|"")*+)"')
+_END: Final = re.compile(r"\r*\n?\Z")
 
-def header_of(file: LogFile, partition: Partition) -> Header:
-    """Return the header of a file; raises an `Exception` of any type for a first line that is none."""
+# One of the process, and by default far below what a line may have.
+csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
+
+
+def header_of(file: LogFile, partition: Partition, *, only_whole: bool = False) -> Header | None:
+    """Return the header of a file; raises an `Exception` of any type for a first row that is none.
+
+    With `only_whole` None where the row does not end yet.
+    """
+    is_tsv = has_ending(partition.key, (".tsv", ".tsv.gz"))
     file.seek(0)
-    if partition.format is Format.GZIP_DELIMITED:
-        with gzip.GzipFile(fileobj=file) as stream:
-            raw = stream.readline(MAX_LINE_BYTES)
-        file.seek(0)
+    if partition.format is not Format.GZIP_DELIMITED:
+        raw, is_whole = first_row(file.read, is_tsv=is_tsv)
     else:
-        raw = _first_line(file)
-    return parse_header(raw, is_tsv=partition.key.removesuffix(".gz").endswith(".tsv"))
+        with gzip.GzipFile(fileobj=file) as stream:
+            raw, is_whole = first_row(stream.read1, is_tsv=is_tsv)
+    return None if only_whole and not is_whole else parse_header(raw, is_tsv=is_tsv)
+
+
+def first_row(read: Callable[[int], bytes], *, is_tsv: bool) -> tuple[bytes, bool]:
+    """Return the first row of a text as far as it goes, without its line break, and whether it has one."""
+    cutter = RowCutter(Quotes("\t" if is_tsv else _DELIMITERS))
+    while cutter.held <= MAX_LINE_BYTES and (piece := read(_PIECE)):
+        rows, _ = cutter.cut(piece)
+        if rows:
+            return rows[0], True
+    return b"".join(cutter.end()[0]), False
 
 
 def parse_header(raw: bytes, *, is_tsv: bool) -> Header:
-    """Return what a first line says; raises `UnicodeDecodeError` or `csv.Error`."""
-    text = raw.removeprefix(codecs.BOM_UTF8).decode().rstrip("\r\n")
+    """Return what a first row says; raises `ValueError` where it is none."""
+    text = raw.decode("utf-8-sig")
     unquoted = "".join(text.split('"')[::2])
     delimiter = "\t" if is_tsv else max(_DELIMITERS, key=unquoted.count)
-    return Header(tuple(name.strip() for name in next(csv.reader([text], delimiter=delimiter), [])), delimiter)
+    names = _split(text, delimiter) if text.strip() else []
+    if isinstance(names, Fault):
+        raise ValueError(f"the header is no row: {names.detail}")
+    return Header(tuple(names), delimiter)
 
 
-def _first_line(file: LogFile) -> bytes:
-    found = b""
-    while b"\n" not in found and len(found) < MAX_LINE_BYTES and (more := file.read(1 << 16)):
-        found += more
-    return found.partition(b"\n")[0]
+def rows_of(data: bytes, *, is_tsv: bool) -> Lines:
+    """Return the rows of a whole file; raises an `Exception` of any type where the first one is no header."""
+    header = parse_header(first_row(io.BytesIO(data).read, is_tsv=is_tsv)[0], is_tsv=is_tsv)
+    cutter, rows, positions = RowCutter(Quotes(header.delimiter)), list[bytes](), list[Int64]()
+    for start in range(0, len(data), _PIECE):
+        found, places = cutter.cut(data[start : start + _PIECE])
+        rows += found
+        positions.append(places)
+    last, places, _ = cutter.end()
+    starts = np.concatenate([*positions, places]).astype(np.int64)
+    return Lines(rows + last, starts, header=header).piece(1, len(starts))
 
 
 def with_header(blocks: Iterable[Block], header: Header) -> Iterator[Block]:
-    """Yield blocks of lines with the header that explains them, without the line that is the header itself."""
+    """Yield blocks of rows with the header that explains them, without the row that is the header itself."""
     for block in blocks:
         content = block.content
         assert isinstance(content, Lines)  # noqa: S101 - what readers of lines yield
@@ -61,33 +102,151 @@ def with_header(blocks: Iterable[Block], header: Header) -> Iterator[Block]:
         yield replace(block, id=BlockId(block.id.partition, start), content=below)
 
 
-def split_rows(lines: Sequence[bytes], header: Header) -> list[list[str] | Fault]:
-    """Return the values of each line, as many as the header has names, or what is wrong with it."""
-    rows = _all_at_once(lines, header)
-    return [split_row(line, header) for line in lines] if rows is None else rows
+def read_columns(lines: Sequence[bytes], header: Header, wanted: Collection[str]) -> tuple[pa.Table, dict[int, Fault]]:
+    """Return the wanted columns of rows as strings, null where a value is empty, and what is wrong with rows by number.
+
+    A row with a fault is null in each column.
+    """
+    places = {name: place for place, name in enumerate(header.names) if name in wanted}
+    faults: dict[int, Fault] = {}
+    if (found := _all_at_once(lines, header, places)) is not None:
+        found = _trimmed(found, lines, header)
+    else:
+        rows, nothing = [], [""] * len(header.names)
+        for number, line in enumerate(lines):
+            row = split_row(line, header, wanted)
+            if isinstance(row, Fault):
+                faults[number] = row
+            rows.append(nothing if isinstance(row, Fault) else row)
+        found = {name: pa.array([row[place] for row in rows], pa.string()) for name, place in places.items()}
+    return pa.table({name: pc.if_else(pc.not_equal(cells, ""), cells, None) for name, cells in found.items()}), faults
 
 
-def _all_at_once(lines: Sequence[bytes], header: Header) -> list[list[str] | Fault] | None:
+def _all_at_once(lines: Sequence[bytes], header: Header, places: Mapping[str, int]) -> dict[str, pa.Array] | None:
+    """Return columns, their values with blanks around those without quotes; None where a row may have a fault."""
+    text = b"\n".join(lines)
+    if max(map(len, lines), default=0) > MAX_LINE_BYTES:
+        return None
+    if b'"' not in text:
+        return _without_quotes(text, len(lines), header, places)
+    # The module knows of no blanks but spaces.
+    if header.delimiter != "\t" and b"\t" in text and b'\t"' in text:
+        return None
     try:
-        rows = list(csv.reader(map(bytes.decode, lines), delimiter=header.delimiter, strict=True))
+        rows = list(
+            csv.reader(map(bytes.decode, lines), delimiter=header.delimiter, skipinitialspace=True, strict=True)
+        )
     except (csv.Error, UnicodeDecodeError):
         return None
-    # A value that goes on in the next line makes one row of two.
-    is_sound = len(rows) == len(lines) and all(len(row) == len(header.names) for row in rows)
-    return [*rows] if is_sound and max(map(len, lines), default=0) <= MAX_LINE_BYTES else None
+    if len(rows) != len(lines) or not all(len(row) == len(header.names) for row in rows):
+        return None
+    cells = list(zip(*rows, strict=True))
+    return {name: pa.array(cells[place], pa.string()) for name, place in places.items()}
 
 
-def split_row(line: bytes, header: Header) -> list[str] | Fault:
-    """Return the values of one line, or what is wrong with it."""
-    if len(line) > MAX_LINE_BYTES:
-        return Fault(Reason.LINE_TOO_LONG, f"a line may have {MAX_LINE_BYTES} bytes, this one has more")
+def _without_quotes(text: bytes, rows: int, header: Header, places: Mapping[str, int]) -> dict[str, pa.Array] | None:
+    """Return columns as Arrow reads them, which takes a lone carriage return for the end of a row."""
+    returns = text.count(b"\r")
+    if returns and returns != text.count(b"\r\n") + text.endswith(b"\r"):
+        return None
+    names = [str(place) for place in range(len(header.names))]
     try:
-        [row] = csv.reader([line.decode()], delimiter=header.delimiter, strict=True)
-    except UnicodeDecodeError as error:
-        return Fault(Reason.NOT_UTF8, str(error))
-    except csv.Error as error:
-        return Fault(Reason.MALFORMED_ROW, f"{error}; a row is one line, its values may be quoted")
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(text),
+            pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=len(text) + 1),
+            pyarrow.csv.ParseOptions(delimiter=header.delimiter, quote_char=False),
+            pyarrow.csv.ConvertOptions(
+                include_columns=[str(place) for place in places.values()],
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=[],
+            ),
+        )
+    except pa.ArrowInvalid:
+        return None
+    # It leaves out empty lines, and a byte order mark.
+    if table.num_rows != rows or text.startswith(codecs.BOM_UTF8):
+        return None
+    return {name: table.column(str(place)).combine_chunks() for name, place in places.items()}
+
+
+def _trimmed(found: dict[str, pa.Array], lines: Sequence[bytes], header: Header) -> dict[str, pa.Array]:
+    """Return columns without the blanks around values; where the row has quotes, they may be part of the value."""
+    trimmed = {name: pc.ascii_trim(values, _blanks(header.delimiter)) for name, values in found.items()}
+    for name, values in found.items():
+        changed = pc.not_equal(values, trimmed[name]).to_numpy(zero_copy_only=False)
+        doubtful = [row for row in np.flatnonzero(changed).tolist() if b'"' in lines[row]]
+        if doubtful:
+            exact, place = (split_row(lines[row], header) for row in doubtful), header.names.index(name)
+            spelled = pa.array([row[place] for row in exact if not isinstance(row, Fault)], pa.string())
+            mask = np.zeros(len(lines), np.bool_)
+            mask[doubtful] = True
+            trimmed[name] = pc.replace_with_mask(trimmed[name], mask, spelled)
+    return trimmed
+
+
+def split_row(line: bytes, header: Header, wanted: Collection[str] = ()) -> list[str] | Fault:
+    """Return the values of a row, as many as the header has names, or what is wrong with it.
+
+    What is no UTF-8 is a fault in a wanted column; in another one it is spelled with backslashes.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        return Fault(Reason.LINE_TOO_LONG, f"a row may have {MAX_LINE_BYTES} bytes, this one has more")
+    row = _split(line.decode(errors="surrogateescape"), header.delimiter)
+    if isinstance(row, Fault):
+        return row
     if len(row) != len(header.names):
-        sentence = f"the line has {len(row)} values, the header names {len(header.names)} columns"
+        sentence = f"the row has {len(row)} values, the header names {len(header.names)} columns"
         return Fault(Reason.MALFORMED_ROW, sentence)
+    for place, value in enumerate(row):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            if header.names[place] in wanted:
+                return Fault(Reason.NOT_UTF8, f"{header.names[place]} is not UTF-8")
+            row[place] = value.encode(errors="surrogateescape").decode(errors="backslashreplace")
     return row
+
+
+def _split(text: str, delimiter: str) -> list[str] | Fault:
+    blanks, (blank, unquoted) = _blanks(delimiter), _patterns(delimiter)
+    values, at = list[str](), 0
+    while True:
+        at = _end_of(blank, text, at)
+        if text.startswith('"', at):
+            quoted = _QUOTED.match(text, at)
+            if quoted is None:
+                return _fault(f"the quote of value {len(values) + 1} does not close before the end of the file", text)
+            values.append(quoted[1].replace('""', '"'))
+            at = _end_of(blank, text, quoted.end())
+        else:
+            end = _end_of(unquoted, text, at)
+            values.append(text[at:end].rstrip(blanks))
+            at = end
+        if _END.match(text, at):
+            return values
+        if not text.startswith(delimiter, at):
+            came = text[at : at + 20]
+            where = f"value {len(values)} is followed by {came!r}; expected is {delimiter!r} or the end of the row"
+            return _fault(f"{where} (LF or CRLF)" if came.startswith("\r") else where, text)
+        at += 1
+
+
+def _fault(detail: str, text: str) -> Fault:
+    lines = text.count("\n")
+    return Fault(Reason.MALFORMED_ROW, f"{detail}; {lines + 1} lines are refused as one row" if lines else detail)
+
+
+def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
+    """Return where the longest match from a place on ends, which may be empty."""
+    found = pattern.match(text, start)
+    return start if found is None else found.end()
+
+
+def _blanks(delimiter: str) -> str:
+    return BLANKS.replace(delimiter, "")
+
+
+@lru_cache
+def _patterns(delimiter: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return the patterns of blanks, and of a value without quotes."""
+    return re.compile(f"[{_blanks(delimiter)}]*+"), re.compile(f"[^{re.escape(delimiter)}\r\n]*+")

@@ -22,5 +22,7 @@ def absent(field: str, names: Sequence[str], where: str) -> str:
 
 def without_blanks(lines: list[bytes], positions: Int64) -> tuple[list[bytes], Int64]:
     """Return the lines that hold something, and their positions."""
+    if all(lines) and not any(map(bytes.isspace, lines)):
+        return lines, positions
     kept = np.array([bool(line) and not line.isspace() for line in lines], np.bool_)
     return [line for line, keep in zip(lines, kept, strict=True) if keep], positions[kept]

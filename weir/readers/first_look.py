@@ -1,17 +1,17 @@
 """The first rows of a log, judged before anything is written: whether any of them is valid, and if not, why."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from weir.readers.blocks import Block, Lines, Reading
+from weir.readers.blocks import Block, Chunk, Lines, Reading
 from weir.readers.config import LogConfig
 from weir.readers.faults import HINTS, DeadLetter
 from weir.readers.fields import without_blanks
 from weir.readers.listing import UnreadableError, chunks_of
 from weir.readers.reading import read_chunk
-from weir.readers.sources import Partition
+from weir.readers.sources import Format, Partition
 from weir.readers.validate import Validator
 
 __all__ = ["ENOUGH_ROWS", "FirstLook", "first_look", "row_count"]
@@ -20,6 +20,7 @@ ENOUGH_ROWS: Final = 1000
 """So many rows without a valid one are no accident."""
 
 _BYTES: Final = 1 << 18
+_REACH: Final = 1 << 24
 
 
 @dataclass
@@ -54,18 +55,30 @@ def first_look(partitions: Sequence[Partition], config: LogConfig, most: int = E
     """Read at least `most` rows of a log, or all of it, until one is valid."""
     look, validator = FirstLook(), Validator(config)
     for partition in partitions:
-        try:
-            chunks, _ = chunks_of(Reading(partition), _BYTES)
-        except UnreadableError:
-            # No row of it is refused for good: it is tried again when it has changed.
-            continue
-        for chunk in chunks:
-            for block in read_chunk(chunk, config, most, _BYTES):
+        for chunk in _chunks(partition):
+            for block in read_chunk(chunk, config, most, _BYTES, checked=False):
                 valid, letters = validator.validate(block)
                 look.add(row_count(block), len(valid.rows), letters.letters)
                 if look.valid or look.rows >= most:
                     return look
     return look
+
+
+def _chunks(partition: Partition) -> Iterator[Chunk]:
+    """Yield the chunks of a file; those of a large CSV step by step, as listing them reads the file."""
+    start, reach = 0, _REACH if partition.format is Format.DELIMITED else partition.size
+    while True:
+        head = replace(partition, size=min(partition.size, reach))
+        is_all = head.size == partition.size
+        try:
+            chunks, stop = chunks_of(Reading(head, start, only_whole_lines=not is_all), _BYTES)
+        except UnreadableError:
+            # No row of it is refused for good: it is tried again when it has changed.
+            return
+        yield from chunks
+        if is_all:
+            return
+        start, reach = stop, 8 * reach
 
 
 def row_count(block: Block) -> int:

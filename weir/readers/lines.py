@@ -1,28 +1,32 @@
-"""Lines of text files to blocks, from the row at which reading starts, each block bounded in rows and in bytes.
+"""Lines and rows of text files to blocks, from the row at which reading starts, bounded in rows and in bytes.
 
-Plain files are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts. What a file holds
-never raises: damage is a fault of the block in which it is met. Errors of the file system are raised.
+JSON Lines are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts; chunks of CSV and
+TSV start with a row (`weir.readers.listing`). What a file holds never raises: damage is a fault of its block. Errors of
+the file system are raised.
 """
 
-import gzip
+import zlib
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
 
-from weir.readers.blocks import Block, BlockId, Chunk, Lines, cuts
+from weir.readers.blocks import Block, BlockId, Chunk, Int64, Lines, cuts
 from weir.readers.faults import Fault, Reason
 from weir.readers.log_file import LogFile
+from weir.readers.quotes import Quotes
 from weir.readers.sources import printable
 
-__all__ = ["MAX_LINE_BYTES", "end_of_lines", "read_gzip_lines", "read_lines"]
+__all__ = ["MAX_LINE_BYTES", "RowCutter", "end_of_lines", "read_gzip_lines", "read_lines", "read_rows"]
 
 MAX_LINE_BYTES: Final = 8 << 20
-"""A longer line, or row of a Parquet file, is refused without being held in memory whole."""
+"""A longer line, or row of any format, is refused without being held in memory whole."""
 
 _STEP: Final = 1 << 16
-_INFLATED_STEP: Final = 1 << 20
+_PIECE: Final = 1 << 20
+_HELD: Final = 8 << 20
+"""Content of a member of a gzip file that is held until its checksum was seen; a larger one is inflated twice."""
 
 
 def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
@@ -74,58 +78,187 @@ def _split(data: bytes) -> list[bytes]:
     return lines
 
 
+class RowCutter:
+    """Cuts a text that comes in pieces into rows: at each line break, or with `quotes` at each one outside quotes.
+
+    Positions count bytes from `start`, or with `counts_lines` line breaks.
+    """
+
+    def __init__(self, quotes: Quotes | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
+        self._quotes = quotes
+        self._counts_lines = counts_lines
+        self._read = self.position = start
+        self._rest = bytearray()
+
+    def cut(self, piece: bytes) -> tuple[list[bytes], Int64]:
+        """Take in the next piece; return the rows that end in it, without line breaks, and their positions.
+
+        Of a row beyond the limit no more is kept than shows that it is too long.
+        """
+        if self._quotes is None:
+            breaks = ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
+        else:
+            breaks, outside = self._quotes.breaks(piece)
+            ends = breaks if outside.all() else breaks[outside]
+        behind = self._read + 1 + (np.searchsorted(breaks, ends) if self._counts_lines else ends)
+        self._read += len(breaks) if self._counts_lines else len(piece)
+        if not len(ends):
+            self._hold(piece)
+            return [], np.empty(0, np.int64)
+        if len(ends) == len(breaks):
+            first, *rows, last = piece.split(b"\n")
+        else:
+            places = [-1, *ends.tolist(), len(piece)]
+            first, *rows, last = (piece[before + 1 : end] for before, end in pairwise(places))
+        self._hold(first)
+        found, positions = [bytes(self._rest), *rows], np.append(self.position, behind[:-1])
+        self.position, self._rest = int(behind[-1]), bytearray()
+        self._hold(last)
+        return found, positions
+
+    def end(self) -> tuple[list[bytes], Int64, int]:
+        """Return what stands behind the last row, as one, its position, and the position after it."""
+        if not self._rest:
+            return [], np.empty(0, np.int64), self.position
+        return [bytes(self._rest)], np.array([self.position]), self._read + self._counts_lines
+
+    @property
+    def held(self) -> int:
+        """Bytes of the row that has not ended."""
+        return len(self._rest)
+
+    def _hold(self, piece: bytes) -> None:
+        self._rest += piece[: max(0, MAX_LINE_BYTES + 1 - len(self._rest))]
+
+
+def read_rows(file: LogFile, chunk: Chunk, quotes: Quotes) -> Iterator[Block]:
+    """Yield the one block of the rows of a chunk that starts and stops where rows do."""
+    cutter, at = RowCutter(quotes, chunk.start), chunk.start
+    lines, positions = list[bytes](), [np.empty(0, np.int64)]
+    file.seek(at)
+    while at < chunk.stop and (piece := file.read(min(_PIECE, chunk.stop - at))):
+        rows, starts = cutter.cut(piece)
+        lines += rows
+        positions.append(starts)
+        at += len(piece)
+    rows, starts, _ = cutter.end()
+    yield Block(BlockId(chunk.partition.key, chunk.start), Lines(lines + rows, np.concatenate([*positions, starts])))
+
+
 class _DamagedError(Exception):
     """The rest of a gzip file cannot be read."""
 
 
-def read_gzip_lines(file: LogFile, chunk: Chunk, rows: int, size: int) -> Iterator[Block]:
-    """Yield blocks of at most `rows` lines and `size` bytes; where the file is damaged the last one says so."""
-    key, seen, pending, held = chunk.partition.key, 0, list[bytes](), 0
+def read_gzip_lines(
+    file: LogFile, chunk: Chunk, rows: int, size: int, quotes: Quotes | None = None, *, checked: bool = True
+) -> Iterator[Block]:
+    """Yield blocks of at most `rows` lines and `size` bytes; where the file is damaged the last one says so.
+
+    Nothing of a member is yielded before its checksum was seen to be right, unless it is not to be `checked`. With
+    `quotes` line breaks within them end no row; positions are the numbers of lines all the same.
+    """
+    key, pending, cutter = chunk.partition.key, _Pending(chunk), RowCutter(quotes, counts_lines=True)
     faults: tuple[tuple[int, Fault, bytes], ...] = ()
     try:
-        for lines in _inflated(file):
-            fresh = lines[max(0, chunk.start - seen) :]
-            seen += len(lines)
-            pending += fresh
-            held += sum(map(len, fresh))
-            if len(pending) >= rows or held >= size:
-                *full, (last, _) = cuts(np.fromiter(map(len, pending), int), size, rows)
-                for start, stop in full:
-                    yield _lines_block(key, seen - len(pending) + start, pending[start:stop])
-                pending = pending[last:]
-                held = sum(map(len, pending))
+        for piece in _inflated(file, checked=checked):
+            pending.add(*cutter.cut(piece))
+            yield from pending.full(rows, size, cutter.position)
+        last, positions, stop = cutter.end()
+        pending.add(last, positions)
     except _DamagedError as error:
-        fault = Fault(Reason.TRUNCATED_GZIP, f"{printable(key)}: {error}; the lines before it are kept")
-        seen = max(seen, chunk.start)
-        faults = ((seen, fault, b""),)
-    if faults or pending:
-        yield _lines_block(key, seen - len(pending), pending, faults)
+        stop = max(cutter.position, chunk.start)
+        fault = Fault(
+            Reason.TRUNCATED_GZIP, f"{printable(key)} is damaged, nothing is read behind line {stop}: {error}"
+        )
+        faults = ((stop, fault, b""),)
+    yield from pending.full(rows, size, stop)
+    if faults or pending.lines:
+        yield pending.block(0, len(pending.lines), stop, faults)
 
 
-def _lines_block(key: str, start: int, lines: list[bytes], faults: tuple[tuple[int, Fault, bytes], ...] = ()) -> Block:
-    stop = start + len(lines)
-    return Block(BlockId(key, start), Lines(lines, np.arange(start, stop)), faults, stop)
+class _Pending:
+    """Rows of a gzip file that no block has yet."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+        self.lines = list[bytes]()
+        self._sizes = self._positions = np.empty(0, np.int64)
+
+    def add(self, lines: list[bytes], positions: Int64) -> None:
+        """Take in rows, from the one at which reading starts."""
+        known = int(np.searchsorted(positions, self._chunk.start))
+        self.lines += lines[known:]
+        self._positions = np.append(self._positions, positions[known:])
+        self._sizes = np.append(self._sizes, np.fromiter(map(len, lines[known:]), np.int64))
+
+    def full(self, rows: int, size: int, stop: int) -> Iterator[Block]:
+        """Yield full blocks, and keep what may make none; `stop` is the position after all rows."""
+        if len(self.lines) < rows and self._sizes.sum() < size:
+            return
+        *full, (last, _) = cuts(self._sizes, size, rows)
+        for first, end in full:
+            yield self.block(first, end, stop)
+        self.lines, self._positions, self._sizes = self.lines[last:], self._positions[last:], self._sizes[last:]
+
+    def block(self, first: int, end: int, stop: int, faults: tuple[tuple[int, Fault, bytes], ...] = ()) -> Block:
+        """Return some of the rows as a block."""
+        positions = self._positions[first:end]
+        behind = int(self._positions[end]) if end < len(self._positions) else stop
+        start = int(positions[0]) if len(positions) else stop
+        return Block(BlockId(self._chunk.partition.key, start), Lines(self.lines[first:end], positions), faults, behind)
 
 
-def _inflated(file: LogFile) -> Iterator[list[bytes]]:
-    """Yield whole lines; raises `_DamagedError` after those that could be read."""
-    rest = bytearray()
-    with gzip.GzipFile(fileobj=file) as stream:
-        while piece := _inflate(stream, file):
-            first, *lines = piece.split(b"\n")
-            # What is beyond the limit is not needed to see that the line is too long.
-            rest += first[: max(0, MAX_LINE_BYTES + 1 - len(rest))]
-            if lines:
-                yield [bytes(rest), *lines[:-1]]
-                rest = bytearray(lines[-1])
-    if rest:
-        yield [bytes(rest)]
+def _inflated(file: LogFile, *, checked: bool) -> Iterator[bytes]:
+    """Yield the content in pieces; raises `_DamagedError` after what could be read."""
+    start: int | None = 0
+    while start is not None:
+        member = _Member(file, start)
+        yield from member.checked_pieces() if checked else member.pieces()
+        start = _next_member(file, member.stop)
 
 
-def _inflate(stream: gzip.GzipFile, file: LogFile) -> bytes:
-    try:
-        return stream.read1(_INFLATED_STEP)
-    except Exception as error:
-        if file.failure is not None:
-            raise
-        raise _DamagedError(f"{type(error).__name__}: {error}") from error
+class _Member:
+    """A member of a gzip file, from byte `start` to `stop`, which is known once it was read to its end."""
+
+    def __init__(self, file: LogFile, start: int) -> None:
+        self._file = file
+        self._start = self.stop = start
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the content as it comes; raises `_DamagedError`, at its end where the checksum is wrong."""
+        # With the format of gzip, zlib compares checksum and length.
+        inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        self._file.seek(self._start)
+        while not inflater.eof:
+            data = inflater.unconsumed_tail or self._file.read(_STEP)
+            try:
+                piece = inflater.decompress(data, _PIECE)
+            except zlib.error as error:
+                raise _DamagedError(f"{type(error).__name__}: {error}") from error
+            if piece:
+                yield piece
+            elif not (data or inflater.eof):
+                raise _DamagedError("it ends before its checksum")
+        self.stop = self._file.tell() - len(inflater.unused_data)
+
+    def checked_pieces(self) -> Iterator[bytes]:
+        """Yield the content once its checksum is right: what was held, or if it is too large what is read again."""
+        held, size = list[bytes](), 0
+        for piece in self.pieces():
+            size += len(piece)
+            if size <= _HELD:
+                held.append(piece)
+        if size <= _HELD:
+            yield from held
+        else:
+            held.clear()
+            yield from self.pieces()
+
+
+def _next_member(file: LogFile, place: int) -> int | None:
+    """Return where the next member of a gzip file starts; None behind the last one, which zeros may follow."""
+    file.seek(place)
+    while data := file.read(_STEP):
+        if found := data.lstrip(b"\0"):
+            return file.tell() - len(found)
+    return None

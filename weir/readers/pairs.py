@@ -10,6 +10,7 @@ import pyarrow.csv
 from weir.readers.blocks import Block, BlockId, Chunk, TableRows
 from weir.readers.config import LogColumns
 from weir.readers.log_file import LogFile
+from weir.readers.sources import has_ending
 
 __all__ = ["read_pairs"]
 
@@ -17,7 +18,7 @@ __all__ = ["read_pairs"]
 def read_pairs(file: LogFile, chunk: Chunk, names: LogColumns) -> Iterator[Block]:
     """Yield a text, gzipped or not, as one block of rows without times; raises for a line that is no pair."""
     key, data = chunk.partition.key, file.read()
-    if key.endswith(".gz"):
+    if has_ending(key, [".gz"]):
         data = gzip.decompress(data)
     if not data.strip():
         return

@@ -6,14 +6,15 @@ from typing import Final
 
 from weir.readers.blocks import Block, BlockId, Chunk, Letters, Reading, ValidatedBlock
 from weir.readers.config import LogConfig
-from weir.readers.delimited import header_of, with_header
+from weir.readers.delimited import with_header
 from weir.readers.faults import Fault, Reason
 from weir.readers.generations import same_start
-from weir.readers.lines import read_gzip_lines, read_lines
+from weir.readers.lines import read_gzip_lines, read_lines, read_rows
 from weir.readers.listing import UnreadableError, chunks_of
 from weir.readers.log_file import LogFile
 from weir.readers.pairs import read_pairs
 from weir.readers.parquet import read_parquet
+from weir.readers.quotes import Quotes
 from weir.readers.sources import Format, Partition
 from weir.readers.validate import Validator
 
@@ -45,21 +46,22 @@ def _blocks_of(partition: Partition, config: LogConfig) -> Iterator[Block]:
         yield from read_chunk(chunk, config, _BLOCK_ROWS, _BLOCK_BYTES)
 
 
-def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int) -> Iterator[Block]:
+def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool = True) -> Iterator[Block]:
     """Yield the blocks of a chunk, of at most `rows` rows and about `size` bytes each.
 
+    Of a gzip file only what the checksums confirm; not `checked`, the first rows of a large one come at once.
     Whatever a file holds, reading it does not raise: damage is a fault of the block in which it is met. Errors of the
     file system are raised.
     """
     with chunk.partition.open() as file:
-        for block in _guarded(file, chunk, config, rows, size):
+        for block in _guarded(file, chunk, _blocks(file, chunk, config, rows, size, checked=checked)):
             yield replace(block, latest_ms=chunk.latest_ms)
 
 
-def _guarded(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int) -> Iterator[Block]:
+def _guarded(file: LogFile, chunk: Chunk, blocks: Iterator[Block]) -> Iterator[Block]:
     at = chunk.start
     try:
-        for block in _blocks(file, chunk, config, rows, size):
+        for block in blocks:
             if _was_rewritten(chunk.partition):
                 detail = f"{chunk.partition.url} was rewritten while it was read; the new content is read as new"
                 yield _refused(chunk, block.id.start, Fault(Reason.REWRITTEN_FILE, detail))
@@ -73,17 +75,19 @@ def _guarded(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: in
         yield _refused(chunk, at, Fault(Reason.UNREADABLE_BLOCK, detail))
 
 
-def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int) -> Iterator[Block]:
+def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool) -> Iterator[Block]:
     match chunk.partition.format:
         case Format.JSON_LINES:
             return read_lines(file, chunk)
         case Format.GZIP_LINES:
-            return read_gzip_lines(file, chunk, rows, size)
+            return read_gzip_lines(file, chunk, rows, size, checked=checked)
         case Format.DELIMITED:
-            return with_header(read_lines(file, chunk), header_of(file, chunk.partition))
+            assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
+            return with_header(read_rows(file, chunk, Quotes(chunk.header.delimiter)), chunk.header)
         case Format.GZIP_DELIMITED:
-            header = header_of(file, chunk.partition)
-            return with_header(read_gzip_lines(file, chunk, rows, size), header)
+            assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
+            quotes = Quotes(chunk.header.delimiter)
+            return with_header(read_gzip_lines(file, chunk, rows, size, quotes, checked=checked), chunk.header)
         case Format.PARQUET:
             names = [*config.columns.model_dump().values(), *config.features.all]
             return read_parquet(file, chunk, rows, size, names)

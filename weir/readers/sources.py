@@ -6,7 +6,7 @@ name, starts with a dot or an underscore are being written or are not data, and 
 
 import glob
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,6 +27,7 @@ __all__ = [
     "Partition",
     "TopicError",
     "discover",
+    "has_ending",
     "is_topic",
     "latest_event_ms",
     "printable",
@@ -127,10 +128,16 @@ def printable(name: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name)
 
 
+def has_ending(name: str, endings: Iterable[str]) -> bool:
+    """Say whether a name ends in one of these, in whatever case: some programs write ``EXPORT.CSV``."""
+    return name.lower().endswith(tuple(endings))
+
+
 def discover(log: str, suffixes: Mapping[str, Format] = LOG_SUFFIXES) -> list[Partition]:
     """Return the partitions of a log (file, folder or glob; path or fsspec URL), in order of key.
 
-    Files whose names end in none of the `suffixes` are left out with a warning. Raises `FileNotFoundError` where there
+    The case of endings counts for nothing. Files whose names end in none of the `suffixes` are left out with a warning.
+    Raises `FileNotFoundError` where there
     is neither a file nor a folder nor a match, and `TopicError` for a Kafka topic.
     """
     if is_topic(log):
@@ -160,17 +167,24 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
         return path, fs.find(path, detail=True)
     if glob.has_magic(path):
         fixed = path[: min(path.index(sign) for sign in "*?[" if sign in path)]
-        if found := fs.glob(path, detail=True):
+        if found := fs.glob(_in_any_case(path), detail=True):
             return fixed.rpartition("/")[0], found
     raise FileNotFoundError(f"the log {path} is neither a file nor a folder nor a pattern that matches any")
+
+
+def _in_any_case(pattern: str) -> str:
+    """Return a pattern that matches its own ending in whatever case, where that is the ending of a log."""
+    ending = next((one for one in (*LOG_SUFFIXES, *PAIR_SUFFIXES) if has_ending(pattern, [one])), "")
+    spelled = "".join(f"[{sign}{sign.upper()}]" if sign.isalpha() else sign for sign in ending)
+    return pattern[: len(pattern) - len(ending)] + spelled
 
 
 def _partition(fs: Any, path: str, info: dict[str, Any], root: str, suffixes: Mapping[str, Format]) -> Partition | None:
     key = path[len(root) :].lstrip("/")
     hidden = any(part.startswith((".", "_")) for part in key.split("/"))
-    if hidden or key.endswith(".tmp") or info["type"] == "directory":
+    if hidden or has_ending(key, [".tmp"]) or info["type"] == "directory":
         return None
-    kind = next((kind for suffix, kind in suffixes.items() if key.endswith(suffix)), None)
+    kind = next((kind for suffix, kind in suffixes.items() if has_ending(key, [suffix])), None)
     if kind is None:
         _warn_left_out(path, f"a log has files of {', '.join(suffixes)}")
         return None

@@ -1,6 +1,6 @@
 """Tables to typed columns: those of Parquet files, and rows of text, whose numbers are still to be read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from weir.contracts.features import lists_of_cells
 from weir.readers.blocks import Lines, TableRows
 from weir.readers.config import LogConfig
 from weir.readers.decoded import TEXTS, Decoded, Faults
-from weir.readers.delimited import split_rows
+from weir.readers.delimited import read_columns
 from weir.readers.faults import Fault, Reason
 from weir.readers.features import features_of_table
 from weir.readers.fields import absent, without_blanks
@@ -66,17 +66,13 @@ def _shared_fault(names: Sequence[str], rows: int, config: LogConfig, required: 
 
 
 def decode_rows(content: Lines, config: LogConfig, required: Sequence[str]) -> Decoded | Fault:
-    """Return the columns of lines of values, or the fault that all lines share; an empty value is none at all."""
+    """Return the columns of rows of values, or the fault that all rows share; an empty value is none at all."""
     assert content.header is not None  # noqa: S101 - without one the lines are JSON
     names = content.header.names
     if (fault := _shared_fault(names, len(content.lines), config, required)) is not None:
         return fault
     lines, positions = without_blanks(content.lines, content.positions)
-    found = split_rows(lines, content.header)
-    wrong = {number: row for number, row in enumerate(found) if isinstance(row, Fault)}
-    blank = [""] * len(names)
-    wanted = {*config.columns.model_dump().values(), *config.features.all}
-    table = _texts(names, (blank if isinstance(row, Fault) else row for row in found), wanted)
+    table, wrong = read_columns(lines, content.header, {*config.columns.model_dump().values(), *config.features.all})
     for name in {*config.features.dense} & {*table.column_names}:
         numbers, unread = arrow_columns.spelled_numbers(table[name].combine_chunks())
         said = {row: f"{name} is {table[name][row]}, which is no number" for row in np.flatnonzero(unread).tolist()}
@@ -91,18 +87,6 @@ def decode_rows(content: Lines, config: LogConfig, required: Sequence[str]) -> D
     if isinstance(decoded, Fault):
         return decoded
     return replace(decoded, raw=[lines[row] for row in kept].__getitem__, refused=refused)
-
-
-def _texts(names: Sequence[str], rows: Iterable[list[str]], wanted: set[str]) -> pa.Table:
-    """Return the wanted columns of rows as strings."""
-    cells = list(zip(*rows, strict=True)) or [()] * len(names)
-    return pa.table(
-        {
-            name: pa.array([value or None for value in values], pa.string())
-            for name, values in zip(names, cells, strict=True)
-            if name in wanted
-        }
-    )
 
 
 def _millis(values: pa.Array, name: str, config: LogConfig) -> Millis:

@@ -44,7 +44,7 @@ def test_a_report_says_what_there_is_what_is_wrong_and_what_to_do(shop: LogRepor
         "2025-01-01 00:00 to 2025-01-28 00:00 UTC (27 days)",
         "28 users and 28 items",
         "12 hours: pipeline.window_seconds=43200",
-        "first bad row: my shop.csv, line 30: the line has 2 values, the header names 3 columns (malformed_row)",
+        "first bad row: my shop.csv, line 30: the row has 2 values, the header names 3 columns (malformed_row)",
         "  x,y",
         "  --set pipeline.columns.user_id=customer",
         "weir up --log '/",

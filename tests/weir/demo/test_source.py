@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.demo.source import nice_window, open_log
-from weir.readers import Block, BlockId, LogColumns, LogConfig, TopicError, Validator
+from weir.readers import Block, BlockId, Lines, LogColumns, LogConfig, TopicError, Validator
 
 DAY = 86_400
 
@@ -73,6 +73,22 @@ def test_each_segment_of_a_csv_has_its_header(tmp_path: Path, name: str) -> None
     validator = Validator(LogConfig())
     valid, _ = validator.validate(Block(BlockId("log", 0), source.rows(1, 2)))
     assert valid.rows["user_id"].to_pylist() == ["v"]
+
+
+@pytest.mark.parametrize("name", ["log.csv", "LOG.CSV", "log.Csv.GZ"])
+def test_rows_over_lines_stay_whole(tmp_path: Path, name: str) -> None:
+    head = b'user_id,item_id,timestamp,"what\nwas said"\n'
+    rows = [b'u%d,i,%d,"a\nmallory,evil,1700000000,x\n"\n' % (one, 1_700_000_000 + one) for one in range(3)]
+    data = b"".join([head, *rows])[:-1]
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.lower().endswith(".gz") else data)
+    source = open_log(tmp_path / name)
+    assert source.profile.rows == 3
+    assert source.suffix == ".csv"
+    assert [source.segment(one, one + 1) for one in range(3)] == [head + row for row in rows]
+    assert source.segment(1, 3) == head + rows[1] + rows[2]
+    raw = source.rows(1, 3)
+    assert isinstance(raw, Lines)
+    assert raw.lines == [row[:-1] for row in rows[1:]]
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us"), pa.string()])
