@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from shlex import quote
 from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -111,12 +112,12 @@ def check_home(store: Store, state: LogState) -> None:
     """Refuse a store whose log goes on in another one, or does not go on here yet; raises `MovedStoreError`."""
     if state.moved_to:
         raise MovedStoreError(
-            f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {state.moved_to}"
+            f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {quote(state.moved_to)}"
         )
     if _is_half_rebuilt(state):
         raise MovedStoreError(
             f"{store.url}: is being rebuilt from the windows of another store, which still takes in the log: "
-            f"run `weir rebuild --to {store.url} --cut-over` first, else rows would count twice"
+            f"run `weir rebuild --to {quote(store.url)} --cut-over` first, else rows would count twice"
         )
 
 
@@ -125,7 +126,7 @@ def check_arrived(store: Store, state: LogState) -> None:
     if state.moved_to and _is_half_rebuilt(LogState.open(Store(state.moved_to))):
         raise MovedStoreError(
             f"{store.url}: is moving to {state.moved_to}, which does not hold all of it yet: "
-            f"run `weir rebuild --from {store.url} --to {state.moved_to} --cut-over` first, "
+            f"run `weir rebuild --from {quote(store.url)} --to {quote(state.moved_to)} --cut-over` first, "
             "with the settings of the rebuild"
         )
 

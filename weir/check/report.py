@@ -149,7 +149,8 @@ def _heads(sample: Sample, config: LogConfig) -> Iterator[tuple[Chunk, Block]]:
 
 def _proposal(sample: Sample, config: LogConfig, found: Sequence[Column]) -> list[str]:
     """Return the settings with which most rows are valid: none if the present ones are as good, unless none is."""
-    likely = likely_columns(found, config.columns.model_dump())
+    free = [column for column in found if column.name and column.name not in config.features.all]
+    likely = likely_columns(free, config.columns.model_dump())
     named = [f"pipeline.columns.{name}={column}" for name, column in likely.items()]
     tried: list[list[str]] = [[], named, [*named, "pipeline.time_zone=UTC"], [*named, "pipeline.min_time=1970-01-01"]]
     pieces = spread(sample.pieces, _FEW)

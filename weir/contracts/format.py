@@ -6,6 +6,7 @@ documents may carry fields that it does not know. Another major version is refus
 
 import time
 from importlib.metadata import version
+from shlex import quote
 from typing import Final
 
 from pydantic import Field
@@ -67,9 +68,8 @@ def read_format(store: Store) -> StoreFormat | None:
         return None
     found = decode_document(store.path(_NAME), data, StoreFormat)
     if found.format[0] != FORMAT[0]:
-        remedy = (
-            "upgrade weir" if found.format[0] > FORMAT[0] else f"convert it with `weir migrate --store {store.url}`"
-        )
+        migrate = f"convert it with `weir migrate --store {quote(store.url)}`"
+        remedy = "upgrade weir" if found.format[0] > FORMAT[0] else migrate
         raise StoreFormatError(f"{store.url}: has format {_spell(found.format)}, this version reads 2.x: {remedy}")
     return found
 
@@ -78,7 +78,7 @@ def _refuse_format_1(store: Store) -> None:
     if store.exists("commits/HEAD"):
         raise StoreFormatError(f"{store.path(_NAME)}: is missing, but the store holds commits: restore it from a copy")
     if store.glob("windows/*/*/MANIFEST.json"):
-        remedy = f"convert it with `weir migrate --store {store.url}`"
+        remedy = f"convert it with `weir migrate --store {quote(store.url)}`"
         raise StoreFormatError(f"{store.url}: has format 1, this version reads 2.x: {remedy}")
 
 
