@@ -61,8 +61,9 @@ def test_the_commands_that_check_prints_can_be_pasted(tmp_path: Path) -> None:
     path = init[1].split(" init ")[1].removesuffix(" > weir.yaml")
     script = f"{init[1]}\n{weir} check {path} --config weir.yaml --json\n{weir} check {path} {' '.join(again)} --json"
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    pasted = subprocess.run(["sh", "-ec", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert pasted.returncode == 0, pasted.stderr
+    pasted = subprocess.run(
+        ["sh", "-ec", script], check=True, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     decoder = json.JSONDecoder()
     by_file, end = decoder.raw_decode(pasted.stdout)
     by_options, _ = decoder.raw_decode(pasted.stdout[end:].lstrip())
