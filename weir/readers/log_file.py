@@ -22,6 +22,8 @@ class LogFile:
             data: bytes = self._file.read(size)
         except Exception as error:
             self.failure = error
+            if isinstance(error, OSError) and error.filename is None:
+                error.filename = getattr(self._file, "path", None)
             raise
         return data
 
