@@ -10,7 +10,16 @@ from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from weir.contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, SourceSpan, Store
+from weir.contracts import (
+    Commit,
+    CommitLog,
+    CommitTakenError,
+    CorruptArtefactError,
+    EventClock,
+    LogState,
+    SourceSpan,
+    Store,
+)
 from weir.contracts.exposition import exposed
 from weir.contracts.stopping import ended_by_signals
 from weir.pipelines.attempts import discard, registered, sweep
@@ -62,7 +71,7 @@ def ingest(
         metrics = PipelineMetrics(registry)
         source = source or log_source(config, metrics.topic)
         if not follow:
-            _look_first(source, LogState.open(store), source.discover(), is_all=True)
+            _look_first(source, store, LogState.open(store), source.discover(), is_all=True)
         driver = _Driver(store, config, metrics, report, stop, source)
         try:
             if follow:
@@ -135,11 +144,13 @@ class _Driver:
         if now != self._listed:
             self._changed_at, self._may_flush = time.monotonic(), True
             self.metrics.input.set_to_current_time()
-            _look_first(self.source, self._state, partitions, is_all=False)
-            self.catch_up(partitions, flush=False, only_whole_lines=True)
+            if _look_first(self.source, self.store, self._state, partitions, is_all=False):
+                self.catch_up(partitions, flush=False, only_whole_lines=True)
             self._listed = now
         elif is_quiet and (self._may_flush or self._unread):
             self._changed_at, self._may_flush = time.monotonic(), False
+            if partitions:
+                _look_first(self.source, self.store, self._state, partitions, is_all=True)
             self.catch_up(partitions, flush=True, only_whole_lines=True)
         if self.source.is_behind:
             self._listed = {}
@@ -286,10 +297,9 @@ class _Driver:
             self.report(summary)
 
 
-def _look_first(source: Source[Any], state: LogState, partitions: list[Any], *, is_all: bool) -> None:
-    """Refuse a log of which nothing is valid, as long as nothing of it is committed."""
-    if state.number < 0:
-        source.look(partitions, is_all=is_all)
+def _look_first(source: Source[Any], store: Store, state: LogState, partitions: list[Any], *, is_all: bool) -> bool:
+    """Refuse a log of which nothing is valid, as long as nothing of it is committed; say whether a run may commit."""
+    return state.number >= 0 or source.look(partitions, EventClock.of(store), is_all=is_all)
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from weir.contracts import LogState, SourceSpan, Store, UserError
+from weir.contracts import EventClock, LogState, SourceSpan, Store, UserError
 from weir.pipelines.chain import BlocksToWindows, ReadBlocks
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.metrics import TopicMetrics
@@ -90,11 +90,12 @@ class Source(ABC, Generic[P]):
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Add the transforms from `readings` to the commit of a run."""
 
-    def look(self, _partitions: list[P], *, is_all: bool) -> None:
-        """Raise a `UserError` where nothing of a new log can be used, before anything is committed.
+    def look(self, _partitions: list[P], _clock: EventClock, *, is_all: bool) -> bool:  # noqa: ARG002 - of other sources
+        """Say whether a run may commit what there is of a new log; False: let it wait for a valid row.
 
-        With `is_all` nothing more is to come.
+        With `is_all` nothing more is to come. Raises a `UserError` where nothing can be used.
         """
+        return True
 
     def end(self) -> None:
         """Raise a `UserError` where a bounded run has not read all there is."""
@@ -146,13 +147,14 @@ class FileSource(LogSource[Partition]):
         """Return the files; raises `FileNotFoundError` where there is no log."""
         return discover(self.config.log)
 
-    def look(self, partitions: list[Partition], *, is_all: bool) -> None:
+    def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> bool:
         """Raise `UselessLogError` where no row is valid: once refused, rows stay refused under better settings."""
         if is_all and not partitions:
             raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
-        seen = first_look(partitions, self.config)
+        seen = first_look(partitions, self.config, clock=clock)
         if not seen.valid and (seen.rows >= ENOUGH_ROWS or (is_all and seen.rows)):
             raise UselessLogError(f"{self.config.log} has no valid row: {seen.problem}. Nothing was committed")
+        return seen.valid > 0 or not seen.rows
 
     def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
         """Return the files as the partitions that they are (`layout.identify_files`)."""

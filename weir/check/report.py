@@ -65,6 +65,7 @@ class LogReport(FrozenModel):
     reasons: dict[str, int] = Field(description="what is wrong with the others, with these settings")
     first_bad: BadRow | None = Field(description="the first row that is not valid, with these settings")
     first_bad_before: BadRow | None = Field(description="the same, without these settings")
+    next_step: str = Field(default="", description="what mends the commonest reason, with these settings")
     start_ms: int | None
     end_ms: int | None
     users: int
@@ -80,7 +81,7 @@ class LogReport(FrozenModel):
 
 @dataclass
 class _Verdict:
-    look: FirstLook = field(default_factory=FirstLook)
+    look: FirstLook
     first_bad: BadRow | None = None
     tables: list[pa.RecordBatch] = field(default_factory=list)
 
@@ -118,6 +119,7 @@ def check_log(config: LogConfig) -> LogReport:
         reasons=dict(after.look.reasons.most_common()),
         first_bad=after.first_bad,
         first_bad_before=before.first_bad,
+        next_step=after.look.advice,
         start_ms=int(times.min()) if len(times) else None,
         end_ms=int(times.max()) if len(times) else None,
         users=_distinct(after, columns.USER_ID),
@@ -160,7 +162,8 @@ def _proposal(sample: Sample, config: LogConfig, found: Sequence[Column]) -> lis
 
 def _judge(pieces: Sequence[Piece], config: LogConfig) -> _Verdict:
     """Validate what was sampled as the pipeline does."""
-    verdict, validator = _Verdict(), Validator(config)
+    files = {piece.partition.key: piece.partition for piece in pieces}
+    verdict, validator = _Verdict(FirstLook(files=files)), Validator(config)
     for piece in pieces:
         for block in piece.read(config):
             valid, letters = validator.validate(block)

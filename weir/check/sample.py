@@ -37,6 +37,7 @@ T = TypeVar("T")
 class Piece:
     """A chunk of which the blocks with these numbers are looked at, or the one block that says why a file cannot be."""
 
+    partition: Partition
     chunk: Chunk | None
     numbers: tuple[int, ...] = ()
     unreadable: Block | None = None
@@ -92,18 +93,18 @@ def _pieces(partition: Partition, config: LogConfig, most: int) -> tuple[list[Pi
     try:
         chunks, stop = chunks_of(reading, _PIECE_BYTES)
     except UnreadableError as error:
-        return [Piece(None, (), Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),)))], 1.0
+        return [Piece(partition, None, (), Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),)))], 1.0
     if partition.format in _GZIP:
-        return [Piece(chunk, tuple(range(most))) for chunk in chunks], None
+        return [Piece(partition, chunk, tuple(range(most))) for chunk in chunks], None
     if not chunks:
         return [], 1.0
     chosen = spread(chunks, most)
     if partition.format is not Format.PARQUET:
         share = sum(chunk.stop - chunk.start for chunk in chosen) / partition.size
-        return [Piece(chunk, (0,)) for chunk in chosen], min(share, 1.0)
+        return [Piece(partition, chunk, (0,)) for chunk in chosen], min(share, 1.0)
     each = max(3, most // len(chosen))
-    pieces = [Piece(chunk, tuple(range(_block_count(chunk))[:each])) for chunk in chosen[:-1]]
-    pieces += [Piece(chunk, tuple(spread(range(_block_count(chunk)), each))) for chunk in chosen[-1:]]
+    pieces = [Piece(partition, chunk, tuple(range(_block_count(chunk))[:each])) for chunk in chosen[:-1]]
+    pieces += [Piece(partition, chunk, tuple(spread(range(_block_count(chunk)), each))) for chunk in chosen[-1:]]
     rows = sum(_rows(piece.chunk, number) for piece in pieces if piece.chunk for number in piece.numbers)
     return pieces, rows / max(1, stop)
 

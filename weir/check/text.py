@@ -11,7 +11,7 @@ from rich.table import Table
 
 from weir.check.report import REQUIRED, LogReport
 from weir.contracts import UserError, columns
-from weir.readers import HINTS, Reason, is_topic
+from weir.readers import HINTS, OF_READING, Reason, is_topic
 from weir.text import counted, in_words, option, plain, program, setting, shell
 from weir.verdict import SMALL_LOG, too_small
 
@@ -110,8 +110,8 @@ def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
     if report.reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.items())
         # What is wrong with a few rows is no fault of the settings.
-        mends = HINTS.get(next(iter(report.reasons))) if hint and 2 * report.valid < report.rows else None
-        lines.append(f"not valid: {reasons}" + (f"; {mends}" if mends else ""))
+        mends = f"; {report.next_step}" if hint and 2 * report.valid < report.rows else ""
+        lines.append(f"not valid: {reasons}{mends}")
     return lines
 
 
@@ -143,12 +143,13 @@ def _followed(log: str) -> str:
 
 
 def _unnamed(report: LogReport, given: Given) -> list[str]:
-    """Return what is to be named, and a command in which only that is to be filled in."""
+    """Return what mends rows that could not be read; else which columns are to be named, and a command for that."""
+    if not report.columns or next(iter(report.reasons), "") in OF_READING:
+        return [f"no row is valid: {report.next_step}"]
     read = {column.read_as for column in report.columns}
     missing = [name for name in REQUIRED if name not in read]
     if not missing:
-        mends = HINTS.get(next(iter(report.reasons), ""), "mend the rows")
-        return [f"no row is valid, though its columns are known: {mends}"]
+        return [f"no row is valid, though its columns are known: {report.next_step}"]
     settings = "".join(f" --set pipeline.columns.{name}=..." for name in missing)
     # A column of times is found by what it holds: if none was, they may be spelled in another way.
     spelling = [HINTS[Reason.UNPARSABLE_TIMESTAMP]] if columns.TIMESTAMP in missing else []
