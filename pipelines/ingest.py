@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
@@ -38,11 +38,14 @@ from weir.pipelines.run_once import run_once
 from weir.pipelines.sources import Source, log_source
 from weir.pipelines.summary import IngestSummary
 from weir.pipelines.transforms.commit import RunOutcome
-from weir.readers import generation
+from weir.readers import HINTS, OUTSIDE, Reason, generation
 
 __all__ = ["IngestSummary", "ingest"]
 
 logger = logging.getLogger(__name__)
+
+_MANY: Final = 0.01
+"""From this share of the rows of a run on, a reason is more than a few bad rows."""
 
 
 def ingest(
@@ -107,6 +110,7 @@ class _Driver:
     _unread: bool = field(default=False, init=False)
     _waits: bool = field(default=False, init=False)
     _folders: set[str] = field(default_factory=set, init=False)
+    _advised: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self, given: Source[Any] | None) -> None:
         self.source = given or log_source(self.config, self.metrics.topic)
@@ -284,8 +288,18 @@ class _Driver:
             self.store.remove(folder)
         self._folders &= waiting
 
+    def _warn(self, summary: IngestSummary, commit: Commit | None) -> None:
+        """Say once of each reason what to do, where it refuses many rows or may be no fault of theirs."""
+        for reason, count in _refused(commit).items():
+            is_many = summary.valid > 0 and count >= _MANY * summary.read
+            if reason not in self._advised and (is_many or reason in OUTSIDE):
+                self._advised.add(reason)
+                refused = f"{count:,} of {summary.read:,} rows"
+                logger.warning("%s were refused as %s: %s", refused, reason, HINTS[Reason(reason)])
+
     def _report(self, summary: IngestSummary, commit: Commit | None) -> None:
         self.total += summary
+        self._warn(summary, commit)
         logger.info(
             "run committed %d events in %d panes, %d dead%s",
             summary.valid,
@@ -297,12 +311,16 @@ class _Driver:
             self.report(summary)
 
 
+def _refused(commit: Commit | None) -> Counter[str]:
+    """Return how many rows a commit refuses for each reason."""
+    return sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
+
+
 def _look_first(source: Source[Any], store: Store, state: LogState, partitions: list[Any], *, is_all: bool) -> bool:
     """Refuse a log of which nothing is valid, as long as nothing of it is committed; say whether a run may commit."""
     return state.number >= 0 or source.look(partitions, EventClock.of(store), is_all=is_all)
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:
-    counts: Counter[str] = sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
-    listed = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
+    listed = ", ".join(f"{reason} {count}" for reason, count in _refused(commit).most_common())
     return f" ({listed}; see {store.path('dead-letters')})" if listed else ""

@@ -4,7 +4,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.readers.files import Event, write_lines
+from tests.readers.files import ORIGIN, Event, write_lines
 from weir.contracts import EventClock
 from weir.readers import LogConfig, discover, first_look
 
@@ -50,8 +50,9 @@ def test_the_first_letter_is_one_of_the_commonest_reason(tmp_path: Path) -> None
 def test_rows_are_held_against_the_arrival_of_their_file_as_in_a_run(
     hours: int, tolerance: int, tmp_path: Path
 ) -> None:
-    path, at = tmp_path / "a.jsonl", 1_764_000_000
-    write_lines(path, [Event("u", "i", 1000 * at).line()] * 3)
+    path, at = tmp_path / "a.jsonl", ORIGIN
+    path.unlink(missing_ok=True)
+    write_lines(path, [Event("u", "i", 0).line()] * 3)
     os.utime(path, (at + 3600 * hours, at + 3600 * hours))
     config = LogConfig(clock_tolerance_minutes=60 * tolerance)
     judged = first_look(discover(str(path)), config, clock=EventClock())

@@ -11,11 +11,11 @@ from rich.table import Table
 
 from weir.check.report import REQUIRED, LogReport
 from weir.contracts import UserError, columns
-from weir.readers import HINTS, OF_READING, Reason, is_topic
+from weir.readers import HINTS, OF_READING, OUTSIDE, Reason, is_topic, next_step
 from weir.text import counted, in_words, option, plain, program, setting, shell
 from weir.verdict import SMALL_LOG, too_small
 
-__all__ = ["UnreadableLogError", "in_one_line", "print_report", "require_readable", "what_is_wrong"]
+__all__ = ["UnreadableLogError", "in_one_line", "print_report", "proposed", "require_readable", "what_is_wrong"]
 
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _DIMENSION = 64
@@ -107,10 +107,14 @@ def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
     lines = [f"{when}first bad row: {bad.file}, {bad.place}: {bad.detail} ({bad.reason})"]
     if bad.raw:
         lines.append(f"  {bad.raw}")
+    if report.settings and report.valid_before and (before := next(iter(report.reasons_before), None)):
+        refused = f"{before} refuses {report.reasons_before[before]:,} of {report.rows:,} rows"
+        lines.append(f"without the settings below {refused}: {next_step(before)}")
     if report.reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.items())
-        # What is wrong with a few rows is no fault of the settings.
-        mends = f"; {report.next_step}" if hint and 2 * report.valid < report.rows else ""
+        # What is wrong with a few rows is no fault of the settings, unless it is not in the rows.
+        is_told = 2 * report.valid < report.rows or next(iter(report.reasons)) in OUTSIDE
+        mends = f"; {report.next_step}" if hint and is_told else ""
         lines.append(f"not valid: {reasons}{mends}")
     return lines
 
@@ -120,7 +124,7 @@ def _next_steps(report: LogReport, given: Given) -> list[str]:
         return ["there is nothing to read"]
     if not report.valid:
         return _unnamed(report, given)
-    lines = ["settings:", *(f"  {setting(one)}" for one in report.settings)] if report.settings else []
+    lines = proposed(report)
     if report.is_complete and report.valid < SMALL_LOG:
         lines.append(too_small(report.valid))
     return [
@@ -129,6 +133,11 @@ def _next_steps(report: LogReport, given: Given) -> list[str]:
         f"  or: {program()} up {_followed(report.log)}{_options(report.settings, given)}",
         f"  or: {program()} init {_path(report.log)}{_options((), given)} > weir.yaml",
     ]
+
+
+def proposed(report: LogReport) -> list[str]:
+    """Return the proposed settings, a line each; none where there are none."""
+    return ["settings:", *(f"  {setting(one)}" for one in report.settings)] if report.settings else []
 
 
 def _quick(report: LogReport, given: Given) -> str:

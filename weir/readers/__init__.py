@@ -8,7 +8,7 @@ goes the whole way for finished files, `read_newest` for their last rows. `LogCo
 Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
 """
 
-from weir.readers.advice import OF_READING, next_step
+from weir.readers.advice import OF_READING, OUTSIDE, next_step
 from weir.readers.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from weir.readers.config import LogColumns, LogConfig, TimestampUnit
 from weir.readers.delimited import parse_header
@@ -35,6 +35,7 @@ __all__ = [
     "HINTS",
     "LOG_SUFFIXES",
     "OF_READING",
+    "OUTSIDE",
     "PAIR_SUFFIXES",
     "Block",
     "BlockId",

@@ -11,7 +11,7 @@ import msgspec
 from weir.readers.faults import HINTS, Reason
 from weir.readers.sources import Format, Partition
 
-__all__ = ["OF_READING", "next_step"]
+__all__ = ["OF_READING", "OUTSIDE", "next_step"]
 
 OF_READING: Final = frozenset(
     {
@@ -21,6 +21,9 @@ OF_READING: Final = frozenset(
     }
 )
 """Reasons for which a row was not even read, so that its columns do not matter."""
+
+OUTSIDE: Final = frozenset({Reason.AHEAD_OF_ARRIVAL, Reason.TIMESTAMP_OUT_OF_RANGE, Reason.BEFORE_RETENTION})
+"""Reasons that lie in the time of a file or in a setting, and not in the row."""
 
 _HEAD: Final = 1 << 16
 _GZIP: Final = (Format.GZIP_LINES, Format.GZIP_DELIMITED)

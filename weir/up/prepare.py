@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.check.report import LogReport, check_log
-from weir.check.text import in_one_line, require_readable, what_is_wrong
+from weir.check.text import in_one_line, proposed, require_readable, what_is_wrong
 from weir.config import Settings, SettingsError
 from weir.contracts import Store, columns
 from weir.contracts.format import read_format
@@ -140,7 +140,7 @@ def _show(session: Session, report: LogReport, options: UpOptions) -> None:
     """Show the log in a line; raises `UnreadableLogError` where nothing of it is valid."""
     require_readable(report, f"up{_flags(options)}", session.given)
     session.notes.print(plain(f"{report.log}: {in_one_line(report)}"), soft_wrap=True)
-    for line in what_is_wrong(report):
+    for line in (*what_is_wrong(report), *proposed(report)):
         session.notes.print(plain(line), soft_wrap=True)
 
 
