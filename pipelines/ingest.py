@@ -148,7 +148,9 @@ class _Driver:
         if now != self._listed:
             self._changed_at, self._may_flush = time.monotonic(), True
             self.metrics.input.set_to_current_time()
-            if _look_first(self.source, self.store, self._state, partitions, is_all=False):
+            if problem := _look_first(self.source, self.store, self._state, partitions, is_all=False):
+                logger.warning("%s has no valid row yet, and waits for one: %s", self.config.log, problem)
+            else:
                 self.catch_up(partitions, flush=False, only_whole_lines=True)
             self._listed = now
         elif is_quiet and (self._may_flush or self._unread):
@@ -316,9 +318,9 @@ def _refused(commit: Commit | None) -> Counter[str]:
     return sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
 
 
-def _look_first(source: Source[Any], store: Store, state: LogState, partitions: list[Any], *, is_all: bool) -> bool:
-    """Refuse a log of which nothing is valid, as long as nothing of it is committed; say whether a run may commit."""
-    return state.number >= 0 or source.look(partitions, EventClock.of(store), is_all=is_all)
+def _look_first(source: Source[Any], store: Store, state: LogState, partitions: list[Any], *, is_all: bool) -> str:
+    """Refuse a log of which nothing is valid, as long as nothing of it is committed; or return why a run must wait."""
+    return "" if state.number >= 0 else source.look(partitions, EventClock.of(store), is_all=is_all)
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:

@@ -90,12 +90,12 @@ class Source(ABC, Generic[P]):
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Add the transforms from `readings` to the commit of a run."""
 
-    def look(self, _partitions: list[P], _clock: EventClock, *, is_all: bool) -> bool:  # noqa: ARG002 - of other sources
-        """Say whether a run may commit what there is of a new log; False: let it wait for a valid row.
+    def look(self, _partitions: list[P], _clock: EventClock, *, is_all: bool) -> str:  # noqa: ARG002 - of other sources
+        """Return why a run must not commit what there is of a new log yet, "" if it may.
 
         With `is_all` nothing more is to come. Raises a `UserError` where nothing can be used.
         """
-        return True
+        return ""
 
     def end(self) -> None:
         """Raise a `UserError` where a bounded run has not read all there is."""
@@ -147,14 +147,14 @@ class FileSource(LogSource[Partition]):
         """Return the files; raises `FileNotFoundError` where there is no log."""
         return discover(self.config.log)
 
-    def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> bool:
-        """Raise `UselessLogError` where no row is valid: once refused, rows stay refused under better settings."""
+    def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> str:
+        """Raise `UselessLogError` where no row is valid, or wait for more of them: once refused, rows stay refused under better settings."""
         if is_all and not partitions:
             raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
         seen = first_look(partitions, self.config, clock=clock)
         if not seen.valid and (seen.rows >= ENOUGH_ROWS or (is_all and seen.rows)):
             raise UselessLogError(f"{self.config.log} has no valid row: {seen.problem}. Nothing was committed")
-        return seen.valid > 0 or not seen.rows
+        return "" if seen.valid else seen.problem
 
     def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
         """Return the files as the partitions that they are (`layout.identify_files`)."""

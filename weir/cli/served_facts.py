@@ -19,7 +19,7 @@ _FIRST: Final = 64
 
 
 def served_facts(store: Store, seconds: float, positions: int | None) -> dict[str, Any]:
-    """Return what came of the lists served in the last so many seconds, by bundle and for so many positions (None: all).
+    """Return what came of the lists served in the last so many seconds, by bundle and for so many positions; None: all.
 
     Raises `CorruptArtefactError`.
     """
