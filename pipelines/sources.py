@@ -148,7 +148,7 @@ class FileSource(LogSource[Partition]):
         return discover(self.config.log)
 
     def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> str:
-        """Raise `UselessLogError` where no row is valid, or wait for more of them: once refused, rows stay refused under better settings."""
+        """Raise `UselessLogError` where no row is valid: once refused, rows stay refused under better settings."""
         if is_all and not partitions:
             raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
         seen = first_look(partitions, self.config, clock=clock)
