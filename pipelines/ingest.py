@@ -6,11 +6,20 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from weir.contracts import Commit, CommitLog, CommitTakenError, CorruptArtefactError, LogState, SourceSpan, Store
+from weir.contracts import (
+    Commit,
+    CommitLog,
+    CommitTakenError,
+    CorruptArtefactError,
+    EventClock,
+    LogState,
+    SourceSpan,
+    Store,
+)
 from weir.contracts.exposition import exposed
 from weir.contracts.stopping import ended_by_signals
 from weir.pipelines.attempts import discard, registered, sweep
@@ -29,11 +38,14 @@ from weir.pipelines.run_once import run_once
 from weir.pipelines.sources import Source, log_source
 from weir.pipelines.summary import IngestSummary
 from weir.pipelines.transforms.commit import RunOutcome
-from weir.readers import generation
+from weir.readers import HINTS, OUTSIDE, Reason, generation
 
 __all__ = ["IngestSummary", "ingest"]
 
 logger = logging.getLogger(__name__)
+
+_MANY: Final = 0.01
+"""From this share of the rows of a run on, a reason is more than a few bad rows."""
 
 
 def ingest(
@@ -62,7 +74,7 @@ def ingest(
         metrics = PipelineMetrics(registry)
         source = source or log_source(config, metrics.topic)
         if not follow:
-            _look_first(source, LogState.open(store), source.discover(), is_all=True)
+            _look_first(source, store, LogState.open(store), source.discover(), is_all=True)
         driver = _Driver(store, config, metrics, report, stop, source)
         try:
             if follow:
@@ -98,6 +110,7 @@ class _Driver:
     _unread: bool = field(default=False, init=False)
     _waits: bool = field(default=False, init=False)
     _folders: set[str] = field(default_factory=set, init=False)
+    _advised: set[str] = field(default_factory=set, init=False)
 
     def __post_init__(self, given: Source[Any] | None) -> None:
         self.source = given or log_source(self.config, self.metrics.topic)
@@ -135,11 +148,15 @@ class _Driver:
         if now != self._listed:
             self._changed_at, self._may_flush = time.monotonic(), True
             self.metrics.input.set_to_current_time()
-            _look_first(self.source, self._state, partitions, is_all=False)
-            self.catch_up(partitions, flush=False, only_whole_lines=True)
+            if problem := _look_first(self.source, self.store, self._state, partitions, is_all=False):
+                logger.warning("%s has no valid row yet, and waits for one: %s", self.config.log, problem)
+            else:
+                self.catch_up(partitions, flush=False, only_whole_lines=True)
             self._listed = now
         elif is_quiet and (self._may_flush or self._unread):
             self._changed_at, self._may_flush = time.monotonic(), False
+            if partitions:
+                _look_first(self.source, self.store, self._state, partitions, is_all=True)
             self.catch_up(partitions, flush=True, only_whole_lines=True)
         if self.source.is_behind:
             self._listed = {}
@@ -273,8 +290,18 @@ class _Driver:
             self.store.remove(folder)
         self._folders &= waiting
 
+    def _warn(self, summary: IngestSummary, commit: Commit | None) -> None:
+        """Say once of each reason what to do, where it refuses many rows or may be no fault of theirs."""
+        for reason, count in _refused(commit).items():
+            is_many = summary.valid > 0 and count >= _MANY * summary.read
+            if reason not in self._advised and (is_many or reason in OUTSIDE):
+                self._advised.add(reason)
+                refused = f"{count:,} of {summary.read:,} rows"
+                logger.warning("%s were refused as %s: %s", refused, reason, HINTS[Reason(reason)])
+
     def _report(self, summary: IngestSummary, commit: Commit | None) -> None:
         self.total += summary
+        self._warn(summary, commit)
         logger.info(
             "run committed %d events in %d panes, %d dead%s",
             summary.valid,
@@ -286,13 +313,16 @@ class _Driver:
             self.report(summary)
 
 
-def _look_first(source: Source[Any], state: LogState, partitions: list[Any], *, is_all: bool) -> None:
-    """Refuse a log of which nothing is valid, as long as nothing of it is committed."""
-    if state.number < 0:
-        source.look(partitions, is_all=is_all)
+def _refused(commit: Commit | None) -> Counter[str]:
+    """Return how many rows a commit refuses for each reason."""
+    return sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
+
+
+def _look_first(source: Source[Any], store: Store, state: LogState, partitions: list[Any], *, is_all: bool) -> str:
+    """Refuse a log of which nothing is valid, as long as nothing of it is committed; or return why a run must wait."""
+    return "" if state.number >= 0 else source.look(partitions, EventClock.of(store), is_all=is_all)
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:
-    counts: Counter[str] = sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
-    listed = ", ".join(f"{reason} {count}" for reason, count in counts.most_common())
+    listed = ", ".join(f"{reason} {count}" for reason, count in _refused(commit).most_common())
     return f" ({listed}; see {store.path('dead-letters')})" if listed else ""

@@ -1,14 +1,16 @@
 """One run of the chain of transforms over a plan, by a Beam runner."""
 
+import re
+from traceback import format_exception_only
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms import core
 
-from weir.contracts import CorruptArtefactError, Store
+from weir.contracts import CorruptArtefactError, Store, UserError
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.plan import RunPlan
 from weir.pipelines.sources import Source, log_source
@@ -16,6 +18,11 @@ from weir.pipelines.sources import Source, log_source
 __all__ = ["run_once"]
 
 T = TypeVar("T", bound=PipelineOptions)
+
+_TOLD: Final = re.compile(
+    r"Error: \[Errno (?P<number>\d+)\] (?P<message>.*?)(: '(?P<file>.*)')?( \[while running '.*'\])?$"
+)
+"""An error of the system in a traceback, as Beam tells it."""
 
 
 class _Options(PipelineOptions):
@@ -61,14 +68,25 @@ def run_once(store: Store, config: PipelineConfig, plan: RunPlan, source: Source
             readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
             _ = (source or log_source(config)).windows(readings, store, plan)
     except RuntimeError as error:
-        # Beam wraps what a transform raises; a damaged file is to be named without its frame.
-        if (damage := _damage_behind(error)) is None:
+        # Beam wraps what a transform raises; what a user can act on is to be told without its frame.
+        if (reason := _reason_of(error)) is None:
             raise
-        raise damage from error
+        raise reason from error
 
 
-def _damage_behind(error: BaseException) -> CorruptArtefactError | None:
-    behind: BaseException | None = error
-    while behind is not None and not isinstance(behind, CorruptArtefactError):
-        behind = behind.__cause__ or behind.__context__
-    return behind
+def _reason_of(error: RuntimeError) -> UserError | OSError | None:
+    """Return what a transform has raised, if it is damage, another error of a user, or one of the system."""
+    chain: list[BaseException] = [error]
+    while (behind := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(behind)
+    damage = next((one for one in chain if isinstance(one, CorruptArtefactError)), None)
+    raised = next((one for one in chain[1:] if str(error).startswith(format_exception_only(one)[-1].strip())), None)
+    if damage is None and isinstance(raised, UserError | OSError):
+        return raised
+    return damage or _of_another_process(str(error))
+
+
+def _of_another_process(text: str) -> OSError | None:
+    """Return the error of the system that a worker process tells as the last line of its traceback."""
+    found = _TOLD.search(text.strip().rpartition("\n")[2])
+    return None if found is None else OSError(int(found["number"]), found["message"], found["file"])

@@ -4,11 +4,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from shlex import quote
 from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 
-from weir.contracts import LogState, SourceSpan, Store, UserError
+from weir.contracts import EventClock, LogState, SourceSpan, Store, UserError
 from weir.pipelines.chain import BlocksToWindows, ReadBlocks
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.metrics import TopicMetrics
@@ -89,11 +90,12 @@ class Source(ABC, Generic[P]):
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Add the transforms from `readings` to the commit of a run."""
 
-    def look(self, _partitions: list[P], *, is_all: bool) -> None:
-        """Raise a `UserError` where nothing of a new log can be used, before anything is committed.
+    def look(self, _partitions: list[P], _clock: EventClock, *, is_all: bool) -> str:  # noqa: ARG002 - of other sources
+        """Return why a run must not commit what there is of a new log yet, "" if it may.
 
-        With `is_all` nothing more is to come.
+        With `is_all` nothing more is to come. Raises a `UserError` where nothing can be used.
         """
+        return ""
 
     def end(self) -> None:
         """Raise a `UserError` where a bounded run has not read all there is."""
@@ -111,12 +113,12 @@ def check_home(store: Store, state: LogState) -> None:
     """Refuse a store whose log goes on in another one, or does not go on here yet; raises `MovedStoreError`."""
     if state.moved_to:
         raise MovedStoreError(
-            f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {state.moved_to}"
+            f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {quote(state.moved_to)}"
         )
     if _is_half_rebuilt(state):
         raise MovedStoreError(
             f"{store.url}: is being rebuilt from the windows of another store, which still takes in the log: "
-            f"run `weir rebuild --to {store.url} --cut-over` first, else rows would count twice"
+            f"run `weir rebuild --to {quote(store.url)} --cut-over` first, else rows would count twice"
         )
 
 
@@ -125,7 +127,7 @@ def check_arrived(store: Store, state: LogState) -> None:
     if state.moved_to and _is_half_rebuilt(LogState.open(Store(state.moved_to))):
         raise MovedStoreError(
             f"{store.url}: is moving to {state.moved_to}, which does not hold all of it yet: "
-            f"run `weir rebuild --from {store.url} --to {state.moved_to} --cut-over` first, "
+            f"run `weir rebuild --from {quote(store.url)} --to {quote(state.moved_to)} --cut-over` first, "
             "with the settings of the rebuild"
         )
 
@@ -145,13 +147,14 @@ class FileSource(LogSource[Partition]):
         """Return the files; raises `FileNotFoundError` where there is no log."""
         return discover(self.config.log)
 
-    def look(self, partitions: list[Partition], *, is_all: bool) -> None:
+    def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> str:
         """Raise `UselessLogError` where no row is valid: once refused, rows stay refused under better settings."""
         if is_all and not partitions:
             raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
-        seen = first_look(partitions, self.config)
+        seen = first_look(partitions, self.config, clock=clock)
         if not seen.valid and (seen.rows >= ENOUGH_ROWS or (is_all and seen.rows)):
             raise UselessLogError(f"{self.config.log} has no valid row: {seen.problem}. Nothing was committed")
+        return "" if seen.valid else seen.problem
 
     def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
         """Return the files as the partitions that they are (`layout.identify_files`)."""

@@ -2,13 +2,13 @@
 
 In order of precedence: the command line (``--set trainer.batch_size=256``), the environment
 (``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store remembers from the last ``weir up``,
-the defaults.
+the defaults. How a value is spelled in the first three is in `weir.spelling`.
 """
 
 import difflib
-import json
 import os
 from collections.abc import Iterable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,9 +19,7 @@ from pydantic_settings import (
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    YamlConfigSettingsSource,
 )
-from pydantic_settings import SettingsError as PydanticSettingsError
 
 from weir.contracts import UserError
 from weir.pipelines.config import PipelineConfig
@@ -30,6 +28,7 @@ from weir.serving.access.config import ClientConfig
 from weir.serving.config import ServingConfig
 from weir.serving.monitor.config import MonitorConfig
 from weir.serving.shared.config import FollowerConfig
+from weir.spelling import annotation_at, is_composite, read_document, read_value
 from weir.trainer.config import TrainerConfig
 
 __all__ = ["Settings", "SettingsError", "assignments", "load_settings", "put"]
@@ -120,7 +119,8 @@ def load_settings(
     SettingsError
         With a line for every key that is unknown or whose value is not allowed.
     """
-    _check_file(file)
+    given = _file(file)
+    environment, unusable = _variables(os.environ)
 
     class Sourced(Settings):
         @classmethod
@@ -128,27 +128,25 @@ def load_settings(
             cls,
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - it knows less of mappings than `_variables`
             dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not used: one file is enough
             file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - nothing here is a secret
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            yaml_settings = YamlConfigSettingsSource(settings_cls, yaml_file=file)
-            return init_settings, env_settings, yaml_settings, InitSettingsSource(settings_cls, dict(remembered or {}))
+            weaker = (environment, given, dict(remembered or {}))
+            return init_settings, *(InitSettingsSource(settings_cls, values) for values in weaker)
 
-    problems = [*problems, *_unknown_variables(os.environ)]
+    problems = [*problems, *unusable]
     try:
         settings = Sourced(**(overrides or {}))
     except ValidationError as error:
         raise SettingsError(problems + [_line(detail) for detail in error.errors(include_url=False)]) from None
-    except PydanticSettingsError:
-        raise SettingsError([*problems, *_not_json(os.environ)]) from None
     if problems:
         raise SettingsError(problems)
     return settings
 
 
 def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return ``a.b=value`` pairs as nested values (read as YAML), and a line for every malformed pair."""
+    """Return ``a.b=value`` pairs as nested values (`weir.spelling`), and a line for every malformed pair."""
     values: dict[str, Any] = {}
     problems = []
     for pair in pairs:
@@ -156,75 +154,67 @@ def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
         keys = path.strip().split(".")
         if not sign or not all(keys):
             problems.append(f"--set {pair}: must be section.key=value, such as trainer.batch_size=256")
-            continue
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        if not put(values, keys, value):
+        elif not put(values, keys, read_value(text, annotation_at(Settings, keys))):
             problems.append(f"--set {pair}: contradicts another --set, which gave all of {keys[0]} a value")
     return values, problems
 
 
 def put(values: dict[str, Any], keys: list[str], value: object) -> bool:
-    """Put a value under a path of keys; False where the path leads through another value."""
+    """Put a value under a path of keys, a mapping key by key; False where the path leads through another value."""
     at: Any = values
     for key in keys[:-1]:
         at = at.setdefault(key, {})
         if not isinstance(at, dict):
             return False
-    at[keys[-1]] = value
+    if isinstance(value, dict) and isinstance(before := at.get(keys[-1]), dict):
+        for key, each in value.items():
+            put(before, [key], each)
+    else:
+        at[keys[-1]] = value
     return True
 
 
-def _check_file(file: Path | None) -> None:
+def _file(file: Path | None) -> dict[str, Any]:
+    """Return the values of a file; nothing without one."""
     if file is None:
-        return
+        return {}
     try:
-        content = yaml.safe_load(file.read_text())
+        content = read_document(file.expanduser().read_bytes(), Settings)
     except FileNotFoundError:
         raise SettingsError([f"{file}: there is no such configuration file"]) from None
     except OSError as error:
         raise SettingsError([f"{file}: cannot be read: {error.strerror}"]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError([f"{file}: is not YAML: {' '.join(str(error).split())}"]) from None
+    except (yaml.YAMLError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise SettingsError([f"{file}: is not YAML, where a text such as '::' needs quotes: {problem}"]) from None
     if content is not None and not isinstance(content, dict):
         raise SettingsError([f"{file}: holds a {type(content).__name__}; must be a mapping of sections to settings"])
+    return content or {}
 
 
-def _unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Name the variables that would have no effect, because their section does not exist."""
-    sections = set(Settings.model_fields)
-    return [
-        f"environment variable {name}: there is no section {section.lower()}; allowed: {', '.join(sorted(sections))}"
-        for name in sorted(environment)
-        if name.startswith(_PREFIX) and _DELIMITER in name
-        for section in [name.removeprefix(_PREFIX).split(_DELIMITER)[0]]
-        if section.lower() not in sections
-    ]
-
-
-def _not_json(environment: Mapping[str, str]) -> list[str]:
-    """Name the variables whose value should be JSON and is not."""
-    return [
-        f"environment variable {name} = {text!r}: must be JSON, as all lists, mappings and whole sections"
-        for name, text in sorted(environment.items())
-        if name.upper().startswith(_PREFIX) and _needs_json(name.upper().removeprefix(_PREFIX)) and not _is_json(text)
-    ]
-
-
-def _needs_json(path: str) -> bool:
-    *sections, key = path.lower().split(_DELIMITER)
-    field = _model_at(sections).model_fields.get(key)
-    return field is not None and field.annotation not in {str, int, float, bool}
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
+def _variables(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the environment's variables, and a line for each variable that cannot have an effect."""
+    values: dict[str, Any] = {}
+    problems = []
+    # A section comes before its settings, which are stronger.
+    for name, text in sorted(environment.items()):
+        keys = name.lower().removeprefix(_PREFIX.lower()).split(_DELIMITER)
+        if not name.upper().startswith(_PREFIX) or (len(keys) == 1 and keys[0] not in Settings.model_fields):
+            continue
+        if keys[0] not in Settings.model_fields:
+            allowed = ", ".join(sorted(Settings.model_fields))
+            problems.append(f"environment variable {name}: there is no section {keys[0]}; allowed: {allowed}")
+            continue
+        kind = annotation_at(Settings, keys)
+        value = read_value(text, kind)
+        if is_composite(kind) and not isinstance(value, list | dict):
+            problems.append(
+                f"environment variable {name} = {text!r}: must be JSON, as all lists, mappings and whole sections"
+            )
+        # A number or time is spelled as pydantic reads it: 010 is ten, and eight in YAML.
+        elif not put(values, keys, text if kind is not Any and isinstance(value, int | float | date) else value):
+            problems.append(f"environment variable {name}: contradicts another, which gave all of {keys[0]} a value")
+    return values, problems
 
 
 def _line(detail: Any) -> str:

@@ -5,7 +5,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weir.config import Settings
     from weir.contracts import Store
 
-__all__ = ["REMEMBERED", "Session", "open_session", "remembered"]
+__all__ = ["REMEMBERED", "Session", "given_options", "open_session", "remembered"]
 
 REMEMBERED: Final = "state/settings.json"
 """The settings of the last `weir up` on this store, which other commands on it use, too."""
@@ -31,12 +31,13 @@ _WIDE: Final = 160
 
 @dataclass(frozen=True)
 class Session:
-    """Settings, store and consoles of one command."""
+    """Settings, store and consoles of one command; `given` are the options that they come from, with their values."""
 
     settings: "Settings"
     store: "Store"
     out: Console
     notes: Console
+    given: tuple[tuple[str, str], ...] = ()
 
     @property
     def target(self) -> str:
@@ -84,7 +85,14 @@ def open_session(
             # The settings are valid without the remembered ones.
             where = Store(settings.store).path(REMEMBERED)
             raise SettingsError([f"{problem} (remembered in {where})" for problem in error.problems]) from None
-    return Session(settings, Store(settings.store), _console(sys.stdout), _console(sys.stderr))
+    given = given_options(config, store, assign)
+    return Session(settings, Store(settings.store), _console(sys.stdout), _console(sys.stderr), given)
+
+
+def given_options(config: Path | None, store: str | None, assign: Iterable[str] | None) -> tuple[tuple[str, str], ...]:
+    """Return the options of a command from which its settings come, as `weir.text.option` takes them."""
+    named = (("--config", config), ("--store", store), *(("--set", one) for one in assign or ()))
+    return tuple((name, str(value)) for name, value in named if value is not None)
 
 
 def _console(file: IO[str]) -> Console:

@@ -4,7 +4,9 @@ An id, a file name or a log line may hold escape sequences, characters that chan
 breaks, or what rich takes for markup or emoji codes. Whatever prints data passes it through here.
 """
 
+import json
 import os
+import shlex
 import shutil
 import sys
 import unicodedata
@@ -13,7 +15,20 @@ from typing import Final
 
 from rich.text import Text
 
-__all__ = ["counted", "in_words", "plain", "program", "span", "visible"]
+__all__ = [
+    "as_yaml",
+    "counted",
+    "escaped",
+    "in_words",
+    "operand",
+    "option",
+    "plain",
+    "program",
+    "setting",
+    "shell",
+    "span",
+    "visible",
+]
 
 _INVISIBLE: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
@@ -27,10 +42,58 @@ def program() -> str:
     """Return how this weir is started from here: `weir`, or where its script is if the path has none or another."""
     script, found = Path(sys.executable).with_name("weir"), shutil.which("weir")
     if not script.exists():
-        return "weir" if found else f"{sys.executable} -m weir"
+        return "weir" if found else f"{shell(sys.executable)} -m weir"
     if found and Path(found).absolute() == script.absolute():
         return "weir"
-    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
+    return shell(os.path.relpath(script) if script.is_relative_to(Path.cwd()) else script)
+
+
+def shell(text: object) -> str:
+    """Return a text as one visible word for a shell, which reads the same text when the word is pasted.
+
+    Line breaks and other signs without a shape are written by printf, as bytes; only those at the end are lost.
+    """
+    word = str(text)
+    if visible(word) == word:
+        return shlex.quote(word)
+    signs = (sign if visible(sign) == sign and sign not in "'%\\-" else _octal(sign) for sign in word)
+    return f"\"$(printf '{''.join(signs)}')\""
+
+
+def operand(*texts: str) -> str:
+    """Return the last words of a command line, which are no options even where they start with a dash."""
+    words = " ".join(map(shell, texts))
+    return f"-- {words}" if any(text.startswith("-") for text in texts) else words
+
+
+def setting(assignment: str) -> str:
+    """Return a setting, as KEY=VALUE, for the option ``--set`` on a command line."""
+    key, _, value = assignment.partition("=")
+    section, _, name = key.rpartition(".")
+    is_visible = visible(value) == value or not section
+    return f"--set {shell(assignment if is_visible else f'{section}={as_yaml({name: value})}')}"
+
+
+def option(name: str, value: str) -> str:
+    """Return an option of a command line with its value."""
+    return setting(value) if name == "--set" else f"{name} {shell(value)}"
+
+
+def as_yaml(value: object) -> str:
+    """Return a value as YAML on one line, which is JSON, too."""
+    return escaped(json.dumps(value, ensure_ascii=False))
+
+
+def escaped(text: str) -> str:
+    """Return JSON whose signs without a shape are escapes: YAML would refuse some of them, and fold others."""
+    return "".join(
+        f"\\u{ord(sign):04x}" if "\x7e" < sign <= "\uffff" and (sign >= "\ufffe" or visible(sign) != sign) else sign
+        for sign in text
+    )
+
+
+def _octal(sign: str) -> str:
+    return "".join(f"\\{byte:03o}" for byte in os.fsencode(sign))
 
 
 def in_words(seconds: float) -> str:

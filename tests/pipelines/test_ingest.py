@@ -2,6 +2,7 @@
 
 import gzip
 import logging
+import os
 import shutil
 import threading
 import time
@@ -93,11 +94,14 @@ def test_a_broken_file_is_counted_once_and_read_when_it_is_repaired(tmp_path: Pa
     support.write_parquet(path, CLICKS)
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
-    assert (bring_in(tmp_path).valid, letters(tmp_path)) == (0, {"a.parquet": [(0, "unreadable_file")]})
+    with pytest.raises(UselessLogError, match="unreadable_file"):
+        bring_in(tmp_path)
+    assert letters(tmp_path) == {}
     for number in range(3):
         support.write_lines(tmp_path / f"log/{number}.jsonl", [Event("bob", f"i{number}", number).line()])
         summary = bring_in(tmp_path)
-        assert (summary.valid, summary.dead) == (1, 0)
+        assert (summary.valid, summary.dead) == (1, number == 0)
+        assert letters(tmp_path)["a.parquet"] == [(0, "unreadable_file")]
     path.write_bytes(whole)
     assert (bring_in(tmp_path).valid, len(letters(tmp_path)["a.parquet"])) == (12, 1)
 
@@ -190,12 +194,47 @@ def test_what_is_dead_beside_an_open_window_is_counted_once_however_often_it_is_
     assert LogState.open(Store(str(tmp_path / "store"))).dead == 10
 
 
-def test_a_line_that_is_all_dead_is_told_at_once(tmp_path: Path) -> None:
+def test_dead_rows_wait_for_a_valid_one(tmp_path: Path) -> None:
     support.write_lines(tmp_path / "log/a.jsonl", ["bad\n" * 7])
     with Following(tmp_path, idle_seconds=60) as following:
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            assert following.reports == []
+        support.write_lines(tmp_path / "log/b.jsonl", [Event("u", "i", 1).line()])
         following.wait_for_runs(1)
         assert following.reports[0].dead == 7
     assert len(letters(tmp_path)["a.jsonl"]) == 7
+
+
+@pytest.mark.parametrize("follow", [False, True])
+@pytest.mark.parametrize("rows", [1, 60])
+def test_a_log_whose_files_have_an_old_time_is_refused_and_read_when_that_is_mended(
+    tmp_path: Path, rows: int, *, follow: bool
+) -> None:
+    path, store = tmp_path / "log/a.jsonl", Store(str(tmp_path / "store"))
+    support.write_lines(path, [Event("u", f"i{second}", second).line() for second in range(rows)])
+    os.utime(path, (0, 0))
+    config = support.config(tmp_path, poll_seconds=0.02, idle_seconds=0.2)
+    with pytest.raises(UselessLogError, match=r"ahead_of_arrival.*pipeline\.clock_tolerance_minutes"):
+        ingest(store, config, follow=follow, registry=CollectorRegistry())
+    assert not store.exists("dead-letters")
+    assert not store.glob("commits/*")
+    os.utime(path)
+    assert ingest(store, config, registry=CollectorRegistry()).valid == rows
+
+
+def test_rows_that_are_refused_by_the_time_of_their_file_are_told_with_their_setting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log/a.jsonl"
+    support.write_lines(path, [Event("u", f"i{hour}", 3600 * hour).line() for hour in range(10)])
+    os.utime(path, (support.ORIGIN + 3600 * 7, support.ORIGIN + 3600 * 7))
+    with caplog.at_level("WARNING"):
+        summary = bring_in(tmp_path)
+    assert (summary.valid, summary.dead) == (8, 2)
+    [told] = [record.getMessage() for record in caplog.records if "ahead_of_arrival" in record.getMessage()]
+    assert told.startswith("2 of 10 rows")
+    assert "pipeline.clock_tolerance_minutes" in told
 
 
 def test_nothing_new_is_no_run(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The rebuild of a store: under equal settings its equal, under others what the log itself would have given."""
 
+import os
 import tempfile
 import threading
 from pathlib import Path
@@ -21,7 +22,7 @@ from weir.pipelines.ingest import _Driver, ingest
 from weir.pipelines.metrics import PipelineMetrics
 from weir.pipelines.rebuild import RebuildError, WindowSource, prepare
 from weir.pipelines.redaction import forget_users
-from weir.pipelines.sources import MovedStoreError
+from weir.pipelines.sources import MovedStoreError, UselessLogError
 
 EVENTS = [
     with_features(
@@ -228,3 +229,17 @@ def test_a_rebuild_that_follows_ends_where_users_are_forgotten(tmp_path: Path, o
     assert forget_users(origin, support.config(tmp_path), Forgotten.of(["ann"])).rows
     with pytest.raises(RebuildError, match=r"origin: users were forgotten since .*; rebuild it into a new folder"):
         process.source.discover()
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_rebuild_from_a_log_without_a_valid_row_commits_nothing(tmp_path: Path, *, follow: bool) -> None:
+    path = tmp_path / "log/a.jsonl"
+    support.write_lines(path, [event.line() for event in EVENTS])
+    origin, store = Store(str(tmp_path / "store")), Store(str(tmp_path / "new"))
+    config = support.config(tmp_path, poll_seconds=0.02, idle_seconds=0.2)
+    bring_in(origin, config)
+    os.utime(path, (0, 0))
+    with pytest.raises(UselessLogError, match="ahead_of_arrival"):
+        ingest(store, prepare(origin, store, config), follow=follow, registry=CollectorRegistry())
+    assert not store.glob("commits/*")
+    assert not store.exists("dead-letters")

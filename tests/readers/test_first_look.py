@@ -1,8 +1,12 @@
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.readers.files import Event, write_lines
+from tests.readers.files import ORIGIN, Event, write_lines
+from weir.contracts import EventClock
 from weir.readers import Chunk, LogConfig, Reading, chunks_of, discover, first_look
 
 
@@ -48,7 +52,29 @@ def test_a_large_csv_is_looked_at_step_by_step(tmp_path: Path, monkeypatch: pyte
     assert (look.rows, look.valid) == (201, 1)
 
 
-def test_a_file_that_cannot_be_opened_may_still_be_repaired(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_a_row_that_says_why(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"broken")
     look = first_look(discover(str(tmp_path)), LogConfig())
-    assert (look.rows, look.problem) == (0, "")
+    assert (look.rows, look.valid, dict(look.reasons)) == (1, 0, {"unreadable_file": 1})
+
+
+def test_the_first_letter_is_one_of_the_commonest_reason(tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.jsonl", ["{broken\n", *['{"user_id": "u", "item_id": "i", "timestamp": "2024"}\n'] * 9])
+    letter = first_look(discover(str(tmp_path)), LogConfig()).commonest
+    assert letter is not None
+    assert (letter.reason, letter.position) == ("timestamp_out_of_range", 8)
+
+
+@given(hours=st.integers(-48, 48), tolerance=st.integers(0, 48))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_rows_are_held_against_the_arrival_of_their_file_as_in_a_run(
+    hours: int, tolerance: int, tmp_path: Path
+) -> None:
+    path, at = tmp_path / "a.jsonl", ORIGIN
+    path.unlink(missing_ok=True)
+    write_lines(path, [Event("u", "i", 0).line()] * 3)
+    os.utime(path, (at + 3600 * hours, at + 3600 * hours))
+    config = LogConfig(clock_tolerance_minutes=60 * tolerance)
+    judged = first_look(discover(str(path)), config, clock=EventClock())
+    assert (judged.valid > 0) is (hours + tolerance >= 0)
+    assert first_look(discover(str(path)), config).valid > 0

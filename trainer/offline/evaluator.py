@@ -128,6 +128,12 @@ class Evaluator:
         user_rows = np.where(np.isin(cases.users, interactions.users[train]), FIRST_ITEM + items + cases.users, PADDING)
         return cls(rules, cases, past, counts, torch.from_numpy(user_rows))
 
+    @property
+    def new_share(self) -> float:
+        """The share of the cases' relevant items that training has not seen, so that no method can rank them."""
+        relevant = self.cases.relevant.values
+        return float((self.counts[relevant] == 0).mean()) if len(relevant) else 0.0
+
     def test(self, model: OfflineModel) -> EvaluationResult:
         """Return all metrics of a model."""
         return self.result(self.rank(model))
@@ -158,24 +164,25 @@ class Evaluator:
         return Difference(name, float(apart.mean()), low, high, len(apart), len(np.unique(self.cases.users)))
 
     def rank_by(self, scores: Scores) -> Ranked:
-        """Return the rankings of all cases by scores (n, I) of cases with numbers (n,)."""
-        rules, index = self.rules, None
+        """Return the rankings of all cases by scores (n, I) of cases with numbers (n,).
+
+        Items that training has not seen are never ranked: a method has no more than its default to say of them.
+        """
+        rules, index, new = self.rules, None, torch.from_numpy(self.counts == 0)
+
+        def known(numbers: Tensor) -> Tensor:
+            found = scores(numbers)
+            return found.masked_fill(new.to(found.device), -torch.inf)
+
         if rules.index_top is not None:
             index = top_items_and_positives(self.counts, rules.index_top, np.unique(self.cases.relevant.values))
         seen = self.past.take if rules.filter_seen else None
-        return rank(self.cases, scores, len(self.counts), depth=max(rules.cutoffs), seen=seen, index=index)
+        return rank(self.cases, known, len(self.counts), depth=max(rules.cutoffs), seen=seen, index=index)
 
     def _scores(self, model: OfflineModel) -> Scores:
-        """Return a function from numbers of cases to scores; items that training has not seen score -inf."""
+        """Return a function from numbers of cases to scores."""
         items, users = model.vectors()[1], self._users(model)
-        unseen = torch.ones(FIRST_ITEM + len(self.counts), dtype=torch.bool)
-        unseen[model.live.cpu()] = False
-        hidden = unseen[FIRST_ITEM:].to(items.device)
-
-        def scores(numbers: Tensor) -> Tensor:
-            return (users(numbers) @ items.T).masked_fill_(hidden, -torch.inf)
-
-        return scores
+        return lambda numbers: users(numbers) @ items.T
 
     @torch.no_grad()
     def user_vectors(self, model: OfflineModel) -> Tensor:

@@ -39,9 +39,11 @@ class Outcome:
     """The metrics of a model and of popularity on so many test `cases`, the peers, and the training of each seed.
 
     The model's are means over its seeds. `peers` has popularity first; `left_out` says why others are missing.
+    `new_share` of what the cases ask for is new: training has not seen it, and no method ranks it.
     """
 
     cases: int
+    new_share: float
     headline: str
     model: EvaluationResult
     popularity: EvaluationResult
@@ -97,6 +99,7 @@ def against_peers(
         export_ranks(out, plan.interactions, test, rankings | {peer.name: peer.ranked for peer in peers})
     return Outcome(
         len(test.cases),
+        test.new_share,
         plan.rules.headline,
         test.result(*ranked),
         test.result(peers[0].ranked),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,10 @@ _FEW: Final = 3
 _COUNTED: Final = 1 << 26
 """Up to this byte the number of a bad line is counted."""
 _RAW: Final = 160
+_MANY: Final = 0.01
+"""From this share of the rows on, large weights are no accident."""
+_OFF: Final = (1, 2, 3, 6, 9, 12, 14, 24)
+"""Hours by which the times of files may be off: of another zone, or of a day."""
 
 
 class ColumnFacts(FrozenModel):
@@ -63,8 +67,10 @@ class LogReport(FrozenModel):
     valid: int = Field(description="valid rows, with these settings")
     valid_before: int = Field(description="valid rows, without these settings")
     reasons: dict[str, int] = Field(description="what is wrong with the others, with these settings")
+    reasons_before: dict[str, int] = Field(default={}, description="the same, without these settings")
     first_bad: BadRow | None = Field(description="the first row that is not valid, with these settings")
     first_bad_before: BadRow | None = Field(description="the same, without these settings")
+    next_step: str = Field(default="", description="what mends the commonest reason, with these settings")
     start_ms: int | None
     end_ms: int | None
     users: int
@@ -85,7 +91,7 @@ class LogReport(FrozenModel):
 
 @dataclass
 class _Verdict:
-    look: FirstLook = field(default_factory=FirstLook)
+    look: FirstLook
     first_bad: BadRow | None = None
     tables: list[pa.RecordBatch] = field(default_factory=list)
 
@@ -121,8 +127,10 @@ def check_log(config: LogConfig) -> LogReport:
         valid=after.look.valid,
         valid_before=before.look.valid,
         reasons=dict(after.look.reasons.most_common()),
+        reasons_before=dict(before.look.reasons.most_common()),
         first_bad=after.first_bad,
         first_bad_before=before.first_bad,
+        next_step=after.look.advice,
         start_ms=int(times.min()) if len(times) else None,
         end_ms=int(times.max()) if len(times) else None,
         users=_distinct(after, columns.USER_ID),
@@ -154,17 +162,35 @@ def _heads(sample: Sample, config: LogConfig) -> Iterator[tuple[Chunk, Block]]:
 
 def _proposal(sample: Sample, config: LogConfig, found: Sequence[Column]) -> list[str]:
     """Return the settings with which most rows are valid: none if the present ones are as good, unless none is."""
-    likely = likely_columns(found, config.columns.model_dump())
+    free = [column for column in found if column.name and column.name not in config.features.all]
+    likely = likely_columns(free, config.columns.model_dump())
     named = [f"pipeline.columns.{name}={column}" for name, column in likely.items()]
     tried: list[list[str]] = [[], named, [*named, "pipeline.time_zone=UTC"], [*named, "pipeline.min_time=1970-01-01"]]
     pieces = spread(sample.pieces, _FEW)
     shares = [_judge(pieces, with_settings(config, settings)).share for settings in tried]
-    return tried[shares.index(max(shares))] if any(shares) else named
+    best = tried[shares.index(max(shares))] if any(shares) else named
+    return [*best, *_repairs(pieces, with_settings(config, best), [column.name for column in found])]
+
+
+def _repairs(pieces: Sequence[Piece], config: LogConfig, names: Sequence[str]) -> list[str]:
+    """Return further settings, for reasons that refuse rows of which nothing else is wrong."""
+    look, repairs = _judge(pieces, config).look, []
+    if look.reasons[Reason.WEIGHT_TOO_LARGE] >= _MANY * look.rows:
+        # What is a play count or a price is no weight: without one each event counts as one.
+        absent = next(name for number in count() if (name := f"none{number or ''}") not in names)
+        repairs.append(f"pipeline.columns.weight={absent}")
+    if look.reasons[Reason.AHEAD_OF_ARRIVAL]:
+        for hours in _OFF:
+            proposed = f"pipeline.clock_tolerance_minutes={60 * hours}"
+            if not _judge(pieces, with_settings(config, [proposed])).look.reasons[Reason.AHEAD_OF_ARRIVAL]:
+                return [*repairs, proposed]
+    return repairs
 
 
 def _judge(pieces: Sequence[Piece], config: LogConfig) -> _Verdict:
     """Validate what was sampled as the pipeline does."""
-    verdict, validator = _Verdict(), Validator(config)
+    files = {piece.partition.key: piece.partition for piece in pieces}
+    verdict, validator = _Verdict(FirstLook(files=files)), Validator(config)
     for piece in pieces:
         for block in piece.read(config):
             valid, letters = validator.validate(block)

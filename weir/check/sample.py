@@ -1,7 +1,7 @@
 """A sample of a log: pieces of some of its files, from the first to the last, so that a look takes seconds."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -37,6 +37,7 @@ T = TypeVar("T")
 class Piece:
     """A chunk of which the blocks with these numbers are looked at, or the one block that says why a file cannot be."""
 
+    partition: Partition
     chunk: Chunk | None
     numbers: tuple[int, ...] = ()
     unreadable: Block | None = None
@@ -46,7 +47,9 @@ class Piece:
         if self.unreadable is not None:
             yield self.unreadable
         if self.chunk is not None:
-            blocks = read_chunk(self.chunk, config, _PIECE_ROWS, _BLOCK_BYTES, checked=False)
+            latest = latest_event_ms(self.partition, EventClock(), config)
+            chunk = replace(self.chunk, latest_ms=latest)
+            blocks = read_chunk(chunk, config, _PIECE_ROWS, _BLOCK_BYTES, checked=False)
             first_ones = islice(enumerate(blocks), max(self.numbers, default=-1) + 1)
             yield from (block for number, block in first_ones if number in self.numbers)
 
@@ -72,7 +75,7 @@ def take_sample(config: LogConfig) -> Sample:
     pieces: list[Piece] = []
     read: float | None = 0.0
     for partition in chosen:
-        found, share = _pieces(partition, config, max(3, _PIECES // len(chosen)))
+        found, share = _pieces(partition, max(3, _PIECES // len(chosen)))
         pieces += found
         read = None if read is None or share is None else read + share * partition.size
     size = sum(partition.size for partition in partitions)
@@ -86,24 +89,23 @@ def spread(found: Sequence[T], most: int) -> list[T]:
     return [found[number * (len(found) - 1) // (most - 1)] for number in range(most)]
 
 
-def _pieces(partition: Partition, config: LogConfig, most: int) -> tuple[list[Piece], float | None]:
+def _pieces(partition: Partition, most: int) -> tuple[list[Piece], float | None]:
     """Return the pieces of a file, and the share of it that they are."""
-    reading = Reading(partition, latest_ms=latest_event_ms(partition, EventClock(), config))
     try:
-        chunks, stop = chunks_of(reading, _PIECE_BYTES)
+        chunks, stop = chunks_of(Reading(partition), _PIECE_BYTES)
     except UnreadableError as error:
-        return [Piece(None, (), Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),)))], 1.0
+        return [Piece(partition, None, (), Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),)))], 1.0
     if partition.format in _GZIP:
-        return [Piece(chunk, tuple(range(most))) for chunk in chunks], None
+        return [Piece(partition, chunk, tuple(range(most))) for chunk in chunks], None
     if not chunks:
         return [], 1.0
     chosen = spread(chunks, most)
     if partition.format is not Format.PARQUET:
         share = sum(chunk.stop - chunk.start for chunk in chosen) / partition.size
-        return [Piece(chunk, (0,)) for chunk in chosen], min(share, 1.0)
+        return [Piece(partition, chunk, (0,)) for chunk in chosen], min(share, 1.0)
     each = max(3, most // len(chosen))
-    pieces = [Piece(chunk, tuple(range(_block_count(chunk))[:each])) for chunk in chosen[:-1]]
-    pieces += [Piece(chunk, tuple(spread(range(_block_count(chunk)), each))) for chunk in chosen[-1:]]
+    pieces = [Piece(partition, chunk, tuple(range(_block_count(chunk))[:each])) for chunk in chosen[:-1]]
+    pieces += [Piece(partition, chunk, tuple(spread(range(_block_count(chunk)), each))) for chunk in chosen[-1:]]
     rows = sum(_rows(piece.chunk, number) for piece in pieces if piece.chunk for number in piece.numbers)
     return pieces, rows / max(1, stop)
 

@@ -1,23 +1,30 @@
 """A report on a log for people: on a terminal, and in the sentences of other commands."""
 
-import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import starmap
+from pathlib import Path
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.table import Table
 
 from weir.check.report import REQUIRED, LogReport
 from weir.contracts import UserError, columns
-from weir.readers import HINTS, Reason, is_topic
-from weir.text import counted, in_words, plain, program
+from weir.readers import HINTS, OF_READING, OUTSIDE, Reason, is_topic, next_step
+from weir.text import counted, in_words, option, plain, program, setting, shell
 from weir.verdict import SMALL_LOG, too_small
 
-__all__ = ["UnreadableLogError", "in_one_line", "print_report", "require_readable", "what_is_wrong"]
+__all__ = ["UnreadableLogError", "in_one_line", "print_report", "proposed", "require_readable", "what_is_wrong"]
 
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _DIMENSION = 64
 _ROW_BYTES = 4 * _DIMENSION + 60
 """Of the item table: a vector, the state of its optimiser and the counts."""
+
+
+Given: TypeAlias = Sequence[tuple[str, str]]
+"""Options of the command that looked at a log, with their values: what it proposes needs them, too."""
 
 
 class UnreadableLogError(UserError):
@@ -32,20 +39,21 @@ class UnreadableLogError(UserError):
         return self.lines
 
 
-def require_readable(report: LogReport, command: str) -> None:
+def require_readable(report: LogReport, command: str, given: Given = ()) -> None:
     """Raise `UnreadableLogError` where no row is valid; `command` is to be run with the settings that read it."""
     if report.is_readable:
         return
     lines = [f"no row of {report.log} is valid", *what_is_wrong(report)]
     if report.valid:
-        lines += [f"these settings read {_share(report)} of it:", f"  {program()} {command}{_assignments(report)}"]
+        again = f"{program()} {command}{_options(report.settings, given)}"
+        lines += [f"these settings read {_share(report)} of it:", f"  {again}"]
         if not command.startswith("evaluate"):
-            lines += ["or, to know within two minutes whether a model beats popularity:", f"  {_quick(report)}"]
+            lines += ["or, to know within two minutes whether a model beats popularity:", f"  {_quick(report, given)}"]
     raise UnreadableLogError(lines)
 
 
-def print_report(console: Console, report: LogReport) -> None:
-    """Print a report: facts, columns, the first bad row, and what to do next."""
+def print_report(console: Console, report: LogReport, given: Given = ()) -> None:
+    """Print a report: facts, columns, the first bad row, and what to do next, with the options that were `given`."""
     facts = Table(box=None, show_header=False)
     for name, value in _facts(report):
         facts.add_row(plain(name, style="bold"), plain(value))
@@ -54,7 +62,7 @@ def print_report(console: Console, report: LogReport) -> None:
         console.print()
         _print_columns(console, report)
     # What to do next is said with more than a hint where nothing is valid.
-    for lines in (what_is_wrong(report, hint=report.valid > 0), _next_steps(report)):
+    for lines in (what_is_wrong(report, hint=report.valid > 0), _next_steps(report, given)):
         if lines:
             console.print()
         for line in lines:
@@ -102,58 +110,76 @@ def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
     lines = [f"{when}first bad row: {bad.file}, {bad.place}: {bad.detail} ({bad.reason})"]
     if bad.raw:
         lines.append(f"  {bad.raw}")
+    if report.settings and report.valid_before and (before := next(iter(report.reasons_before), None)):
+        refused = f"{before} refuses {report.reasons_before[before]:,} of {report.rows:,} rows"
+        lines.append(f"without the settings below {refused}: {next_step(before)}")
     if report.reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.items())
-        # What is wrong with a few rows is no fault of the settings.
-        mends = HINTS.get(next(iter(report.reasons))) if hint and 2 * report.valid < report.rows else None
-        lines.append(f"not valid: {reasons}" + (f"; {mends}" if mends else ""))
+        # What is wrong with a few rows is no fault of the settings, unless it is not in the rows.
+        is_told = 2 * report.valid < report.rows or next(iter(report.reasons)) in OUTSIDE
+        mends = f"; {report.next_step}" if hint and is_told else ""
+        lines.append(f"not valid: {reasons}{mends}")
     return lines
 
 
-def _next_steps(report: LogReport) -> list[str]:
+def _next_steps(report: LogReport, given: Given) -> list[str]:
     if not report.rows:
         return ["there is nothing to read"]
     if not report.valid:
-        return _unnamed(report)
-    log = shlex.quote(report.log)
-    lines = (
-        ["settings:", *(f"  --set {shlex.quote(setting)}" for setting in report.settings)] if report.settings else []
-    )
+        return _unnamed(report, given)
+    lines = proposed(report)
     if report.is_complete and report.valid < SMALL_LOG:
         lines.append(too_small(report.valid))
     return [
         *lines,
-        f"next: {_quick(report)}",
-        f"  or: {program()} up --log {log}{_assignments(report)}",
-        f"  or: {program()} init {log} > weir.yaml",
+        f"next: {_quick(report, given)}",
+        f"  or: {program()} up {_followed(report.log)}{_options(report.settings, given)}",
+        f"  or: {program()} init {_path(report.log)}{_options((), given)} > weir.yaml",
     ]
 
 
-def _quick(report: LogReport) -> str:
-    """Return the command that says whether a model beats popularity."""
-    return f"{program()} evaluate --quick --log {shlex.quote(report.log)}{_assignments(report)}"
+def proposed(report: LogReport) -> list[str]:
+    """Return the proposed settings, a line each; none where there are none."""
+    return ["settings:", *(f"  {setting(one)}" for one in report.settings)] if report.settings else []
 
 
-def _unnamed(report: LogReport) -> list[str]:
-    """Return what is to be named, and a command in which only that is to be filled in."""
+def _quick(report: LogReport, given: Given) -> str:
+    """Return the command that says whether a model beats popularity; it needs no store."""
+    options = [(name, value) for name, value in given if name != "--store"]
+    return f"{program()} evaluate --quick --log {shell(report.log)}{_options(report.settings, options)}"
+
+
+def _followed(log: str) -> str:
+    """Return the option of `weir up` for a log: a single file is replayed, everything else followed."""
+    return f"--log {shell(log)}" if is_topic(log) or Path(log).is_file() else setting(f"pipeline.log={log}")
+
+
+def _unnamed(report: LogReport, given: Given) -> list[str]:
+    """Return what mends rows that could not be read; else which columns are to be named, and a command for that."""
+    if not report.columns or next(iter(report.reasons), "") in OF_READING:
+        return [f"no row is valid: {report.next_step}"]
     read = {column.read_as for column in report.columns}
     missing = [name for name in REQUIRED if name not in read]
     if not missing:
-        mends = HINTS.get(next(iter(report.reasons), ""), "mend the rows")
-        return [f"no row is valid, though its columns are known: {mends}"]
+        return [f"no row is valid, though its columns are known: {report.next_step}"]
     settings = "".join(f" --set pipeline.columns.{name}=..." for name in missing)
     # A column of times is found by what it holds: if none was, they may be spelled in another way.
     spelling = [HINTS[Reason.UNPARSABLE_TIMESTAMP]] if columns.TIMESTAMP in missing else []
     return [
         *spelling,
         f"no row is valid: say which column is the {' and the '.join(missing)}:",
-        f"  {program()} check {shlex.quote(report.log)}{_assignments(report)}{settings}",
+        f"  {program()} check {_path(report.log)}{_options(report.settings, given)}{settings}",
     ]
 
 
-def _assignments(report: LogReport) -> str:
-    """Return the proposed settings as options of a command line, each after a space."""
-    return "".join(f" --set {shlex.quote(setting)}" for setting in report.settings)
+def _options(settings: Sequence[str], given: Given) -> str:
+    """Return the options that were given, and further settings after them, each after a space."""
+    return "".join(f" {one}" for one in (*starmap(option, given), *map(setting, settings)))
+
+
+def _path(log: str) -> str:
+    """Return a log as an argument, which is no option even where it starts with a dash."""
+    return shell(f"./{log}" if log.startswith("-") else log)
 
 
 def in_one_line(report: LogReport) -> str:

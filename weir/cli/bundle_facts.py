@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weir.cli.tables import minute, print_facts, print_table
 from weir.errors import CommandError
 from weir.session import Session
+from weir.text import counted
 
 if TYPE_CHECKING:
     from weir.contracts import BundleLog, BundleManifest, Store, Withdrawal
@@ -52,16 +53,17 @@ class BundleFacts:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The newest bundles, oldest first, and remarks about the store."""
+    """The newest bundles, oldest first, how many there are in `total`, and remarks about the store."""
 
     folder: str
     current: str
     remarks: list[str]
     bundles: list[BundleFacts]
+    total: int
 
 
-def facts_of(store: "Store", last: int, wanted: str | None = None) -> StoreFacts:
-    """Read the newest bundles, or the one with a version; a damaged one is reported among them.
+def facts_of(store: "Store", last: int | None, wanted: str | None = None) -> StoreFacts:
+    """Read the newest bundles, None for all, or the one with a version; a damaged one is reported among them.
 
     Raises `CommandError` where there is no such version.
     """
@@ -78,7 +80,9 @@ def facts_of(store: "Store", last: int, wanted: str | None = None) -> StoreFacts
     if wanted is not None and not found:
         raise CommandError(f"{store.path('bundles')} holds no bundle {wanted}: old ones are retired, or it never was")
     found.sort(key=lambda facts: (facts.manifest.created_at if facts.manifest else 0.0, facts.version))
-    return StoreFacts(store.path(""), of_lines[MAIN] or "none", remarks, found[-last:])
+    return StoreFacts(
+        store.path(""), of_lines[MAIN] or "none", remarks, found if last is None else found[-last:], len(found)
+    )
 
 
 def _of_line(store: "Store", line: str, wanted: str | None, remarks: list[str]) -> tuple[str | None, list[BundleFacts]]:
@@ -123,9 +127,11 @@ def print_bundles(session: Session, facts: StoreFacts, wanted: str | None) -> No
     if not facts.bundles:
         session.out.print(f"{facts.folder} holds no bundle yet: `weir train` exports them")
         return
+    shown, total = len(facts.bundles), counted(facts.total, "bundle")
+    bundles = f"{shown:,} of {total}" if shown < facts.total else total
     print_table(
         session,
-        f"{len(facts.bundles)} bundles in {facts.folder}" if wanted is None else f"{wanted} in {facts.folder}",
+        f"{bundles if wanted is None else wanted} in {facts.folder}",
         ["version", "commit", "items", "changes", "index", "recall@20", "created", "gate"],
         [_row(bundle) for bundle in facts.bundles],
     )

@@ -45,7 +45,7 @@ def check(
     if json:
         session.print_json(report)
     else:
-        print_report(session.out, report)
+        print_report(session.out, report, session.given)
     if not report.is_readable:
         raise typer.Exit(1)
 

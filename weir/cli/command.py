@@ -5,6 +5,7 @@ A command that fails prints one clear line on standard error; its exit status is
 
 # ruff: noqa: PLC0415 - imports wait until a command has failed
 
+import errno
 import functools
 import inspect
 import sys
@@ -60,6 +61,26 @@ _ROOMS: Final = {"weir.pipelines": "pipeline", "weir.trainer": "trainer,cpu", "w
 
 _OPTIONAL: Final = ("fastavro", "jinja2", "matplotlib", "opentelemetry", "redis")
 """Modules that no package needs for itself."""
+
+_SYSTEM: Final = {
+    errno.ENOSPC: "free space and run it again",
+    errno.EDQUOT: "the quota is used up: free space, or have it raised, and run it again",
+    errno.EFBIG: "files may not grow larger here: raise the limit (`ulimit -f`) and run it again",
+    errno.EMFILE: "too many files are open: raise the limit (`ulimit -n`) and run it again",
+    errno.ENFILE: "the machine has too many open files: end other processes, or raise fs.file-max, and run it again",
+    errno.ENOMEM: "there is too little memory: end other processes, or take a larger machine, and run it again",
+    errno.EACCES: "give the user who runs weir the permission, and run it again",
+    errno.EPERM: "give the user who runs weir the permission, and run it again",
+    errno.EROFS: "the file system is read-only: mount it for writing, or name another place",
+    errno.EIO: "the disk or its connection fails: see the log of the system (`dmesg`), and run it again",
+    errno.ESTALE: "the file system was mounted anew, or the file replaced on the server: run it again",
+    errno.ETIMEDOUT: "the file system does not answer: see that it is reached, and run it again",
+    errno.ENAMETOOLONG: "the name is too long for the file system: choose a shorter one",
+    errno.ENOTDIR: "a file is where a folder must be: name another place",
+    errno.EISDIR: "a folder is where a file must be: name a file",
+    errno.ENOENT: "see that the path is right",
+}
+"""Errors of the system -> what to do next."""
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -139,13 +160,21 @@ def _missing(error: ModuleNotFoundError) -> str | None:
     return extras and f"the module {missing} is missing: install it with `pip install 'weir-retrieval[{extras}]'`"
 
 
+def _system_line(error: OSError) -> str:
+    """Return the line for an error of the system: the file or folder, what is wrong with it, and what to do next."""
+    hint = _SYSTEM.get(error.errno or 0)
+    if hint is None or error.strerror is None:
+        return str(error) or type(error).__name__
+    named = " -> ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    return ": ".join([*filter(None, [named]), error.strerror, hint])
+
+
 def _line(error: Exception) -> str | None:
     """Return the line for an error that is not ours."""
     if isinstance(error, ModuleNotFoundError):
         return _missing(error)
-    # The system's errors name a file or folder: missing, not allowed, read-only, full, a file instead of a folder.
     if isinstance(error, OSError):
-        return str(error) or type(error).__name__
+        return _system_line(error)
     # fsspec names what a protocol needs, such as s3fs for s3://.
     if type(error) is ImportError and "nstall" in str(error):
         return f"{error} (with .venv/bin/pip or where weir is installed)"

@@ -2,7 +2,6 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from weir.cli.command import command
 from weir.cli.options import JsonOutput
 from weir.errors import UsageError
 from weir.session import open_session
-from weir.text import plain, program
+from weir.text import plain, program, shell
 
 __all__ = ["app"]
 
@@ -56,4 +55,4 @@ def movielens(
     span = f"{minute(found.start_ms / 1000)} to {minute(found.end_ms / 1000)} UTC"
     facts = f"{found.events:,} events, {found.users:,} users, {found.items:,} items; {span}"
     session.out.print(plain(f"{found.log}: {facts}"), soft_wrap=True)
-    session.out.print(plain(f"next: {program()} evaluate --quick --log {shlex.quote(found.log)}"), soft_wrap=True)
+    session.out.print(plain(f"next: {program()} evaluate --quick --log {shell(found.log)}"), soft_wrap=True)

@@ -2,7 +2,7 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -24,7 +24,15 @@ app = typer.Typer(
 
 app.command("age")(command(age))
 
-Last = Annotated[int, typer.Option("--last", "-n", min=1, help="Show only this many of the newest ones.")]
+Last = Annotated[
+    int | None,
+    typer.Option(
+        "--last", "-n", min=1, help="Show only this many of the newest ones.", show_default="20; all with --json"
+    ),
+]
+_ROWS: Final = 20
+"""Of a table, where --last is not given."""
+_POSITIONS: Final = 10
 
 
 @app.command("windows")
@@ -35,7 +43,7 @@ def windows(
         str | None,
         typer.Argument(metavar="WINDOW", help="Commit number, start, name or folder of one.", show_default="all"),
     ] = None,
-    last: Last = 20,
+    last: Last = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -43,7 +51,7 @@ def windows(
     from weir.cli.window_facts import print_windows, window_facts, windows_of
 
     session = options.open()
-    manifests = windows_of(session.store, wanted, last)
+    manifests = windows_of(session.store, wanted, last or (None if json else _ROWS))
     if json:
         session.print_json([window_facts(manifest) for manifest in manifests])
     else:
@@ -57,7 +65,7 @@ def bundles(
     wanted: Annotated[
         str | None, typer.Argument(metavar="VERSION", help="One bundle, with all its facts.", show_default="all")
     ] = None,
-    last: Last = 20,
+    last: Last = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -65,7 +73,7 @@ def bundles(
     from weir.cli.bundle_facts import facts_of, print_bundles
 
     session = options.open()
-    facts = facts_of(session.store, last, wanted)
+    facts = facts_of(session.store, last or (None if json else _ROWS), wanted)
     if json:
         for remark in facts.remarks:
             session.notes.print(remark, highlight=False, markup=False, soft_wrap=True)
@@ -100,7 +108,10 @@ def variants(
 def served(
     *,
     since: Annotated[str, typer.Option(metavar="AGE", help=f"Lists served since so long ago: {AGES}.")] = "24h",
-    positions: Annotated[int, typer.Option(min=1, max=100, help="Positions to show, from the first item on.")] = 10,
+    positions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Positions to show, from the first item on.", show_default="10; all with --json"),
+    ] = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
@@ -111,11 +122,11 @@ def served(
     from weir.cli.served_facts import print_served, served_facts
 
     session = options.open()
-    facts = served_facts(session.store, seconds_of(since, "--since"), positions)
+    facts = served_facts(session.store, seconds_of(since, "--since"), positions if json else None)
     if json:
         session.print_json(facts)
     else:
-        print_served(session, facts, since)
+        print_served(session, facts, since, positions or _POSITIONS)
 
 
 @app.command("sketch")
@@ -162,6 +173,11 @@ def sketch(
         _print_two(session, sides, difference)
 
 
+def _title(what: str, rows: list[list[str]], total: int) -> str:
+    """Return the title of a table, with what is left out."""
+    return what if len(rows) == total else f"{what}: {len(rows):,} of {total:,}"
+
+
 def _print_one(session: Session, facts: dict[str, Any]) -> None:
     _print_facts(session, facts)
     if not facts["top"]:
@@ -170,7 +186,9 @@ def _print_one(session: Session, facts: dict[str, Any]) -> None:
         [str(n), item["item_id"], str(item["count"]), f"{item['estimate']:.1f}"]
         for n, item in enumerate(facts["top"], 1)
     ]
-    print_table(session, "most frequent items", ["rank", "item", "count", "estimate"], rows)
+    print_table(
+        session, _title("most frequent items", rows, facts["items"]), ["rank", "item", "count", "estimate"], rows
+    )
 
 
 def _print_two(session: Session, sides: list[dict[str, Any]], difference: dict[str, Any]) -> None:
@@ -187,7 +205,8 @@ def _print_two(session: Session, sides: list[dict[str, Any]], difference: dict[s
         [item["item_id"], *(f"{share:.4%}" for share in item["shares"]), f"{item['change']:+.4%}"]
         for item in difference["changes"]
     ]
-    print_table(session, "largest changes of an item's share", ["item", "before", "after", "change"], rows)
+    title = _title("largest changes of an item's share", rows, difference["changed_items"])
+    print_table(session, title, ["item", "before", "after", "change"], rows)
 
 
 def _print_facts(session: Session, facts: dict[str, Any]) -> None:

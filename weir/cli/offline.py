@@ -2,7 +2,6 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
-import shlex
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,7 +10,8 @@ import typer
 
 from weir.cli.options import Assign, ConfigFile
 from weir.cli.topics import LogFiles, log_files
-from weir.session import Session, open_session
+from weir.session import Session, given_options, open_session
+from weir.text import option
 
 if TYPE_CHECKING:
     from weir.readers import LogConfig
@@ -141,9 +141,8 @@ class ExperimentOptions:
     @property
     def arguments(self) -> str:
         """The log and its settings as on a command line."""
-        settings = [part for one in self.assign or () for part in ("--set", one)]
-        config = ["--config", str(self.config)] if self.config else []
-        return shlex.join(["--log", self.data, *config, *settings])
+        given = [("--log", self.data), *given_options(self.config, None, self.assign)]
+        return " ".join(option(name, value) for name, value in given)
 
     @property
     def rules(self) -> "Rules":

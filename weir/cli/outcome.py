@@ -100,13 +100,17 @@ def next_steps(options: ExperimentOptions) -> list[str]:
 
 
 def verdict_of(outcome: "Outcome") -> str:
-    """Return whether the model is better than popularity, in words."""
+    """Return whether the model is better than popularity, in words, or that no figure can tell."""
+    if outcome.new_share == 1:
+        return f"cannot be judged: all {outcome.cases:,} test cases ask for new items, which no method can rank"
     name = outcome.headline
     return against(outcome.difference, outcome.model.metrics[name], outcome.popularity.metrics[name])
 
 
 def peers_in_words(outcome: "Outcome") -> list[str]:
     """Return which peers the model beats, metric by metric, how it does beside the strongest, and which are missing."""
+    if outcome.new_share == 1:
+        return []
     lines = [
         f"{metric}: {against_all({peer.name: peer.leads[metric] for peer in outcome.peers})}"
         for metric in outcome.peers[0].leads
@@ -129,6 +133,7 @@ def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
         return {"cases": 0, "sampled": sampled, **nothing, "verdict": verdict}
     shown = {
         "cases": outcome.cases,
+        "new_items": outcome.new_share,
         "sampled": sampled,
         "model": _figures(outcome.model),
         "popularity": _figures(outcome.popularity),
@@ -170,6 +175,9 @@ def print_tables(session: Session, outcome: "Outcome") -> None:
         between = "" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
         rows.append([name, f"{value:.4f}", between, f"{popular.metrics[name]:.4f}"])
     title, seeds = f"{outcome.cases:,} test cases", len(outcome.training)
+    if outcome.new_share:
+        new = f"{_percent(outcome.new_share)} of what the test cases ask for is new: training has not seen it"
+        session.out.print(plain(new), soft_wrap=True)
     if seeds > 1:
         title += f", means of {seeds} seeds"
     print_table(session, title, ["metric", "model", "95 % interval", "popularity"], rows)
@@ -186,6 +194,11 @@ def print_tables(session: Session, outcome: "Outcome") -> None:
     print_table(session, "by popularity in training", ["items", "share of cases", *names], strata)
     session.out.print()
     _print_peers(session, outcome)
+
+
+def _percent(share: float) -> str:
+    """Return a share; one that is not whole must not read as if it were."""
+    return "100 %" if share == 1 else f"{min(99.9, max(0.1, 100 * share)):.1f} %"
 
 
 def _print_peers(session: Session, outcome: "Outcome") -> None:

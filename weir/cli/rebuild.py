@@ -10,7 +10,7 @@ from weir.cli.logs import set_up_logging
 from weir.cli.options import Assign, ConfigFile, JsonOutput
 from weir.errors import UsageError
 from weir.session import open_session, remembered
-from weir.text import plain
+from weir.text import plain, shell
 
 if TYPE_CHECKING:
     from weir.contracts import Store
@@ -82,7 +82,7 @@ def rebuild(
         session.print_json(done.model_dump() | {"moved": cut_over})
         return
     what = f"{to}: took in {done.valid:,} events in {done.windows:,} new windows"
-    hint = f"; {origin} has ended: run the pipeline, trainer and servers with --store {to}" if cut_over else ""
+    hint = f"; {origin} has ended: run the pipeline, trainer and servers with --store {shell(to)}" if cut_over else ""
     session.out.print(plain(what + hint), soft_wrap=True)
 
 

@@ -18,8 +18,8 @@ _FIRST: Final = 64
 """So many of the newest windows are looked at first, and four times as many while that does not reach far enough."""
 
 
-def served_facts(store: Store, seconds: float, positions: int) -> dict[str, Any]:
-    """Return what came of the lists served in the last so many seconds, by bundle and for so many positions.
+def served_facts(store: Store, seconds: float, positions: int | None) -> dict[str, Any]:
+    """Return what came of the lists served in the last so many seconds, by bundle and for so many positions; None: all.
 
     Raises `CorruptArtefactError`.
     """
@@ -70,15 +70,15 @@ def _bundle(store: Store, version: str, attribution: Attribution) -> dict[str, A
     }
 
 
-def _positions(attribution: Attribution, most: int) -> list[dict[str, Any]]:
+def _positions(attribution: Attribution, most: int | None) -> list[dict[str, Any]]:
     return [
         {"position": position, "shown": count, "clicked": clicks, "click_through": clicks / count}
         for position, (count, clicks) in enumerate(attribution.by_position()[:most], start=1)
     ]
 
 
-def print_served(session: Session, facts: dict[str, Any], since: str) -> None:
-    """Print a table of bundles, one of positions, and what became of events with a token."""
+def print_served(session: Session, facts: dict[str, Any], since: str, positions: int) -> None:
+    """Print a table of bundles, one of the first positions, and what became of events with a token."""
     where = session.store.path("")
     if not facts["lists"]:
         rest = "servers keep the share serving.served.share of their answers"
@@ -109,6 +109,9 @@ def print_served(session: Session, facts: dict[str, Any], since: str) -> None:
         [str(one["position"]), f"{one['shown']:,}", f"{one['clicked']:,}", f"{one['click_through']:.2%}"]
         for one in facts["positions"]
     ]
-    print_table(session, "by position", ["position", "shown", "clicked", "click-through"], rows)
+    last = len(rows)
+    title = "by position" if last <= positions else f"by position: the first {positions} of {last}"
+    rows = rows[:positions]
+    print_table(session, title, ["position", "shown", "clicked", "click-through"], rows)
     named = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in facts["events"].items()) or "none"
     session.out.print(plain(f"positive events with a token: {named}"), soft_wrap=True)

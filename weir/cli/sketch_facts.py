@@ -105,11 +105,17 @@ def compare(before: Subject, after: Subject, top: int) -> dict[str, Any]:
     keys, first = np.unique(items[columns.ITEM_KEY].to_numpy(), return_index=True)
     if not len(keys):
         known = facts | {"distance": _between_cells(before, after), "distance_over": "cells"}
-        return known | {"changes": []}
+        return known | {"changed_items": 0, "changes": []}
     left, right = before.estimator.estimate(keys), after.estimator.estimate(keys)
     distance = sketches.head_distance(Counted(keys, left), Counted(keys, right))
+    moved = int(np.count_nonzero(left / max(left.sum(), 1e-300) != right / max(right.sum(), 1e-300)))
     changes = _changes(items[columns.ITEM_ID].take(pa.array(first)), left, right, top)
-    return facts | {"distance": _rounded(distance), "distance_over": "items", "changes": changes}
+    return facts | {
+        "distance": _rounded(distance),
+        "distance_over": "items",
+        "changed_items": moved,
+        "changes": changes,
+    }
 
 
 def _changes(

@@ -25,11 +25,10 @@ def _names(store: Store, manifest: WindowManifest) -> set[str]:
     return names | {manifest.folder, store.path(manifest.folder)}
 
 
-def windows_of(store: Store, wanted: str | None, last: int) -> list[WindowManifest]:
-    """Return the newest windows, or those that a name stands for; raises `CommandError`."""
-    newest = WindowLog(store).newest(last)
+def windows_of(store: Store, wanted: str | None, last: int | None) -> list[WindowManifest]:
+    """Return the newest windows, None for all, or those that a name stands for; raises `CommandError`."""
     if wanted is None:
-        return newest
+        return list(WindowLog(store)) if last is None else WindowLog(store).newest(last)
     if not (found := find_windows(store, wanted)):
         raise CommandError(no_window(store, wanted))
     return found
@@ -53,7 +52,11 @@ def print_windows(session: Session, manifests: list[WindowManifest], wanted: str
         session.out.print(plain(f"{where} holds no window yet: `weir ingest` commits them"))
         return
     length = in_words((manifests[-1].end_ms - manifests[-1].start_ms) / 1000)
-    title = f"{counted(manifests[-1].sequence + 1, 'commit')} in {where}" if wanted is None else f"{wanted} in {where}"
+    total = manifests[-1].sequence - WindowLog(session.store).left(-1)
+    commits = (
+        f"{len(manifests):,} of {counted(total, 'commit')}" if len(manifests) < total else counted(total, "commit")
+    )
+    title = f"{commits if wanted is None else wanted} in {where}"
     print_table(
         session,
         f"{title}, windows of {length}",

@@ -1,8 +1,8 @@
 """Settings as YAML, each with its description."""
 
-import json
-
 from pydantic import BaseModel
+
+from weir.text import as_yaml
 
 __all__ = ["commented"]
 
@@ -16,7 +16,6 @@ def commented(model: BaseModel, indent: int = 0) -> str:
         if isinstance(value, BaseModel):
             text += f"{pad}{name}:\n{commented(value, indent + 2)}"
             continue
-        # JSON of a single value is YAML, on one line.
-        plain = json.dumps(model.model_dump(mode="json", include={name})[name])
+        plain = as_yaml(model.model_dump(mode="json", include={name})[name])
         text += f"{pad}{name}: {plain}" + (f"  # {field.description}" if field.description else "") + "\n"
     return text

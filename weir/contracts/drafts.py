@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from weir.contracts.local_files import new_draft
+from weir.contracts.local_files import naming, new_draft
 from weir.contracts.storage import FileEntry, Store
 
 __all__ = ["ArrayDraft", "mapped", "write_lines"]
@@ -40,7 +40,7 @@ class ArrayDraft:
         self.path = new_draft(store.drafted(name))
         self._gone = weakref.finalize(self, _remove, self.path, store, name.rpartition("/")[0])
         kind = np.dtype(dtype)
-        with self.path.open("r+b") as file:
+        with naming(store.path(name)), self.path.open("r+b") as file:
             described = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, described)
             file.flush()
@@ -52,7 +52,7 @@ class ArrayDraft:
 
     def keep(self) -> FileEntry:
         """Let it become the file, on disk and under its name, as `Store.write_with` does."""
-        with self.path.open("r+b") as file:
+        with naming(self._store.path(self._name)), self.path.open("r+b") as file:
             os.fsync(file.fileno())
         entry = self._store.take(self.path, self._name, rows=self._rows)
         self._gone()
@@ -74,7 +74,7 @@ def write_lines(path: Path, first: int, lines: npt.NDArray[Any]) -> None:
         np.lib.format.read_magic(file)
         np.lib.format.read_array_header_1_0(file)
         start = file.tell() + first * lines.itemsize * int(np.prod(lines.shape[1:]))
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_DSYNC), "wb") as file:
+    with naming(path), os.fdopen(os.open(path, os.O_WRONLY | os.O_DSYNC), "wb") as file:
         file.seek(start)
         file.write(np.ascontiguousarray(lines).data)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from weir.contracts.errors import CorruptArtefactError
+from weir.contracts.local_files import naming
 from weir.contracts.storage import FileEntry, Store
 
 __all__ = ["LocalCache"]
@@ -58,7 +59,7 @@ class LocalCache:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".tmp")
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with naming(kept), os.fdopen(descriptor, "wb") as file:
                 found = store.copy_to(entry.name, file)
             if (found.size, found.checksum) != (entry.size, entry.checksum):
                 came = f"has {found.size} bytes and checksum {found.checksum}"

@@ -1,9 +1,10 @@
 """Atomic files on local disk: a draft beside the file, on disk before it takes the file's name."""
 
+import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
@@ -14,6 +15,7 @@ __all__ = [
     "UnfitStoreError",
     "create_local",
     "is_draft",
+    "naming",
     "new_draft",
     "sync_folder",
     "synced",
@@ -29,6 +31,17 @@ _DRAFT: Final = ".tmp"
 
 class UnfitStoreError(UserError):
     """The file system cannot do what commits need; the message names it and says what to use instead."""
+
+
+@contextlib.contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Name a file in an error of the system that names none: what an open file raises does not say which it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def write_local(target: Path, data: bytes) -> None:
@@ -67,7 +80,7 @@ def new_draft(target: Path) -> Path:
     """Return a new hidden file beside the target, empty; its name begins with the target's, which says whose it is."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f"{_HIDDEN}{target.name}.", suffix=_DRAFT)
-    with os.fdopen(descriptor):
+    with naming(target), os.fdopen(descriptor):
         os.fchmod(descriptor, 0o644)
     return Path(name)
 
@@ -82,7 +95,7 @@ def synced(target: Path, fill: Fill) -> Path:
     """Return a hidden file beside the target with all of the data on disk."""
     temporary = new_draft(target)
     try:
-        with temporary.open("r+b") as file:
+        with naming(target), temporary.open("r+b") as file:
             fill(file)
             file.flush()
             os.fsync(file.fileno())
@@ -96,6 +109,7 @@ def sync_folder(folder: Path) -> None:
     """Have the names in a folder on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with naming(folder):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)

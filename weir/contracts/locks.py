@@ -4,7 +4,9 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Final
 
 from weir.contracts.errors import UserError
 from weir.contracts.storage import Store
@@ -14,6 +16,10 @@ __all__ = ["BusyStoreError", "locked", "only_one"]
 
 class BusyStoreError(UserError):
     """Another process does on the store what only one may do at a time."""
+
+
+_TRIES: Final = 100
+"""Where no folder can be made, as below /proc, the error of the system is the same each time."""
 
 
 @contextlib.contextmanager
@@ -49,13 +55,13 @@ def locked(store: Store, name: str) -> Iterator[Path | None]:
 
 def _open_locked(path: Path) -> tuple[int, bool]:
     """Return a descriptor of the file, and whether it could be locked."""
-    while True:
+    for tried in count(1):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except (FileNotFoundError, FileExistsError):
             # A folder has been removed meanwhile (`_remove_from_nothing`); `mkdir` may say that it exists, then.
-            if any(folder.is_file() for folder in path.parents):
+            if tried == _TRIES or any(folder.is_file() for folder in path.parents):
                 raise
             continue
         try:
@@ -66,6 +72,7 @@ def _open_locked(path: Path) -> tuple[int, bool]:
         if os.fstat(descriptor).st_nlink:
             return descriptor, True
         os.close(descriptor)
+    raise AssertionError  # the numbers do not end
 
 
 def _remove_from_nothing(path: Path, made: list[Path]) -> None:

@@ -8,6 +8,7 @@ goes the whole way for finished files, `read_newest` for their last rows. `LogCo
 Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
 """
 
+from weir.readers.advice import OF_READING, OUTSIDE, next_step
 from weir.readers.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from weir.readers.config import LogColumns, LogConfig, TimestampUnit
 from weir.readers.delimited import rows_of
@@ -34,6 +35,8 @@ from weir.readers.validate import Validator
 __all__ = [
     "HINTS",
     "LOG_SUFFIXES",
+    "OF_READING",
+    "OUTSIDE",
     "PAIR_SUFFIXES",
     "Block",
     "BlockId",
@@ -67,6 +70,7 @@ __all__ = [
     "identified",
     "is_topic",
     "latest_event_ms",
+    "next_step",
     "read_chunk",
     "read_log",
     "read_newest",

@@ -47,22 +47,47 @@ class Reason(StrEnum):
     BEFORE_RETENTION = "before_retention"
 
 
-HINTS: Final[Mapping[str, str]] = {
+HINTS: Final[Mapping[Reason, str]] = {
     Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
+    Reason.MALFORMED_ROW: "a row has as many values as the header names; a value with a separator or quote is quoted",
+    Reason.MALFORMED_PROTOBUF: "messages must be those of proto/; pipeline.kafka.format says how they are written",
+    Reason.MALFORMED_AVRO: "pipeline.kafka.registry names the registry with their schema, pipeline.kafka.format says "
+    "how messages are written",
+    Reason.NOT_UTF8: "text must be UTF-8: convert it with iconv",
+    Reason.NOT_AN_OBJECT: "each line must hold one JSON object, with the names of its fields",
+    Reason.LINE_TOO_LONG: "leave out the fields of the row that nothing reads",
+    Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
     Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns, and a feature that "
     "is no number is categorical (pipeline.item_features, pipeline.user_features)",
     Reason.MISSING_ID: "pipeline.missing_ids lists the texts that stand for no id",
-    Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
+    Reason.REPEATED_FIELD: "write each column once, or name another one with pipeline.columns",
+    Reason.EMPTY_ID: "leave out rows without a user or an item, or name another column with pipeline.columns",
+    Reason.ID_TOO_LONG: "use a shorter id, such as a hash of it, or name another column with pipeline.columns",
+    Reason.TOKEN_TOO_LONG: "a token is the attribution_token of an answer, as it is: name its column with "
+    "pipeline.columns.attribution_token",
     Reason.UNPARSABLE_TIMESTAMP: "times are numbers (s, ms, us or ns since 1970) or texts such as 2026-03-01 08:00:41, "
     "whose zone is pipeline.time_zone=UTC where they name none; others, such as 01.03.2026, must be converted first",
     Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid, "
     "pipeline.timestamp_unit what numbers mean",
-    Reason.AHEAD_OF_ARRIVAL: "pipeline.clock_tolerance_minutes is how far times may be ahead of their file's",
-    Reason.WEIGHT_TOO_LARGE: "pipeline.max_weight is the largest weight",
+    Reason.AHEAD_OF_ARRIVAL: "the file was modified before these events, by its time: set that (`touch FILE`) if it is "
+    "wrong; pipeline.clock_tolerance_minutes is how far times may be ahead of their file's",
+    Reason.NEGATIVE_WEIGHT: "weights are 0 or more; pipeline.event_types says which events are negative, and "
+    "pipeline.columns.weight names another column",
+    Reason.NON_FINITE_WEIGHT: "leave the weight empty where there is none, or name another column with "
+    "pipeline.columns.weight",
+    Reason.WEIGHT_TOO_LARGE: "play counts and prices are no weights: let pipeline.columns.weight name a column that "
+    "is not there, or pipeline.max_weight be the largest weight",
     Reason.UNKNOWN_EVENT_TYPE: "pipeline.event_types names them, pipeline.unknown_event_type says what others mean",
+    Reason.FEATURE_TOO_LONG: "shorten the values, or leave the feature out of pipeline.item_features, user_features",
+    Reason.NON_FINITE_FEATURE: "leave the value empty where there is none",
+    Reason.UNREADABLE_FILE: "write the file again as what its name says, or restore it from a copy",
+    Reason.TRUNCATED_GZIP: "gzip the file again elsewhere, and rename it when it is whole",
+    Reason.KEY_COLLISION: "two ids have the same key: rename one, or start a store with pipeline.secret_keys=true",
+    Reason.REWRITTEN_FILE: "write new rows into new files, or append them: what was read must not be rewritten",
+    Reason.UNREADABLE_BLOCK: "the file is damaged, or not what its name says: write it again, or restore a copy",
     Reason.BEFORE_RETENTION: "pipeline.retention_days is the age at which windows retire",
 }
-"""Reason -> what mends it, where it is the reason for most rows of a log."""
+"""Reason -> what to do next; `weir.readers.advice` looks at the file, too."""
 
 
 @dataclass(frozen=True)

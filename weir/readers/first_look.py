@@ -5,13 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from weir.contracts import EventClock
+from weir.readers.advice import next_step
 from weir.readers.blocks import Block, Chunk, Lines, Reading
 from weir.readers.config import LogConfig
-from weir.readers.faults import HINTS, DeadLetter
+from weir.readers.faults import DeadLetter
 from weir.readers.fields import without_blanks
 from weir.readers.listing import UnreadableError, chunks_of
 from weir.readers.reading import read_chunk
-from weir.readers.sources import Format, Partition
+from weir.readers.sources import Format, Partition, latest_event_ms
 from weir.readers.validate import Validator
 
 __all__ = ["ENOUGH_ROWS", "FirstLook", "first_look", "row_count"]
@@ -25,12 +27,13 @@ _REACH: Final = 1 << 24
 
 @dataclass
 class FirstLook:
-    """What was seen: `reasons` counts rows, `first` is the first letter."""
+    """What was seen: `reasons` counts rows, `firsts` has the first letter of each reason, `files` the files by key."""
 
     rows: int = 0
     valid: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
-    first: DeadLetter | None = None
+    firsts: dict[str, DeadLetter] = field(default_factory=dict)
+    files: dict[str, Partition] = field(default_factory=dict)
 
     def add(self, rows: int, valid: int, letters: Sequence[DeadLetter]) -> None:
         """Take in a block."""
@@ -39,42 +42,62 @@ class FirstLook:
         counts = Counter(letter.reason for letter in letters)
         # One letter may stand for all rows of a block.
         self.reasons += Counter(dict.fromkeys(counts, rows - valid)) if len(counts) == 1 else counts
-        self.first = self.first or next(iter(letters), None)
+        for letter in letters:
+            self.firsts.setdefault(letter.reason, letter)
+
+    @property
+    def commonest(self) -> DeadLetter | None:
+        """The first letter of the reason that most rows were refused for."""
+        return self.firsts[max(self.reasons, key=self.reasons.__getitem__)] if self.reasons else None
+
+    @property
+    def advice(self) -> str:
+        """What to do next about the commonest reason; empty without any."""
+        letter = self.commonest
+        return "" if letter is None else next_step(letter.reason, self.files.get(letter.partition))
 
     @property
     def problem(self) -> str:
-        """What is wrong with most rows, with the first of them and the setting that mends it; empty without any."""
-        if self.first is None:
+        """What is wrong with most rows, with the first of them and what mends it; empty without any."""
+        letter = self.commonest
+        if letter is None:
             return ""
-        [(reason, count)] = self.reasons.most_common(1)
-        hint = f"; {HINTS[reason]}" if reason in HINTS else ""
-        return f"{reason} in {count:,} of {self.rows:,} rows; the first: {self.first.detail}{hint}"
+        count = self.reasons[letter.reason]
+        return f"{letter.reason} in {count:,} of {self.rows:,} rows; the first: {letter.detail}; {self.advice}"
 
 
-def first_look(partitions: Sequence[Partition], config: LogConfig, most: int = ENOUGH_ROWS) -> FirstLook:
-    """Read at least `most` rows of a log, or all of it, until one is valid."""
-    look, validator = FirstLook(), Validator(config)
+def first_look(
+    partitions: Sequence[Partition], config: LogConfig, most: int = ENOUGH_ROWS, clock: EventClock | None = None
+) -> FirstLook:
+    """Read at least `most` rows of a log, or all of it, until one is valid; a file that cannot be opened is a row.
+
+    Rows are judged as a run would judge them: with the `clock` of a store, by the arrival of their file, too.
+    """
+    look, validator = FirstLook(files={one.key: one for one in partitions}), Validator(config)
     for partition in partitions:
-        for chunk in _chunks(partition):
-            for block in read_chunk(chunk, config, most, _BYTES, checked=False):
-                valid, letters = validator.validate(block)
-                look.add(row_count(block), len(valid.rows), letters.letters)
-                if look.valid or look.rows >= most:
-                    return look
+        latest = None if clock is None else latest_event_ms(partition, clock, config)
+        try:
+            for chunk in _chunks(partition, latest):
+                for block in read_chunk(chunk, config, most, _BYTES, checked=False):
+                    valid, letters = validator.validate(block)
+                    look.add(row_count(block), len(valid.rows), letters.letters)
+                    if look.valid or look.rows >= most:
+                        return look
+        except UnreadableError as error:
+            look.add(1, 0, [DeadLetter.of(partition.key, 0, error.fault, b"")])
     return look
 
 
-def _chunks(partition: Partition) -> Iterator[Chunk]:
-    """Yield the chunks of a file; those of a large CSV step by step, as listing them reads the file."""
+def _chunks(partition: Partition, latest_ms: int | None) -> Iterator[Chunk]:
+    """Yield the chunks of a file; those of a large CSV step by step, as listing them reads the file.
+
+    Raises `UnreadableError` for a file that cannot be opened.
+    """
     start, reach = 0, _REACH if partition.format is Format.DELIMITED else partition.size
     while True:
         head = replace(partition, size=min(partition.size, reach))
         is_all = head.size == partition.size
-        try:
-            chunks, stop = chunks_of(Reading(head, start, only_whole_lines=not is_all), _BYTES)
-        except UnreadableError:
-            # No row of it is refused for good: it is tried again when it has changed.
-            return
+        chunks, stop = chunks_of(Reading(head, start, only_whole_lines=not is_all, latest_ms=latest_ms), _BYTES)
         yield from chunks
         if is_all:
             return

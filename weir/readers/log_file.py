@@ -22,6 +22,9 @@ class LogFile:
             data: bytes = self._file.read(size)
         except Exception as error:
             self.failure = error
+            # What an open file raises does not say which it is.
+            if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+                error.filename = getattr(self._file, "path", "the log")
             raise
         return data
 

@@ -1,13 +1,12 @@
 """What `weir up` checks and writes before it starts a process, and the settings of a demo on two cores."""
 
-import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from weir.check.report import LogReport, check_log
-from weir.check.text import in_one_line, require_readable, what_is_wrong
+from weir.check.text import in_one_line, proposed, require_readable, what_is_wrong
 from weir.config import Settings, SettingsError
 from weir.contracts import Store, columns
 from weir.contracts.format import read_format
@@ -18,7 +17,7 @@ from weir.errors import CommandError, UsageError
 from weir.pipelines.layout import open_layout
 from weir.readers import Block, BlockId, LogConfig, Validator, is_topic
 from weir.session import REMEMBERED, Session, open_session, remembered
-from weir.text import plain
+from weir.text import escaped, plain, setting, shell
 from weir.up.holdings import CATALOGUE, Holdings, holdings, make_room, remember_replay
 from weir.up.holdings import GENERATED as GENERATED_LOG
 from weir.up.options import UpOptions
@@ -139,16 +138,16 @@ def _check_live(session: Session, held: Holdings, options: UpOptions) -> None:
 
 def _show(session: Session, report: LogReport, options: UpOptions) -> None:
     """Show the log in a line; raises `UnreadableLogError` where nothing of it is valid."""
-    require_readable(report, f"up{_flags(options)}")
+    require_readable(report, f"up{_flags(options)}", session.given)
     session.notes.print(plain(f"{report.log}: {in_one_line(report)}"), soft_wrap=True)
-    for line in what_is_wrong(report):
+    for line in (*what_is_wrong(report), *proposed(report)):
         session.notes.print(plain(line), soft_wrap=True)
 
 
 def _flags(options: UpOptions) -> str:
     flags = {"--demo": options.demo, "--once": options.once, "--fresh": options.fresh}
     given = "".join(f" {flag}" for flag, is_given in flags.items() if is_given)
-    return given if options.log is None else f"{given} --log {shlex.quote(str(options.log))}"
+    return given if options.log is None else f"{given} --log {shell(options.log)}"
 
 
 def _finished_log(session: Session, folder: Path, log: Path, options: UpOptions) -> LogSource:
@@ -156,7 +155,7 @@ def _finished_log(session: Session, folder: Path, log: Path, options: UpOptions)
     if log.is_dir():
         raise UsageError(
             f"--log {log} is a folder; it takes one finished log to replay. "
-            f"To follow a folder: weir up --set pipeline.log={log}"
+            f"To follow a folder: weir up {setting(f'pipeline.log={log}')}"
         )
     if not log.is_file():
         raise FileNotFoundError(f"{log}: there is no such log file")
@@ -197,7 +196,7 @@ def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
     settings = settings.model_copy(update={"store": str(folder), **_absolute(settings)})
     if read_format(session.store) is not None:
         open_layout(session.store, settings.pipeline)
-    session.store.write(REMEMBERED, settings.model_dump_json(indent=2).encode())
+    session.store.write(REMEMBERED, escaped(settings.model_dump_json(indent=2)).encode())
     return Session(settings, Store(str(folder)), session.out, session.notes)
 
 

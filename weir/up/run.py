@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shlex
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +15,7 @@ from weir.contracts.variants import roles_in
 from weir.errors import CommandError
 from weir.interact import Asker
 from weir.serving.client import RetrievalClient
-from weir.text import plain, program
+from weir.text import operand, plain, program, shell
 from weir.up.display import StatusDisplay
 from weir.up.memory import tree_memory
 from weir.up.ports import page_scheme
@@ -116,7 +115,7 @@ class _Run:
         if self.hinted or status.first_answer_seconds is None:
             return
         self.hinted = True
-        command = f"{program()} query {shlex.quote(self.launch.user or 'USER')}{self._store_option()}"
+        command = f"{program()} query{self._store_option()} {operand(self.launch.user or 'USER')}"
         display.say("weir", f"answers after {status.first_answer_seconds:.1f} s; try: {command}")
         display.say("weir", f"the same as JSON: {self._address()}/v1/info and POST /v1/retrieve (docs/serving.md)")
 
@@ -126,12 +125,12 @@ class _Run:
         # The server may be away and the store damaged: the stages go on, and the command can be read without an item.
         with contextlib.suppress(Exception):
             item = something_new(Asker(client, self.launch.session.store), user)
-        command = f"{program()} click {shlex.quote(user)} {shlex.quote(item)}{self._store_option()}"
+        command = f"{program()} click{self._store_option()} {operand(user, item)}"
         return f"the replay is over, and all of it is learned; next: {command} changes the answer on {self._page()}"
 
     def _store_option(self) -> str:
         """Return the option that later commands need; none for the default store."""
-        store = shlex.quote(os.path.relpath(self.launch.folder))
+        store = shell(os.path.relpath(self.launch.folder))
         return "" if store == Store("weir-data").path("").rsplit("/", 1)[-1] else f" --store {store}"
 
     def _page(self) -> str:
@@ -169,11 +168,11 @@ class _Run:
         )
         out.print()
         print_summary(out, self.summary)
-        weir, where, asked = program(), self._store_option(), shlex.quote(user)
+        weir, where, asked = program(), self._store_option(), operand(user)
         out.print()
         out.print(
             plain(
-                f"next: {weir} up{where} stays up with what was learned; then, beside it, {weir} query {asked}{where}"
+                f"next: {weir} up{where} stays up with what was learned; then, beside it, {weir} query{where} {asked}"
             ),
             soft_wrap=True,
         )

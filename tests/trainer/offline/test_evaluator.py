@@ -118,7 +118,8 @@ def test_popularity_is_a_ranking_by_sorted_counts(log: list[tuple[int, int]], sh
     cut = max(1, round(len(log) * share))
     _, _, evaluator = evaluated(log, cut, rules)
     counts = [sum(item == other for _, other in log[:cut]) for item in range(ITEMS)]
-    rows, _ = rows_of(log, cut, rules, {user: dict(enumerate(map(float, counts))) for user in range(USERS)})
+    scores = {item: float(count) if count else -math.inf for item, count in enumerate(counts)}
+    rows, _ = rows_of(log, cut, rules, dict.fromkeys(range(USERS), scores))
     assert evaluator.result(evaluator.rank_by_popularity()).metrics == pytest.approx(by_hand(rows, counts, rules))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -18,7 +18,7 @@ from weir.check.report import check_log, with_settings
 from weir.contracts import Store
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.ingest import ingest
-from weir.readers import LogConfig
+from weir.readers import LogColumns, LogConfig
 
 DAY = 86_400
 SHOP = [
@@ -241,3 +241,35 @@ def test_the_report_is_json(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text("{}\n")
     found = check_log(LogConfig(log=str(tmp_path / "log.jsonl")))
     assert report.LogReport.model_validate_json(found.model_dump_json()) == found
+
+
+@pytest.mark.parametrize("above", [0, 1, 2, 40, 100])
+@pytest.mark.parametrize("name", ["weight", "none"])
+def test_weights_that_many_rows_exceed_are_left_out(above: int, name: str, tmp_path: Path) -> None:
+    """Play counts and prices are no weights; one weight in 200 may be a mistake."""
+    path = tmp_path / "plays.csv"
+    lines = (f"u{n % 9},i{n % 7},{1_764_000_000 + n},{101 if n < 2 * above else 1},x\n" for n in range(200))
+    path.write_text(f"user_id,item_id,timestamp,{name},none1\n" + "".join(lines))
+    found = check_log(LogConfig(log=str(path), columns=LogColumns(weight=name)))
+    assert found.valid_before == 200 - 2 * above
+    assert found.settings == (["pipeline.columns.weight=" + ("none" if name == "weight" else "none2")] if above else [])
+    assert found.valid == 200
+    assert check_log(with_settings(LogConfig(log=str(path)), found.settings)).valid_before == 200
+
+
+@given(hours=st.integers(0, 30), name=st.sampled_from(["log.csv", "log.csv.gz", "log.parquet"]))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+def test_a_tolerance_is_proposed_for_files_whose_time_is_some_hours_off(hours: int, name: str, tmp_path: Path) -> None:
+    path, last = tmp_path / name, 1_764_000_000
+    rows = [{"user_id": "u", "item_id": f"i{n}", "timestamp": last - 600 * n} for n in range(100)]
+    text = "user_id,item_id,timestamp\n" + "".join(f"{','.join(map(str, row.values()))}\n" for row in reversed(rows))
+    if name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+    os.utime(path, (last - 3600 * hours, last - 3600 * hours))
+    found = check_log(LogConfig(log=str(path)))
+    proposed = [one for one in found.settings if "clock_tolerance" in one]
+    assert bool(proposed) is (0 < hours <= 24)
+    assert found.valid == (100 if hours <= 24 else found.valid_before)
+    assert check_log(with_settings(LogConfig(log=str(path)), found.settings)).valid_before == found.valid

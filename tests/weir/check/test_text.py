@@ -2,22 +2,27 @@ import gzip
 import io
 import json
 import re
+import subprocess
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
 from weir.check.file import settings_file
 from weir.check.report import LogReport, check_log, with_settings
 from weir.check.text import UnreadableLogError, print_report, require_readable
-from weir.config import load_settings
+from weir.config import assignments, load_settings
 from weir.contracts import Store
 from weir.readers import LogColumns, LogConfig
-from weir.text import program
+from weir.text import program, visible
 
 SHOP = "customer,sku,bought\n" + "".join(f"c{n},s{n},2025-01-{n + 1:02}\n" for n in range(28))
 
@@ -29,9 +34,9 @@ def shop(tmp_path: Path) -> LogReport:
     return check_log(LogConfig(log=str(path)))
 
 
-def printed(report: LogReport) -> str:
+def printed(report: LogReport, given: Sequence[tuple[str, str]] = ()) -> str:
     console = Console(file=io.StringIO(), width=200)
-    print_report(console, report)
+    print_report(console, report, given)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text
 
@@ -147,8 +152,9 @@ def test_the_share_of_rows_without_an_id_is_told(tmp_path: Path) -> None:
     rows = (f"{user},i{n},{1_700_000_000 + n}" for n, user in enumerate(users * 10))
     path.write_text("user_id,item_id,timestamp\n" + "\n".join(rows))
     report = check_log(LogConfig(log=str(path)))
-    assert (report.valid, report.missing_ids) == (50, 30)
-    assert "37.50 % of the rows, which are refused; pipeline.missing_ids lists" in printed(report)
+    # A blank value of a CSV is an empty one: no field.
+    assert (report.valid, report.missing_ids, report.reasons["missing_field"]) == (50, 20, 10)
+    assert "25.00 % of the rows, which are refused; pipeline.missing_ids lists" in printed(report)
     path.write_text("\n".join(["user_id,item_id,timestamp", *(f"u,i,{1_700_000_000 + n}" for n in range(9))]))
     assert "missing_ids" not in printed(check_log(LogConfig(log=str(path))))
 
@@ -178,3 +184,38 @@ def test_what_pandas_and_a_warehouse_write_is_valid_as_it_is(tmp_path: Path) -> 
         report = check_log(LogConfig(log=str(tmp_path / name)))
         assert (report.valid, report.users, report.items) == (60, 6, 9), name
         assert (report.start_ms, report.end_ms) == (1_764_000_000_000, 1_764_035_400_000), name
+
+
+HOSTILE: Final = (
+    *("Customer No", "a'b", 'a"b', "$HOME", "`id`", "$(id)", "#user", "-x", "--set", "a=b", "a.b", "a;b", "a|b&c"),
+    *("a\\b", "!x", "*", "~", "{a,b}", "ä😀", "a\nb", "a\n", "\t", "a\x00b", "\x1b[31m", "\u202eabc", "\x85", "\u2028"),
+    *("%s", "[a]", "No", "null", "007", "::", "user #1", "a: b", "\U000e0001"),
+)
+NAMES: Final = st.sampled_from(HOSTILE) | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(names=st.lists(NAMES, min_size=3, max_size=3, unique=True), log=NAMES)
+def test_what_is_proposed_reads_as_the_same_settings_when_it_is_pasted(
+    shell: str, names: list[str], log: str, shop: LogReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weir.check.text.program", lambda: "weir")
+    assume({*names}.isdisjoint(LogColumns().model_dump().values()))
+    # No path has a NUL, and a shell drops line breaks at the end of what it substitutes.
+    assume("\0" not in log and not log.endswith("\n") and "/" not in log)
+    columns = dict(zip(("user_id", "item_id", "timestamp"), names, strict=True))
+    proposed = [f"pipeline.columns.{field}={column}" for field, column in columns.items()]
+    before = ("--set", "pipeline.columns.user_id=not\nthis")
+    shown = printed(shop.model_copy(update={"log": log, "settings": proposed}), (before, ("--config", log)))
+    assert visible(shown.replace("\n", "")) == shown.replace("\n", "")
+    evaluate, up = (re.search(rf"weir {name} .*", shown)[0] for name in ("evaluate --quick", "up"))  # type: ignore[index]
+    for command in (evaluate, up):
+        script = f"weir() {{ printf '%s\\0' \"$@\"; }}\n{command}"
+        words = subprocess.run([shell, "-c", script], capture_output=True, check=True).stdout.decode().split("\0")
+        pairs = list(zip(*[iter(words[2 if command is evaluate else 1 :])] * 2, strict=False))
+        values, problems = assignments([value for option, value in pairs if option == "--set"])
+        found = load_settings(None, values, None, problems).pipeline
+        assert found.columns.model_dump(include=set(columns)) == columns
+        assert dict(pairs).get("--log", found.log) == log
+        assert dict(pairs)["--config"] == log

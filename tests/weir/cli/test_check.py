@@ -1,4 +1,8 @@
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -42,3 +46,26 @@ def test_init_prints_a_file_that_check_is_content_with(tmp_path: Path) -> None:
     run("config", "check", str(tmp_path / "weir.yaml"))
     report = json.loads(run("check", str(path), "--config", str(tmp_path / "weir.yaml"), "--json"))
     assert (report["valid_before"], report["settings"]) == (28, [])
+
+
+def test_the_commands_that_check_prints_can_be_pasted(tmp_path: Path) -> None:
+    log = tmp_path / "it's a log\n#1.jsonl"
+    rows = ({"#user": f"u{n % 6}", "item: id": f"i{n % 9}", "time": 1_764_000_000 + n} for n in range(60))
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    shown = run("check", str(log), status=1)
+    init = re.search(r"or: (.* init .* > weir\.yaml)$", shown, re.MULTILINE)
+    again = [f"--set {line}" for line in re.findall(r"^  --set (.*)$", shown, re.MULTILINE)]
+    assert init is not None
+    assert len(again) == 3
+    weir = init[1].split(" init ")[0]
+    path = init[1].split(" init ")[1].removesuffix(" > weir.yaml")
+    script = f"{init[1]}\n{weir} check {path} --config weir.yaml --json\n{weir} check {path} {' '.join(again)} --json"
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    pasted = subprocess.run(
+        ["sh", "-ec", script], check=True, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    decoder = json.JSONDecoder()
+    by_file, end = decoder.raw_decode(pasted.stdout)
+    by_options, _ = decoder.raw_decode(pasted.stdout[end:].lstrip())
+    assert by_file == by_options
+    assert (by_file["valid_before"], by_file["settings"]) == (60, [])

@@ -1,3 +1,6 @@
+import errno
+import logging
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -7,9 +10,11 @@ from typing import Annotated
 import grpc
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from weir.cli.command import DEBUGGING, command, explain
+from weir.cli.logs import set_up_logging
 from weir.config import SettingsError
 from weir.contracts import CorruptArtefactError, StoreFormatError, UnfitStoreError
 from weir.errors import CommandError, UsageError
@@ -87,6 +92,46 @@ CLEAR = [
 @pytest.mark.parametrize("kind", CLEAR)
 def test_a_message_that_says_it_all_is_the_line(kind: type[Exception]) -> None:
     assert explain(kind("what to do")) == (["what to do"], 1)
+
+
+@pytest.mark.parametrize("number", sorted({*errno.errorcode} - {errno.EADDRINUSE}))
+@pytest.mark.parametrize("path", ["/a/file", None])
+def test_an_error_of_the_system_is_one_line_with_its_file(number: int, path: str | None) -> None:
+    [line], status = explain(OSError(number, os.strerror(number), path)) or ([], 0)
+    assert status == 1
+    assert os.strerror(number) in line
+    assert path is None or path in line
+
+
+def test_what_to_do_depends_on_the_error_of_the_system() -> None:
+    common = ("ENOSPC", "EDQUOT", "EFBIG", "EMFILE", "ENFILE", "EACCES", "EPERM", "EROFS", "EIO", "ENOMEM", "ENOENT")
+    steps = {}
+    for name in common:
+        number = getattr(errno, name)
+        [line], _ = explain(OSError(number, os.strerror(number), "/a/file")) or ([], 0)
+        start = f"/a/file: {os.strerror(number)}: "
+        assert line.startswith(start)
+        steps[name] = line.removeprefix(start)
+    assert steps["EACCES"] == steps["EPERM"]
+    assert len(set(steps.values())) == len(common) - 1
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_record_of_an_error_of_the_system_is_a_line_too(
+    debug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    token = DEBUGGING.set(debug)
+    set_up_logging(Console(file=sys.stderr, force_terminal=False))
+    DEBUGGING.reset(token)
+    try:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/a/file")
+    except OSError:
+        logging.getLogger("weir.test").exception("cannot export; training continues")
+    told = capsys.readouterr().err
+    assert ("Traceback" in told) is debug
+    assert debug or "training continues: /a/file: No space left on device: free space and run it again" in told
 
 
 def test_a_damaged_file_gets_a_hint_unless_its_error_has_one() -> None:

@@ -239,3 +239,22 @@ def test_wrong_usage_is_refused_before_any_work(arguments: list[str], message: s
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.output.split())
     assert weir("evaluate").exit_code == 2
+
+
+@pytest.mark.parametrize("new", [0, 5, 40])
+def test_a_test_of_new_items_alone_cannot_be_judged(new: int, tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    items = [n % 11 for n in range(400 - new)] + [100 + n for n in range(new)]
+    rows = (f"u{n * 7 % 30},i{item},{1_700_000_000 + n}" for n, item in enumerate(items))
+    log.write_text("user_id,item_id,timestamp\n" + "\n".join(rows) + "\n")
+    found = told(weir("evaluate", "--data", log, "--steps", "5", *TINY, "--json"))
+    assert found["new_items"] == new / 40
+    assert ("cannot be judged: all 40 test cases ask for new items" in found["verdict"]) is (new == 40)
+    shown = weir("evaluate", "--data", log, "--steps", "5", *TINY).stdout
+    share = {
+        0: "",
+        5: "12.5 % of what the test cases ask for is new",
+        40: "100 % of what the test cases ask for is new",
+    }
+    assert share[new] in shown
+    assert ("is new" in shown) is (new > 0)

@@ -153,3 +153,30 @@ def test_a_window_of_several_panes_is_shown_whole_and_a_sketch_wants_one(tmp_pat
     assert [window["pane"] for window in shown] == [0, 1]
     assert "has 2 panes: name one of the commits 0, 1" in run("1970-01-01 00:00", "--store", store.url, status=1)
     assert "there is no commit 7" in run("7", "--store", store.url, status=1, what="windows")
+
+
+@pytest.mark.parametrize("count", [1, 20, 21, 73])
+def test_a_list_for_programs_is_complete_and_a_table_says_what_it_leaves_out(count: int, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    writer = WindowWriter(store)
+    for day in range(count):
+        writer.commit(["u"], ["i"], np.array([day * DAY]), span=(day * DAY, (day + 1) * DAY))
+    listed = run_json("--store", store.url, what="windows")
+    assert [window["sequence"] for window in listed] == list(range(count))
+    assert [window["sequence"] for window in run_json("--store", store.url, "--last", "3", what="windows")] == list(
+        range(max(0, count - 3), count)
+    )
+    shown = run("--store", store.url, what="windows")
+    commits = "1 commit" if count == 1 else f"{count} commits"
+    assert (f"20 of {count} commits in" if count > 20 else f"{commits} in") in shown
+    assert f"3 of {count} commits in" in run("--store", store.url, "--last", "3", what="windows") or count <= 3
+
+
+def test_tables_of_items_say_what_they_leave_out(windows: tuple[str, list[WindowManifest]]) -> None:
+    url, _ = windows
+    assert "most frequent items: 2 of 4" in " ".join(run("--store", url, "--top", "2").split())
+    assert "most frequent items rank" in " ".join(run("--store", url).split())
+    facts = run_json("0", "--compare", "2", "--store", url, "--top", "1")
+    assert facts["changed_items"] > len(facts["changes"]) == 1
+    shown = " ".join(run("0", "--compare", "2", "--store", url, "--top", "1").split())
+    assert f"largest changes of an item's share: 1 of {facts['changed_items']}" in shown

@@ -1,10 +1,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from tests.trainer.offline.logs import circles
+from tests.trainer.offline.logs import circles, log_of, small
 from weir.trainer.offline.data import Ints
 from weir.trainer.offline.evaluator import Evaluator, Protocol, Rules
+from weir.trainer.offline.model import OfflineModel
 from weir.trainer.offline.peers.contest import Contest
 from weir.trainer.offline.splits import temporal
 from weir.trainer.ranking import means
@@ -57,3 +59,23 @@ def test_without_validation_the_first_settings_are_taken() -> None:
     peers = Contest(LOG, SPLIT.train, rules()).run(evaluator(np.empty(0, np.int64)), evaluator(SPLIT.test))
     assert [peer.name for peer in peers] == ALL
     assert peers[-1].settings == {"l2": 250.0, "half_life_items": 5.0}
+
+
+@pytest.mark.parametrize("protocol", ["interaction", "user"])
+@pytest.mark.parametrize("new", [1, 9, 60])
+def test_all_methods_rank_the_same_items(protocol: Protocol, new: int) -> None:
+    """Those of training, although more are asked for than there are: the newest items of the log are new."""
+    known, fresh = circles(users=6, items=8, each=20), np.arange(60)
+    users = np.concatenate([known.users, fresh % 6])
+    items = np.concatenate([known.items, np.where(fresh < 60 - new, fresh % 8, 8 + fresh)])
+    log = log_of(users.tolist(), items.tolist())
+    train, test_rows = np.arange(100), np.arange(120, 180)
+    rules = Rules(protocol, (20,), filter_seen=False)
+    validation, test = (Evaluator.of(log, train, rows, rules) for rows in (np.arange(100, 120), test_rows))
+    model = test.rank(OfflineModel.fresh(small(), log, train))
+    peers = Contest(log, train, rules).run(validation, test)
+    for ranked in (model, *(peer.ranked for peer in peers)):
+        assert all({*top.tolist()} == {-1, *range(8)} for top in ranked.top)
+    asked = test.cases.relevant.values
+    assert test.new_share == pytest.approx((asked >= 8).mean())
+    assert (test.new_share == 1) is (new == 60)

@@ -1,0 +1,169 @@
+"""What to do next about rows that were refused: what the file itself shows, else what the reason says."""
+
+import codecs
+import zlib
+from collections.abc import Mapping
+from shlex import quote
+from typing import Final
+
+import msgspec
+
+from weir.readers.faults import HINTS, Reason
+from weir.readers.sources import Format, Partition
+
+__all__ = ["OF_READING", "OUTSIDE", "next_step"]
+
+OF_READING: Final = frozenset(
+    {
+        *(Reason.MALFORMED_JSON, Reason.MALFORMED_ROW, Reason.MALFORMED_PROTOBUF, Reason.MALFORMED_AVRO),
+        *(Reason.NOT_UTF8, Reason.NOT_AN_OBJECT, Reason.LINE_TOO_LONG),
+        *(Reason.UNREADABLE_FILE, Reason.TRUNCATED_GZIP, Reason.REWRITTEN_FILE, Reason.UNREADABLE_BLOCK),
+    }
+)
+"""Reasons for which a row was not even read, so that its columns do not matter."""
+
+OUTSIDE: Final = frozenset({Reason.AHEAD_OF_ARRIVAL, Reason.TIMESTAMP_OUT_OF_RANGE, Reason.BEFORE_RETENTION})
+"""Reasons that lie in the time of a file or in a setting, and not in the row."""
+
+_HEAD: Final = 1 << 16
+_GZIP: Final = (Format.GZIP_LINES, Format.GZIP_DELIMITED)
+_LINES: Final = (Format.JSON_LINES, Format.DELIMITED)
+_DELIMITED: Final = (Format.DELIMITED, Format.GZIP_DELIMITED)
+_MARKS: Final = (
+    *((mark, "UTF-32") for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
+    *((mark, "UTF-16") for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
+)
+_OTHERS: Final[Mapping[bytes, str]] = {
+    b"PK\x03\x04": "the file is a zip archive or a spreadsheet: write it as CSV in UTF-8, or unpack it",
+    b"\xd0\xcf\x11\xe0": "the file is a spreadsheet: write it as CSV in UTF-8",
+    b"BZh": "the file is compressed by bzip2: gzip it instead, and let its name end in .gz",
+    b"\xfd7zXZ": "the file is compressed by xz: gzip it instead, and let its name end in .gz",
+    b"\x28\xb5\x2f\xfd": "the file is compressed by zstd: gzip it instead, and let its name end in .gz",
+    b"Obj\x01": "the file is Avro, which is read from topics only: write it as Parquet or JSON Lines",
+    b"ORC": "the file is ORC: write it as Parquet",
+    b"ARROW1": "the file is Arrow (Feather): write it as Parquet",
+    b"%PDF": "the file is a PDF: export the rows as CSV in UTF-8",
+    b"<": "the file is XML or HTML: write one JSON object per line, or CSV",
+}
+"""How a file begins that is not of a format of logs -> what to do."""
+
+
+def next_step(reason: str, partition: Partition | None = None) -> str:
+    """Return what to do next about rows that are refused for a reason, in a file that is looked at if it is given."""
+    shown = ""
+    if partition is not None and partition.format is not Format.PAIRS:
+        try:
+            with partition.open() as file:
+                shown = _of_content(partition, file.read(_HEAD), reason)
+        except PermissionError:
+            shown = f"give the user who runs weir the permission to read it: chmod a+r {quote(partition.path)}"
+        except OSError:
+            # The file system may answer at the next attempt; the reason says what there is to say.
+            shown = ""
+    return shown or HINTS[Reason(reason)]
+
+
+def _of_content(partition: Partition, head: bytes, reason: str) -> str:
+    """Return what to do about a file that is not what its name says, "" if it seems to be that."""
+    name, form = partition.key.rpartition("/")[2], partition.format
+    if head.startswith(b"\x1f\x8b"):
+        if form not in _GZIP:
+            return f"the file is gzipped: name it {quote(_stem(name) + _ending(form, '.gz'))}"
+        return _of_text(partition, _inflated(head), reason)
+    if form in _GZIP:
+        return f"the file is not gzipped: name it {quote(name.removesuffix('.gz'))}" if head else ""
+    if head.startswith(b"PAR1"):
+        return "" if form is Format.PARQUET else f"the file is Parquet: name it {quote(f'{_stem(name)}.parquet')}"
+    if form not in _LINES:
+        return ""
+    other = next((what for start, what in _OTHERS.items() if head.startswith(start)), "")
+    return other or _of_text(partition, head, reason)
+
+
+def _of_text(partition: Partition, head: bytes, reason: str) -> str:
+    form = partition.format
+    if encoding := _wide(head):
+        return f"the text is {encoding}, not UTF-8: convert it: {_converted(partition, encoding)}"
+    odd = _odd(head)
+    if reason == Reason.NOT_UTF8 or (odd and reason == Reason.UNREADABLE_BLOCK):
+        legacy = "WINDOWS-1252" if any(0x80 <= byte < 0xA0 for byte in odd) else "LATIN1"
+        named = "Windows-1252" if legacy != "LATIN1" else "Latin-1"
+        return f"the text is not UTF-8: convert it from its encoding, such as {named}: {_converted(partition, legacy)}"
+    text = head.removeprefix(codecs.BOM_UTF8).lstrip()
+    if form in _DELIMITED:
+        is_json = text[:1] in (b"{", b"[") and _value_of(text.partition(b"\n")[0]) is not None
+        return (
+            f"the file holds JSON: name it {quote(_stem(partition.key.rpartition('/')[2]) + '.jsonl')}"
+            if is_json
+            else ""
+        )
+    if text.startswith(b"[") and _is_array(text):
+        return f"a JSON array: write one object per line: {_by_line(partition, '.[]')}"
+    if text.startswith(b"{") and _value_of(text.partition(b"\n")[0]) is None and reason == Reason.MALFORMED_JSON:
+        return f"an object is spread over several lines: write each on one line: {_by_line(partition, '.')}"
+    return ""
+
+
+def _wide(head: bytes) -> str:
+    """Return the encoding of a text with two or four bytes for each letter, "" of any other."""
+    if (marked := next((name for mark, name in _MARKS if head.startswith(mark)), "")) or len(head) < 4:
+        return marked
+    zeros = [head[first::2].count(0) / len(head[first::2]) for first in (0, 1)]
+    # Mostly ASCII, of which one byte of two is zero.
+    return "UTF-16BE" if zeros[0] > 0.4 > zeros[1] else "UTF-16LE" if zeros[1] > 0.4 > zeros[0] else ""
+
+
+def _odd(head: bytes) -> bytes:
+    """Return the bytes that no UTF-8 has where they are."""
+    signs = head.decode(errors="surrogateescape")
+    return bytes(ord(sign) - 0xDC00 for sign in signs if "\udc80" <= sign <= "\udcff")
+
+
+def _is_array(text: bytes) -> bool:
+    """Whether a text is one array of objects, rather than an array on each line."""
+    first = _value_of(text.partition(b"\n")[0])
+    return first is None or (isinstance(first, list) and any(isinstance(item, dict) for item in first))
+
+
+def _value_of(line: bytes) -> object:
+    """Return the JSON value that a line holds, None if it holds none."""
+    try:
+        found: object = msgspec.json.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+    return found
+
+
+def _converted(partition: Partition, encoding: str) -> str:
+    ending = _ending(Format.DELIMITED if partition.format in _DELIMITED else Format.JSON_LINES, "")
+    return _piped(partition, f"iconv -f {encoding} -t UTF-8", f".utf8{ending}")
+
+
+def _by_line(partition: Partition, what: str) -> str:
+    return _piped(partition, f"jq -c {quote(what)}", ".lines.jsonl")
+
+
+def _piped(partition: Partition, command: str, ending: str) -> str:
+    """Return the command line that makes another file of a file."""
+    name, target = quote(partition.path), quote(f"{_stem(partition.path)}{ending}")
+    return f"gunzip -c {name} | {command} > {target}" if partition.format in _GZIP else f"{command} {name} > {target}"
+
+
+def _inflated(head: bytes) -> bytes:
+    try:
+        return zlib.decompressobj(31).decompress(head, _HEAD)
+    except zlib.error:
+        return b""
+
+
+def _stem(name: str) -> str:
+    """Return a name without its ending, which `.gz` may follow."""
+    folder, slash, last = name.rpartition("/")
+    last = last.removesuffix(".gz")
+    return f"{folder}{slash}{last.rpartition('.')[0] or last}"
+
+
+def _ending(form: Format, more: str) -> str:
+    """Return the ending of a format, with another one."""
+    plain = {Format.DELIMITED: ".csv", Format.PARQUET: ".parquet"}.get(form, ".jsonl")
+    return f"{plain}{more}"
