@@ -221,3 +221,21 @@ def test_the_bound_follows_the_file_and_not_the_reader(tmp_path: Path, modified:
     os.utime(tmp_path / "a.jsonl", (modified, modified))
     [found] = discover(str(tmp_path))
     assert latest_event_ms(found, EventClock(), LogConfig()) == round(1000 * modified) + 1000 + TEN_MINUTES
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("a.jsonl.BZ2", "with gzip"),
+        ("a.zip", "unpack"),
+        ("a.xlsx", "CSV in UTF-8"),
+        ("ratings.dat", "convert"),
+        ("a.orc", "Parquet"),
+    ],
+)
+def test_a_file_that_is_left_out_is_told_how_to_be_read(
+    name: str, advice: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    assert discover(str(tmp_path / name)) == []
+    assert advice in caplog.text

@@ -124,7 +124,7 @@ def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
 
 def _next_steps(report: LogReport, given: Given) -> list[str]:
     if not report.rows:
-        return ["there is nothing to read"]
+        return ["there is nothing to read: no file of a log was found, or those that were hold no rows"]
     if not report.valid:
         return _unnamed(report, given)
     lines = proposed(report)
@@ -156,7 +156,9 @@ def _followed(log: str) -> str:
 
 def _unnamed(report: LogReport, given: Given) -> list[str]:
     """Return what mends rows that could not be read; else which columns are to be named, and a command for that."""
-    if not report.columns or next(iter(report.reasons), "") in OF_READING:
+    reason = next(iter(report.reasons), "")
+    # The file itself may show what is wrong, whatever its columns are called.
+    if not report.columns or reason in OF_READING or report.next_step != HINTS[Reason(reason)]:
         return [f"no row is valid: {report.next_step}"]
     read = {column.read_as for column in report.columns}
     missing = [name for name in REQUIRED if name not in read]

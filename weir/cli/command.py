@@ -8,6 +8,8 @@ A command that fails prints one clear line on standard error; its exit status is
 import errno
 import functools
 import inspect
+import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -100,6 +102,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         DEBUGGING.set(debug)
         with _explained(debug=debug):
             function(**options)
+            sys.stdout.flush()
 
     # typer reads the options from here, by `inspect.signature`.
     signature = inspect.Signature([*chain.from_iterable(map(_spread, parameters.values())), _DEBUG])
@@ -115,12 +118,26 @@ def _explained(*, debug: bool) -> Iterator[None]:
         raise
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    except BrokenPipeError:
+        if not _is_output_closed():
+            raise
+        raise typer.Exit(1) from None
     except Exception as error:
         if debug or (explanation := explain(error)) is None:
             raise
         lines, status = explanation
         sys.stderr.write("weir: " + "\n".join(map(visible, lines)) + "\n")
         raise typer.Exit(status) from None
+
+
+def _is_output_closed() -> bool:
+    """Say whether the reader of standard output has gone, such as `head`; what is left is then written nowhere."""
+    output = select.poll()
+    output.register(sys.stdout)
+    is_closed = any(event & select.POLLERR for _, event in output.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_closed
 
 
 def _spread(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:

@@ -4,7 +4,9 @@ No stage is imported before a command runs: help appears at once, and a missing 
 that need it.
 """
 
+import io
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -106,8 +108,16 @@ def _keep_to_this_weir() -> None:
         os.environ["PYTHONSAFEPATH"] = "1"
 
 
+def _write_any_text() -> None:
+    """Let ids of any language be printed where the locale is not UTF-8: programs get UTF-8, a terminal escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")
+
+
 def main() -> None:
     """Run the command line of this process."""
+    _write_any_text()
     _keep_to_this_weir()
     follow_parent()
     leave_out_noise()

@@ -1,6 +1,7 @@
 """What to do next about rows that were refused: what the file itself shows, else what the reason says."""
 
 import codecs
+import re
 import zlib
 from collections.abc import Mapping
 from shlex import quote
@@ -48,6 +49,13 @@ _OTHERS: Final[Mapping[bytes, str]] = {
 """How a file begins that is not of a format of logs -> what to do."""
 
 
+_SEPARATOR_ROW: Final = re.compile(rb'"?sep=."?', re.IGNORECASE)
+"""The first line of a CSV that tells spreadsheets its separator."""
+
+_NUMBER: Final = re.compile(rb'(?:^|[,;\t|])[\s"]*\d{9,}(?:\.\d*)?[\s"]*(?:$|[,;\t|])')
+"""A value that is a time in seconds or finer: no name of a column."""
+
+
 def next_step(reason: str, partition: Partition | None = None) -> str:
     """Return what to do next about rows that are refused for a reason, in a file that is looked at if it is given."""
     shown = ""
@@ -85,22 +93,32 @@ def _of_text(partition: Partition, head: bytes, reason: str) -> str:
     if encoding := _wide(head):
         return f"the text is {encoding}, not UTF-8: convert it: {_converted(partition, encoding)}"
     odd = _odd(head)
-    if reason == Reason.NOT_UTF8 or (odd and reason == Reason.UNREADABLE_BLOCK):
+    if reason == Reason.NOT_UTF8 or (odd and reason in {Reason.UNREADABLE_BLOCK, Reason.UNREADABLE_FILE}):
         legacy = "WINDOWS-1252" if any(0x80 <= byte < 0xA0 for byte in odd) else "LATIN1"
         named = "Windows-1252" if legacy != "LATIN1" else "Latin-1"
         return f"the text is not UTF-8: convert it from its encoding, such as {named}: {_converted(partition, legacy)}"
     text = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if form in _DELIMITED:
-        is_json = text[:1] in (b"{", b"[") and _value_of(text.partition(b"\n")[0]) is not None
-        return (
-            f"the file holds JSON: name it {quote(_stem(partition.key.rpartition('/')[2]) + '.jsonl')}"
-            if is_json
-            else ""
-        )
+        return _of_first_row(partition, text.partition(b"\n")[0].strip(), reason)
     if text.startswith(b"[") and _is_array(text):
         return f"a JSON array: write one object per line: {_by_line(partition, '.[]')}"
     if text.startswith(b"{") and _value_of(text.partition(b"\n")[0]) is None and reason == Reason.MALFORMED_JSON:
         return f"an object is spread over several lines: write each on one line: {_by_line(partition, '.')}"
+    return ""
+
+
+def _of_first_row(partition: Partition, row: bytes, reason: str) -> str:
+    """Return what to do about a CSV or TSV whose first row names no columns, "" if it seems to name them."""
+    if row[:1] in (b"{", b"[") and _value_of(row) is not None:
+        return f"the file holds JSON: name it {quote(_stem(partition.key.rpartition('/')[2]) + '.jsonl')}"
+    if _SEPARATOR_ROW.fullmatch(row):
+        return f"the first line names the separator: leave it out: {_piped(partition, 'tail -n +2', '.rows.csv')}"
+    if b"::" in row and not any(sign in row for sign in (b",", b";", b"\t", b"|")):
+        with_commas = _piped(partition, "sed 's/::/,/g'", ".commas.csv")
+        return f"values are separated by ::, write commas: {with_commas}"
+    if reason == Reason.MISSING_FIELD and _NUMBER.search(row):
+        named = _piped(partition, "sed '1i user_id,item_id,timestamp'", ".named.csv")
+        return f"the first line seems to be a row: put the names of the columns before it, in their order: {named}"
     return ""
 
 

@@ -75,6 +75,15 @@ LOG_SUFFIXES: Final[Mapping[str, Format]] = {
 }
 """Name ending -> format of a log with event times."""
 
+_UNREAD: Final[Mapping[str, str]] = {
+    **dict.fromkeys((".bz2", ".zst", ".xz", ".lz4", ".snappy"), "decompress it, or compress it with gzip; "),
+    **dict.fromkeys((".zip", ".7z", ".tar", ".tgz"), "unpack it; "),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "export it as CSV in UTF-8; "),
+    **dict.fromkeys((".avro", ".orc", ".feather", ".arrow"), "write it as Parquet; "),
+    ".dat": "convert it to CSV; ",
+}
+"""Name ending of a file that is not read -> what to do about it."""
+
 PAIR_SUFFIXES: Final[Mapping[str, Format]] = {".txt.gz": Format.PAIRS, ".txt": Format.PAIRS}
 
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -186,7 +195,8 @@ def _partition(fs: Any, path: str, info: dict[str, Any], root: str, suffixes: Ma
         return None
     kind = next((kind for suffix, kind in suffixes.items() if has_ending(key, [suffix])), None)
     if kind is None:
-        _warn_left_out(path, f"a log has files of {', '.join(suffixes)}")
+        advice = next((what for ending, what in _UNREAD.items() if has_ending(key, [ending])), "")
+        _warn_left_out(path, f"{advice}a log has files of {', '.join(suffixes)}")
         return None
     if problem := _problem(key, info):
         _warn_left_out(path, problem)

@@ -154,6 +154,29 @@ def test_help_comes_without_importing_any_stage() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_a_reader_of_the_output_may_leave(tmp_path: Path) -> None:
+    """`weir check LOG | head -1` prints no error."""
+    log = tmp_path / "log.csv"
+    log.write_text("user_id,item_id,timestamp\n" + "".join(f"u{n},i{n},{1_764_000_000 + n}\n" for n in range(9)))
+    for options in ([], ["--json"]):
+        command = [sys.executable, "-m", "weir", "check", str(log), *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.close()
+        _, told = process.communicate(timeout=60)
+        assert (process.returncode, told) == (1, b"")
+
+
+def test_ids_of_any_language_are_printed_in_any_locale(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("user_id,item_id,timestamp\n" + "".join(f"ü{n},ラ{n},{1_764_000_000 + n}\n" for n in range(9)))
+    command = [sys.executable, "-m", "weir", "check", str(log)]
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, env=os.environ | locale, capture_output=True, check=True)
+    assert "ü0" in done.stdout.decode()
+    assert "ラ0" in done.stdout.decode()
+
+
 def test_python_m_weir_is_the_same_command() -> None:
     found = subprocess.run([sys.executable, "-m", "weir", "--version"], capture_output=True, text=True, check=True)
     assert found.stdout.startswith("weir 0.")
