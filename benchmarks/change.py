@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from benchmarks.harness import command_line, head, printed, row
+from benchmarks.harness import command_line, head, plotted, printed, row
 
 app = command_line(__doc__)
 FLAT: Final = 1.5
@@ -104,10 +104,10 @@ def server(users: int) -> Iterator[Cost]:
 
 def age(windows: int) -> Iterator[Cost]:
     """Yield runs of ten events on a store of any age."""
-    found: dict[str, dict[str, float]] = json.loads(output("store_age", "run", "--json", "--windows", windows))
-    [costs] = found.values()
-    yield Cost("store of so many windows, a run", windows, costs["run, own process, s"])
-    yield Cost("the same, following", windows, costs["run, following, s"])
+    table = cells(output("store_age", "run", "--windows", windows))
+    costs = {found["cost"]: float(found[f"{windows} windows"]) for found in table}
+    yield Cost("store of so many windows, a run", windows, costs["run own process s"])
+    yield Cost("the same, following", windows, costs["run following s"])
 
 
 def forget_windows(windows: int) -> Iterator[Cost]:
@@ -202,29 +202,22 @@ def print_table(found: dict[str, list[Cost]]) -> None:
 
 def draw(found: dict[str, list[Cost]], picture: Path) -> None:
     """Plot how the cost of the same change grows with the store, a line for each part."""
-    import matplotlib as mpl  # noqa: PLC0415  only this command needs it
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    figure, axes = plt.subplots(figsize=(9, 4.8), layout="constrained")
-    largest = 1.0
-    for number, (part, costs) in enumerate(found.items()):
-        sizes = [cost.stored / costs[0].stored for cost in costs]
-        largest = max(largest, *sizes)
-        growth = [cost.cpu / costs[0].cpu for cost in costs]
-        # There are ten colours.
-        style, colour = "os"[number // 10] + "-", f"C{number % 10}"
-        axes.plot(sizes, growth, style, label=part, markersize=4, color=colour)
-    axes.plot([1, largest], [1, largest], "k--", linewidth=1, label="if all that is stored were rewritten")
-    axes.axhspan(1 / FLAT, FLAT, color="0.9", zorder=0)
-    axes.set(xscale="log", yscale="log", xlabel="stored, as a multiple of the smallest store", ylim=(0.3, 100))
-    axes.set(ylabel="CPU of the same change / smallest store", title="What the same change costs as the store grows")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=110)
-    print(f"\n{picture}")
+    largest = max(cost.stored / costs[0].stored for costs in found.values() for cost in costs)
+    with plotted(picture, 1, (9, 4.8)) as axes:
+        for number, (part, costs) in enumerate(found.items()):
+            sizes = [cost.stored / costs[0].stored for cost in costs]
+            growth = [cost.cpu / costs[0].cpu for cost in costs]
+            # There are ten colours.
+            style, colour = "os"[number // 10] + "-", f"C{number % 10}"
+            axes.plot(sizes, growth, style, label=part, markersize=4, color=colour)
+        axes.plot([1, largest], [1, largest], "k--", linewidth=1, label="if all that is stored were rewritten")
+        axes.axhspan(1 / FLAT, FLAT, color="0.9", zorder=0)
+        axes.set(xscale="log", yscale="log", xlabel="stored, as a multiple of the smallest store", ylim=(0.3, 100))
+        axes.set(
+            ylabel="CPU of the same change / smallest store", title="What the same change costs as the store grows"
+        )
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 if __name__ == "__main__":

@@ -150,7 +150,11 @@ def _selected(index: Any, parameters: Any, part: F32) -> Rows:
 def _filtered(index: Any, member: npt.NDArray[np.bool_], fetched: int, parameters: Any, part: F32) -> Rows:
     """Fetch more than is wanted, and keep what passes."""
     found = index.search(part, fetched, params=parameters)[1]
-    kept = (found >= 0) & member[found]
+    return _first((found >= 0) & member[found], found)
+
+
+def _first(kept: npt.NDArray[np.bool_], found: Rows) -> Rows:
+    """Return the first K of the rows that are kept, with -1 behind them."""
     order = np.argsort(~kept, axis=1, kind="stable")[:, :K]
     return np.where(np.take_along_axis(kept, order, 1), np.take_along_axis(found, order, 1), -1)
 
@@ -164,9 +168,7 @@ def _ours(data: Data, case: "_Case", truth: list[Rows], batch: int) -> Timed:
         if not len(case.seen):
             return found
         place = np.searchsorted(case.seen, found)
-        kept = case.seen.take(place, mode="clip") != found
-        left = np.take_along_axis(np.where(kept, found, -1), np.argsort(~kept, axis=1, kind="stable"), 1)
-        return left[:, :K]
+        return _first(case.seen.take(place, mode="clip") != found, found)
 
     return _timed("server", ask, data, truth, batch)
 

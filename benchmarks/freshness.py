@@ -27,7 +27,7 @@ from typing import Annotated, Any, Final
 import numpy as np
 import typer
 
-from benchmarks.harness import F64, command_line, cpu_seconds, descendants, head, row, zipf_ranks
+from benchmarks.harness import F64, command_line, cpu_seconds, descendants, head, row, running, zipf_ranks
 from benchmarks.states import filled, item_id
 from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
 from weir.contracts.artefacts import MANIFEST
@@ -105,15 +105,13 @@ def stages(folder: Path, store: Store, window: int) -> Iterator[int]:
     file = folder / "weir.yaml"
     file.write_text(json.dumps(settings(folder, window)))
     command = ["weir", "up", "--config", str(file), "--store", store.url, "--port-offset", str(PORT_OFFSET)]
-    with (folder / "up.log").open("w") as output:
-        process = subprocess.Popen([sys.executable, "-m", *command, "--ranks", "1"], stdout=output, stderr=output)
-        try:
-            for name, text in (("up.log", "answers after"), ("store/logs/trainer.log", "ready to export")):
-                wait_for(folder / name, text, process, folder / "up.log")
-            yield process.pid
-        finally:
-            process.terminate()
-            process.wait()
+    with (
+        (folder / "up.log").open("wb") as output,
+        running([sys.executable, "-m", *command, "--ranks", "1"], output) as process,
+    ):
+        for name, text in (("up.log", "answers after"), ("store/logs/trainer.log", "ready to export")):
+            wait_for(folder / name, text, process, folder / "up.log")
+        yield process.pid
 
 
 def wait_for(log: Path, text: str, process: subprocess.Popen[bytes], said: Path) -> None:

@@ -12,12 +12,12 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import IO, Annotated, Any, Final, NamedTuple, Self
 
 import grpc.aio
 import numpy as np
@@ -38,7 +38,6 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 DATA: Final = Path(os.pardir) / "shared" / "data"
 Data = Annotated[Path, typer.Option(envvar="WEIR_DATA", help="folder of the data sets")]
-Folder = Annotated[Path | None, typer.Option(help="where stores are written, and removed", exists=True)]
 
 K: Final = 100
 HISTORY: Final = 50
@@ -74,6 +73,32 @@ def row(*cells: object) -> None:
     """Print a row of a Markdown table; floats that are not formatted yet get four digits."""
     texts = (f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells)
     print(f"| {' | '.join(texts)} |", flush=True)
+
+
+@contextmanager
+def plotted(picture: Path, columns: int, size: tuple[float, float]) -> Iterator[Any]:
+    """Yield axes side by side, and save them as a picture of so many inches."""
+    import matplotlib as mpl  # noqa: PLC0415  only pictures need it
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained")
+    yield axes
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=110)
+    print(f"\n{picture}")
+
+
+@contextmanager
+def running(command: Sequence[str], output: IO[bytes] | int) -> "Iterator[subprocess.Popen[bytes]]":
+    """Run a program until the block ends; `output` takes what it prints."""
+    process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def printed(module: str, *arguments: object) -> str:
@@ -173,7 +198,7 @@ def recall(found: I64, exact: I64) -> float:
 
 
 @contextmanager
-def new_store(name: str, folder: Path | None) -> Iterator[Store]:
+def new_store(name: str, folder: Path | None = None) -> Iterator[Store]:
     """Yield an empty store in a folder of its own, which is removed afterwards."""
     path = tempfile.mkdtemp(prefix=f".weir-{name}-", dir=folder)
     try:
@@ -212,18 +237,13 @@ def started(store: Store, *settings: str) -> Iterator[Server]:
     command = [sys.executable, "-m", "weir", "serve", "--store", store.url, "--port", str(port)]
     for setting in (f"serving.metrics_port={metrics_port}", *settings):
         command += ["--set", setting]
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stderr=log)
-        try:
-            while b"ready: gRPC on" not in (said := os.pread(log.fileno(), 1 << 20, 0)):
-                if process.poll() is not None:
-                    raise RuntimeError(f"weir serve ended with status {process.returncode}: {said.decode()[-2000:]}")
-                time.sleep(0.01)
-            ready, spent = time.monotonic() - begin, cpu_seconds(process.pid)
-            yield Server(process.pid, f"127.0.0.1:{port}", metrics_port, ready, spent)
-        finally:
-            process.terminate()
-            process.wait()
+    with tempfile.TemporaryFile() as log, running(command, log) as process:
+        while b"ready: gRPC on" not in (said := os.pread(log.fileno(), 1 << 20, 0)):
+            if process.poll() is not None:
+                raise RuntimeError(f"weir serve ended with status {process.returncode}: {said.decode()[-2000:]}")
+            time.sleep(0.01)
+        ready, spent = time.monotonic() - begin, cpu_seconds(process.pid)
+        yield Server(process.pid, f"127.0.0.1:{port}", metrics_port, ready, spent)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import torch
 import typer
 
-from benchmarks.harness import DATA, F64, I64, Data, command_line, head, interactions_of, row
+from benchmarks.harness import DATA, F64, I64, Data, command_line, head, interactions_of, plotted, row
 from benchmarks.histories import events_of
 from benchmarks.states import admit
 from weir.contracts import ItemKeys, Keys, UserKeys, UserTable, hash_ids
@@ -191,29 +191,21 @@ def report(out: Out = OUT, picture: Path = Path("docs") / "images" / "logq-by-de
 
 def draw(done: dict[str, list[dict[str, Any]]], picture: Path) -> None:
     """Plot both panels into one picture."""
-    import matplotlib as mpl  # noqa: PLC0415  only this command needs it
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     place = np.arange(1, DECILES + 1)
-    for number, (name, runs) in enumerate(done.items()):
-        errors = np.array(runs[0]["log_q_error_by_decile"])
-        recalls = np.mean([one["recall_by_decile"] for one in runs], axis=0)
-        if name != "no correction":
-            left.plot(place, errors, "o-", label=name, color=f"C{number}", markersize=4)
-        right.plot(place, recalls, "o-", label=name, color=f"C{number}", markersize=4)
-    left.set_yscale("symlog", linthresh=1e-3)
-    left.set(ylabel="mean |estimated log Q - true log Q|", title="Precision of log Q", ylim=(-1e-4, 10))
-    right.set(yscale="log", ylabel="Recall@20", title="Recall of the trained model")
-    for axes in (left, right):
-        axes.set(xlabel="popularity decile of the item (1: the most frequent tenth)", xticks=place)
-        axes.grid(alpha=0.3)
-    right.legend(fontsize=8, loc="lower left")
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=110)
-    print(f"\n{picture}")
+    with plotted(picture, 2, (11, 4.2)) as (left, right):
+        for number, (name, runs) in enumerate(done.items()):
+            errors = np.array(runs[0]["log_q_error_by_decile"])
+            recalls = np.mean([one["recall_by_decile"] for one in runs], axis=0)
+            if name != "no correction":
+                left.plot(place, errors, "o-", label=name, color=f"C{number}", markersize=4)
+            right.plot(place, recalls, "o-", label=name, color=f"C{number}", markersize=4)
+        left.set_yscale("symlog", linthresh=1e-3)
+        left.set(ylabel="mean |estimated log Q - true log Q|", title="Precision of log Q", ylim=(-1e-4, 10))
+        right.set(yscale="log", ylabel="Recall@20", title="Recall of the trained model")
+        for axes in (left, right):
+            axes.set(xlabel="popularity decile of the item (1: the most frequent tenth)", xticks=place)
+            axes.grid(alpha=0.3)
+        right.legend(fontsize=8, loc="lower left")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from benchmarks.harness import (
     loaded,
     recall,
     row,
+    running,
     served,
     status,
 )
@@ -129,13 +130,13 @@ class Peer:
 
     def fill(self) -> None:
         """Store and index the vectors."""
-        with self.running() as (address, _):
+        with self.listening() as (address, _):
             subprocess.run([*self._client(address), "fill"], check=True)
 
     def measured(self, best: I64, seconds: float) -> Sequence[object]:
         """Return the cells of the row, at the first depth that finds enough."""
         for depth in DEPTHS:
-            with self.running() as (address, _):
+            with self.listening() as (address, _):
                 subprocess.run([*self._client(address), "tune", str(depth)], check=True)
             found = self.asked(best, seconds)
             if found is not None:
@@ -145,7 +146,7 @@ class Peer:
     def asked(self, best: I64, seconds: float) -> Sequence[object] | None:
         """Start the server and ask it; return the cells behind the index, None where it does not find enough."""
         started = time.monotonic()
-        with self.running() as (address, server):
+        with self.listening() as (address, server):
             command = [*self._client(address), "ask", str(CALLERS), str(seconds)]
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
                 told(client)
@@ -160,19 +161,13 @@ class Peer:
                 return cells(share, answered / seconds, each, status("VmRSS", server), first)
 
     @contextmanager
-    def running(self) -> Iterator[tuple[str, int]]:
+    def listening(self) -> Iterator[tuple[str, int]]:
         """Run the server; yields its address and its process once it listens."""
         port = free_port()
         where = ["--path", str(self.folder / "chroma"), "--host", "127.0.0.1", "--port", str(port)]
-        process = subprocess.Popen(
-            [str(self.programs / "chroma"), "run", *where], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        try:
+        with running([str(self.programs / "chroma"), "run", *where], subprocess.DEVNULL) as process:
             wait_for(port)
             yield f"127.0.0.1:{port}", process.pid
-        finally:
-            process.terminate()
-            process.wait()
 
     def _client(self, address: str) -> list[str]:
         return [str(self.programs / "python"), str(CLIENT), address, str(self.folder)]

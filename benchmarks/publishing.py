@@ -32,10 +32,10 @@ from benchmarks.harness import (
     F32,
     F64,
     I64,
-    Folder,
     Peak,
     Server,
     command_line,
+    cpu_of_call,
     cpu_seconds,
     figures_of_ranks,
     head,
@@ -253,10 +253,7 @@ class Reader:
 def query_cost(bundle: LoadedBundle, queries: F32) -> float:
     """Return the CPU-seconds of queries (n, d), one by one, after all at once."""
     bundle.index.search(queries, DEPTH)
-    before = time.process_time()
-    for query in queries:
-        bundle.index.search(query[None], DEPTH)
-    return time.process_time() - before
+    return cpu_of_call(lambda: [bundle.index.search(query[None], DEPTH) for query in queries])
 
 
 def seconds_until(store: Store, client: RetrievalClient, version: str, item: str, vector: F32) -> float:
@@ -298,7 +295,6 @@ def deltas(
     items: Items = [200_000],  # noqa: B006 - typer copies it
     shares: Shares = [0.01],  # noqa: B006
     rounds: Annotated[int, typer.Option(help="rounds with drift")] = 20,
-    folder: Folder = None,
     *,
     how: Annotated[str, typer.Option("--deltas", help="how the server takes them: auto, clone or in_place")] = "auto",
 ) -> None:
@@ -317,7 +313,7 @@ def deltas(
     head(*names.split(", "), "repairs", "complete", "the first")
     for count in items:
         for share in shares:
-            with new_store("deltas", folder) as store:
+            with new_store("deltas") as store:
                 stream = Stream.of(store, count)
                 reader, (made, export) = Reader(stream), stream.export(np.arange(TOPICS))
                 first = Round(made, export, 0, 0, *reader.found(made, np.arange(TOPICS)))
@@ -367,7 +363,6 @@ def exports(
     items: Items = [200_000, 2_000_000],  # noqa: B006
     shares: Shares = SHARES,
     rounds: Annotated[int, typer.Option(help="rounds for each share")] = 4,
-    folder: Folder = None,
 ) -> None:
     """Measure what the export of a delta costs the trainer; medians over deltas, after the first two.
 
@@ -377,7 +372,7 @@ def exports(
     train_quickly()
     head("items", "changed", "rounds", "export CPU s", "of it the gate", "written MB", "memory MB")
     for count in items:
-        with new_store("exports", folder) as store:
+        with new_store("exports") as store:
             stream = Stream.of(store, count)
             list(exported_rounds(stream, SHARES[0], 2))
             for share in shares:
@@ -398,10 +393,7 @@ def exported_rounds(stream: Stream, share: float, rounds: int) -> Iterator[tuple
 
 
 @app.command()
-def takes(
-    items: Items = [200_000, 2_000_000],  # noqa: B006
-    folder: Folder = None,
-) -> None:
+def takes(items: Items = [200_000, 2_000_000]) -> None:  # noqa: B006
     """Measure what a server pays for a delta, by `serving.deltas`, without queries.
 
     For each way a process of its own follows a store and takes its deltas one by one. Medians. *CPU*: from the
@@ -412,7 +404,7 @@ def takes(
     train_quickly()
     head("items", "moved", "how", "CPU, s", "slowest, s", "pause, ms", "longest, ms", "memory, MB", "grown, MB")
     for size in items:
-        with new_store("takes", folder) as store:
+        with new_store("takes") as store:
             stream = Stream.of(store, size, bundle_chain=DELTAS + 1, bundles_kept=DELTAS + 1)
             versions = [stream.export(np.arange(TOPICS))[0].version]
             for _ in range(DELTAS):
@@ -455,21 +447,18 @@ def complete(
     items: Items = [2_000_000],  # noqa: B006
     ranks: Annotated[list[int], typer.Option(help="numbers of ranks; may be repeated")] = [1, 2, 4],  # noqa: B006
     rounds: Annotated[int, typer.Option(help="complete bundles after the first")] = 3,
-    index: Annotated[str, typer.Option(help="as in the settings")] = "auto",
-    machines: Annotated[int, typer.Option(help="that ranks take themselves to be on")] = 1,
 ) -> None:
     """Measure a complete bundle where all items have moved and lists are kept, and how ranks share it.
 
-    With `--machines 2` ranks exchange everything by gloo, as those of two machines that share a disk. Medians over
-    rounds, after the first bundle, which trains the lists. *made*: while no rank trains, as for a bounded run; or
-    beside the stream, as for a follower. A loop of small steps of a model stands for training on each rank. *CPU*: of
-    all ranks, and of rank 0, without these steps. *wait*: wall seconds in which no rank trains. *own*: peak of rank 0's
-    own memory. *step*: milliseconds on rank 0, median and 99th percentile.
+    Medians over rounds, after the first bundle, which trains the lists. *made*: while no rank trains, as for a bounded
+    run; or beside the stream, as for a follower. A loop of small steps of a model stands for training on each rank.
+    *CPU*: of all ranks, and of rank 0, without these steps. *wait*: wall seconds in which no rank trains. *own*: peak of
+    rank 0's own memory. *step*: milliseconds on rank 0, median and 99th percentile.
     """
     head("items", "ranks", "made", "moved", "CPU, s", "rank 0, s", "wait, s", "published, s", "own, MB", "step, ms")
     for number in items:
         for count in ranks:
-            found: F64 = figures_of_ranks(count, "benchmarks.publishing", number, rounds, index, machines=machines)
+            found: F64 = figures_of_ranks(count, "benchmarks.publishing", number, rounds, "auto")
             for way, of_way in zip(WAYS, found.transpose(1, 0, 2), strict=True):
                 cpu, first = float(of_way[:, 0].sum()), of_way[0].tolist()
                 steps = f"{first[5]:.2f}, {first[6]:.2f}"

@@ -1,22 +1,16 @@
 """How fast logs are read: decode and validate per format, on a generated log, and `weir check`.
 
-    python -m benchmarks.readers run                          # this checkout
-    python -m benchmarks.readers run --tree ../other          # beside the code of another checkout
+    OMP_NUM_THREADS=1 python -m benchmarks.readers
 
-With ``--tree`` both read the same files in turn, each in a process of its own; the ratio is the median over pairs of
-the seconds here by the seconds there, so below 1 is faster. Seconds are those of the processor, without imports: the
-machine may be busy. Both run with this checkout's interpreter and packages.
+Seconds are those of the processor, without imports; the first reading of a file warms up.
 """
 
 import csv
 import gzip
 import json
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -25,11 +19,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from benchmarks.harness import command_line, head, row
+from benchmarks.harness import command_line, cpu_of_call, head, row
 from weir.check.report import check_log
 from weir.readers import LogConfig, discover, read_log
 
-_HERE: Final = Path(__file__).parents[1]
 _NAMES: Final = ("user_id", "item_id", "timestamp", "event_type", "comment")
 Rows = list[tuple[Any, ...]]
 app = command_line(__doc__)
@@ -79,40 +72,25 @@ def _write(folder: Path, count: int) -> list[Path]:
 
 
 @app.command()
-def one(file: Path) -> None:
-    """Read a file with the modules that are found first; print rows, and seconds of reading and of a check."""
-    config, seconds = LogConfig(log=str(file)), []
-    for _ in range(2):
-        started = time.process_time()
-        found = sum(len(valid.rows) for valid, _ in read_log(discover(str(file)), config))
-        seconds.append(time.process_time() - started)
-    started = time.process_time()
-    check_log(config)
-    print(json.dumps([found, min(seconds), time.process_time() - started]))
-
-
-def _measured(tree: Path, file: Path) -> tuple[float, ...]:
-    command = [sys.executable, "-P", __file__, "one", str(file)]
-    place = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=place, cwd=tree)
-    return tuple(json.loads(done.stdout.splitlines()[-1]))
-
-
-@app.command()
 def run(
     rows: Annotated[int, typer.Option(help="rows of the log")] = 300_000,
-    pairs: Annotated[int, typer.Option(help="readings of each file")] = 5,
-    tree: Annotated[Path | None, typer.Option(help="another checkout to compare with")] = None,
+    rounds: Annotated[int, typer.Option(help="readings of each file")] = 5,
 ) -> None:
-    """Write the log in every format, read it and print MB/s, events/s and with a tree the ratios."""
-    head("file", "MB", "MB/s", "events/s", "check, s", *(["read, ratio", "check, ratio"] if tree else []))
+    """Write the log in every format, read it, and print medians."""
+    head("file", "MB", "MB/s", "events/s", "check, s")
     with tempfile.TemporaryDirectory() as folder:
         for file in _write(Path(folder), rows):
-            found = [[_measured(where, file) for where in (_HERE, tree) if where] for _ in range(pairs)]
-            events, read, check = np.median(np.array([pair[0] for pair in found]), axis=0)
-            ratios = [np.median([here[kind] / there[kind] for here, there in found]) for kind in (1, 2)] if tree else []
+            config = LogConfig(log=str(file))
+            calls = partial(_read, config), partial(check_log, config)
+            calls[0]()
+            read, check = (float(np.median([cpu_of_call(call) for _ in range(rounds)])) for call in calls)
             size = file.stat().st_size / 1e6
-            row(file.name, size, size / read, f"{events / read:,.0f}", float(check), *map(float, ratios))
+            row(file.name, size, size / read, f"{rows / read:,.0f}", check)
+
+
+def _read(config: LogConfig) -> None:
+    for _ in read_log(discover(config.log), config):
+        pass
 
 
 if __name__ == "__main__":

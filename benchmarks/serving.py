@@ -34,7 +34,6 @@ from benchmarks.harness import (
     EMPTY,
     RETRIEVE,
     Calls,
-    Folder,
     K,
     Load,
     Server,
@@ -244,10 +243,7 @@ def sizes(pid: int) -> dict[str, int]:
 
 
 @app.command()
-def start(
-    users: Annotated[list[int], typer.Option(help="users of a store; may be repeated")] = USERS,
-    folder: Folder = None,
-) -> None:
+def start(users: Annotated[list[int], typer.Option(help="users of a store; may be repeated")] = USERS) -> None:
     """Measure the start of a server, and its memory, by the number of users in the store.
 
     The stores hold a base of users per shard and a bundle of 10,000 items. *ready*: from the start of the process until
@@ -258,7 +254,7 @@ def start(
     head(*START.split(" | "))
     keys = ItemKeys(hash_ids([item_id(number) for number in range(KNOWN)]))
     for count in users:
-        with new_store("start", folder) as store:
+        with new_store("start") as store:
             names = [f"user-{number}" for number in range(min(count, QUERIES))]
             store_with_users(store, count, names, keys)
             export_bundle(store, filled(TrainerConfig(device="cpu"), KNOWN))

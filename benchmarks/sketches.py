@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
-import xxhash
 
 from benchmarks.harness import DATA, F64, I64, Data, command_line, head, row, zipf_ranks
+from weir.contracts import hash_ids
 from weir.sketches import (
     CountMinSketch,
     DistinctCounter,
     ExactCounter,
     FrequencyBank,
-    FrequencyEstimator,
     FrequencyView,
     GapEstimator,
 )
@@ -76,29 +76,23 @@ def batches(events: I64, size: int = BATCH) -> Iterator[I64]:
         yield events[start : start + size]
 
 
-def feed(estimator: FrequencyEstimator | Peer, events: I64, size: int = BATCH) -> None:
-    """Count a whole stream, batch by batch."""
+def fed(estimator: Any, events: I64, size: int = BATCH) -> Any:
+    """Count a whole stream, batch by batch; return the estimator."""
     for batch in batches(events, size):
         estimator.update(batch)
+    return estimator
 
 
-def true_log_q(events: I64) -> tuple[I64, F64]:
-    """Distinct keys and their share of the stream."""
+def shares(events: I64) -> tuple[I64, F64]:
+    """Return the distinct keys, and their shares of the stream."""
     keys, counts = np.unique(events, return_counts=True)
     return keys, counts / events.size
 
 
-def error(log_q: F64, share: F64) -> float:
-    """W: occurrence-weighted mean absolute error of log Q."""
-    return float((share * np.abs(log_q - np.log(share))).sum())
-
-
-def errors_of(estimators: list[Any], stream: I64) -> list[float]:
-    """Count a stream by every estimator; return the W of each."""
-    keys, share = true_log_q(stream)
-    for estimator in estimators:
-        feed(estimator, stream)
-    return [error(estimator.log_q(keys), share) for estimator in estimators]
+def error(estimator: Any, true: tuple[I64, F64]) -> float:
+    """Return W, the occurrence-weighted mean absolute error of log Q."""
+    keys, share = true
+    return float((share * np.abs(estimator.log_q(keys) - np.log(share))).sum())
 
 
 @app.command()
@@ -134,13 +128,13 @@ def accuracy(events: Events = 10_000_000, items: Items = 1_000_000, mib: int = 4
     head("Zipf", "distinct", "conservative", "4 merged shards", "linear", "DataSketches", "gap, best alpha")
     for exponent in (0.8, 1.05, 1.3):
         stream = zipf(items, events, exponent)
-        keys, share = true_log_q(stream)
+        true = shares(stream)
         shards = merged(stream, np.arange(stream.size) * 4 // stream.size, cells // 4, batch=BATCH)
         rivals: list[Any] = [CountMinSketch(cells // 4), CountMinSketch(cells // 4, conservative=False)]
         rivals.append(Peer(cells // 8, 4))  # its cells take 8 bytes
         rivals += [GapEstimator(cells // 16, 4, alpha) for alpha in (0.01, 0.05, 0.2)]
-        errors = errors_of(rivals, stream)
-        row(exponent, keys.size, errors[0], error(shards.log_q(keys), share), *errors[1:3], min(errors[3:]))
+        first, *errors = (error(fed(one, stream), true) for one in rivals)
+        row(exponent, true[0].size, first, error(shards, true), *errors[:2], min(errors[2:]))
 
 
 def drifting(items: int, epochs: int, epoch: int) -> Iterator[tuple[I64, F64]]:
@@ -215,9 +209,7 @@ def windows(items: Items = 1_000_000, epochs: int = 10, epoch: int = 1_000_000, 
 def item_stream(data: Path, name: str) -> I64:
     """Keys of the items of a data set, in its order."""
     column = pq.read_table(data / name / "interactions.parquet", columns=["item_id"])["item_id"]
-    ids, index = np.unique(column.to_numpy(), return_inverse=True)
-    hashes = np.array([xxhash.xxh3_64_intdigest(str(item).encode()) for item in ids.tolist()], dtype=np.uint64)
-    return hashes.view(np.int64)[index]
+    return hash_ids(column.cast(pa.string()))
 
 
 def shapes(data: Path) -> Iterator[tuple[str, I64]]:
@@ -247,22 +239,20 @@ def monitor(data: Data = DATA) -> None:
     """Compare the error estimated from phantoms with the true one: whole, and merged from eight parts."""
     head("stream", "cells per key", *(f"W, {how}" for how in PARTS), *(f"estimated / true, {how}" for how in PARTS))
     for name, stream in shapes(data):
-        keys, share = true_log_q(stream)
+        true = shares(stream)
         for cells_per_key in (1, 2, 4, 8):
-            width = 1 << round(math.log2(cells_per_key * keys.size / 4))
+            width = 1 << round(math.log2(cells_per_key * true[0].size / 4))
             made = [merged(stream, cut(stream), width) for cut in PARTS.values()]
-            errors = [error(sketch.log_q(keys), share) for sketch in made]
-            ratios = [estimated_error(sketch) / true for sketch, true in zip(made, errors, strict=True)]
-            row(name, 4 * width / keys.size, *errors, *ratios)
+            errors = [error(sketch, true) for sketch in made]
+            ratios = [estimated_error(sketch) / found for sketch, found in zip(made, errors, strict=True)]
+            row(name, 4 * width / true[0].size, *errors, *ratios)
 
 
 def merged(stream: I64, part: I64, width: int, depth: int = 4, *, batch: int = 16_384) -> CountMinSketch:
     """Count every part apart, and merge."""
     whole = CountMinSketch(width, depth)
     for number in np.unique(part).tolist():
-        sketch = CountMinSketch(width, depth)
-        feed(sketch, stream[part == number], batch)
-        whole.merge(sketch)
+        whole.merge(fed(CountMinSketch(width, depth), stream[part == number], batch))
     return whole
 
 
@@ -271,25 +261,23 @@ def sizing(data: Data = DATA) -> None:
     """Compare what `sized_for` promises, from nothing or the counts of the stream, with what is reached."""
     head("stream", "promised", "counts", "KiB", "conservative W", "by key, merged", "linear W", "times the smallest")
     for name, stream in shapes(data):
-        keys, share = true_log_q(stream)
+        true = shares(stream)
         for promised in (0.2, 0.05, 0.01):
             smallest = smallest_bytes(stream, promised)
-            for label, counts in (("unknown", None), ("known", share)):
-                sized = CountMinSketch.sized_for(keys.size, promised, counts=counts)
+            for label, counts in (("unknown", None), ("known", true[1])):
+                sized = CountMinSketch.sized_for(true[0].size, promised, counts=counts)
                 linear = CountMinSketch(sized.width, sized.depth, conservative=False)
                 by_key = merged(stream, PARTS["by key"](stream), sized.width, sized.depth)
-                conservative_w, linear_w = errors_of([sized, linear], stream)
-                errors = conservative_w, error(by_key.log_q(keys), share), linear_w
+                errors = [error(one, true) for one in (fed(sized, stream), by_key, fed(linear, stream))]
                 row(name, promised, label, sized.nbytes >> 10, *errors, sized.nbytes / smallest)
 
 
 def smallest_bytes(stream: I64, wanted: float) -> int:
     """Bytes of the smallest conservative sketch that happens to reach an error on a stream counted whole."""
-    keys, share = true_log_q(stream)
+    true = shares(stream)
     for cells, depth in sorted((depth << bits, depth) for depth in (2, 3, 4) for bits in range(4, 21)):
         sketch = CountMinSketch(cells // depth, depth)
-        feed(sketch, stream)
-        if error(sketch.log_q(keys), share) <= wanted:
+        if error(fed(sketch, stream), true) <= wanted:
             return sketch.nbytes
     raise ValueError(f"no sketch of up to 16 MiB reaches {wanted}")
 

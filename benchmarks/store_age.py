@@ -1,7 +1,7 @@
 """The cost of a store's age: polls that find nothing, runs with ten events and idling, by the number of its windows.
 
     OMP_NUM_THREADS=1 python -m benchmarks.store_age run                     # 10, 1,000 and 10,000 windows; minutes
-    OMP_NUM_THREADS=1 python -m benchmarks.store_age run --windows 20 --windows 3000       # --json for programs
+    OMP_NUM_THREADS=1 python -m benchmarks.store_age run --windows 20 --windows 3000
     OMP_NUM_THREADS=1 python -m benchmarks.store_age forget                  # a user of one or all of the windows
     OMP_NUM_THREADS=1 python -m benchmarks.store_age forget-user             # by the number of users; 6 GB of disk
 
@@ -26,16 +26,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import Peak, command_line, cpu_of_call, cpu_seconds, head, new_store, row
+from benchmarks.harness import Peak, command_line, cpu_of_call, cpu_seconds, head, new_store, row, running
 from benchmarks.histories import store_with_users
 from weir.contracts import Commit, CommitLog, LogState, Store, WindowLog, WindowManifest
 from weir.contracts.commits import Head
@@ -252,21 +252,11 @@ def check_committed(aged: AgedStore) -> None:
         raise RuntimeError(f"{aged.store.url} holds {newest and newest.sequence} windows of {aged.windows}")
 
 
-@contextmanager
-def following(aged: AgedStore) -> Iterator[Callable[[], float]]:
-    """Run ``weir ingest --follow``; yields a function that returns its CPU seconds so far."""
-    process = subprocess.Popen(command(aged, "--follow"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        yield lambda: cpu_seconds(process.pid)
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def follow_costs(aged: AgedStore) -> Costs:
     """Return the CPU of a following pipeline, for ten events and for none."""
     runs = []
-    with following(aged) as spent:
+    with running(command(aged, "--follow"), subprocess.DEVNULL) as process:
+        spent = partial(cpu_seconds, process.pid)
         # The first run pays for imports and compilation.
         for _ in range(REPEATS + 1):
             aged.arrive(NEW)
@@ -303,30 +293,23 @@ def measure(folder: Path, count: int) -> Costs:
 def print_table(found: dict[int, Costs]) -> None:
     """Print a row for each cost: its value and ratio for each number of windows."""
     youngest, *others = found
-    head("", *(f"{count:,} windows" for count in found), *(f"{count:,} / {youngest:,}" for count in others), "")
+    head("cost", *(f"{count} windows" for count in found), *(f"{count} / {youngest}" for count in others), "growth")
     for name, least in found[youngest].items():
         values = [costs[name] for costs in found.values()]
         ratios = [value / least if least else 1.0 for value in values[1:]]
         flat = all(ratio <= FLAT for ratio in ratios)
-        cells = [*(f"{value:.3g}" for value in values), *(f"{ratio:.2f}" for ratio in ratios)]
-        row(name, *cells, "flat" if flat else "grows")
+        row(name, *values, *(f"{ratio:.2f}" for ratio in ratios), "flat" if flat else "grows")
 
 
 @app.command()
-def run(
-    windows: Windows = SIZES,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-) -> None:
+def run(windows: Windows = SIZES) -> None:
     """Measure looks, runs and idling, and print them."""
     found = {}
     for count in sorted(windows):
         with tempfile.TemporaryDirectory(prefix="weir-store-age-") as folder:
             found[count] = measure(Path(folder), count)
         print(f"{count:,} windows measured, load average {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
-    if as_json:
-        print(json.dumps(found, indent=1))
-    else:
-        print_table(found)
+    print_table(found)
 
 
 def forgotten(store: Store, config: PipelineConfig, user: str) -> tuple[RedactionReport, list[object]]:
