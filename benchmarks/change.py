@@ -202,7 +202,7 @@ def print_table(found: dict[str, list[Cost]]) -> None:
 
 def draw(found: dict[str, list[Cost]], picture: Path) -> None:
     """Plot how the cost of the same change grows with the store, a line for each part."""
-    largest = max(cost.stored / costs[0].stored for costs in found.values() for cost in costs)
+    largest = max((cost.stored / costs[0].stored for costs in found.values() for cost in costs), default=1)
     with plotted(picture, 1, (9, 4.8)) as axes:
         for number, (part, costs) in enumerate(found.items()):
             sizes = [cost.stored / costs[0].stored for cost in costs]

@@ -11,7 +11,6 @@ single batch.
 """
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
@@ -144,8 +143,10 @@ def gradients(model: OfflineModel, batch: Batch, number: int) -> dict[Estimate, 
         found = torch.autograd.grad(losses.mean(), leaves, retain_graph=True, materialize_grads=True)
         return torch.cat([one.flatten() for one in found])
 
-    targets = {masks_own: _full(rows, masks_own, flat) for masks_own in (True, False)}
-    found = {}
+    targets, found = {}, {}
+    for masks_own in (True, False):
+        losses = full_softmax(rows.logits.masked_fill(rows.own & masks_own, -torch.inf), rows.target)
+        targets[masks_own] = flat(losses), -torch.expm1(-losses.detach())
     for estimate in ESTIMATES:
         columns = pool(estimate, rows, log_q, draw)
         losses, weight = losses_of(estimate, rows, columns, log_q)
@@ -187,7 +188,10 @@ def pool(estimate: Estimate, rows: Rows, log_q: Tensor, draw: torch.Generator) -
 
 
 def losses_of(estimate: Estimate, rows: Rows, columns: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the losses (b,) of an estimate, and the weight of each row's gradient, (b,)."""
+    """Return the losses (b,) of an estimate, and the factor of each row's gradient, (b,).
+
+    That is the estimated probability of not choosing the positive.
+    """
     if estimate.pool == "mixed":
         log_q = ((log_q.exp() + 1 / len(log_q)) / 2).log()
     absent = rows.positive | rows.own if estimate.masks_own or estimate.correction == "clustered" else rows.positive
@@ -203,7 +207,8 @@ def losses_of(estimate: Estimate, rows: Rows, columns: Tensor, log_q: Tensor) ->
     losses = sampled_softmax(rows.pos, neg, log_q_pos=log_q_pos, log_q_neg=density, keep=keep, correction=correction)
     kept = keep.sum(1).clamp(min=1).log()
     shift = {"none": torch.zeros_like(kept), "standard": log_q_pos, "improved": -kept}[correction]
-    return losses, weight_of(rows.pos, neg if correction == "none" else neg - density, keep, shift)
+    scores = (neg if correction == "none" else neg - density).masked_fill(~keep, -torch.inf)
+    return losses, torch.sigmoid(scores.logsumexp(1) + shift - rows.pos).detach()
 
 
 def log_share(absent: Tensor, log_q: Tensor) -> Tensor:
@@ -223,17 +228,6 @@ def with_own(rows: Rows, neg: Tensor, keep: Tensor, density: Tensor) -> tuple[Te
     own_density = (-total).expand_as(rows.own)
     joined = torch.cat([drawn_density, own_density], 1)
     return torch.cat([neg, rows.logits], 1), torch.cat([keep, rows.own], 1), joined
-
-
-def _full(rows: Rows, masks_own: bool, flat: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-    logits = rows.logits.masked_fill(rows.own, -torch.inf) if masks_own else rows.logits
-    losses = full_softmax(logits, rows.target)
-    return flat(losses), -torch.expm1(-losses.detach())
-
-
-def weight_of(pos: Tensor, neg: Tensor, keep: Tensor, shift: Tensor) -> Tensor:
-    """Return the estimated probability of not choosing the positive, which every row's gradient is multiplied by."""
-    return torch.sigmoid(neg.masked_fill(~keep, -torch.inf).logsumexp(1) + shift - pos).detach()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import faiss
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.harness import F32, command_line, head, row, unit
+from benchmarks.harness import F32, command_line, head, recall, row, unit
 from weir.contracts import IndexRows
 from weir.serving.filtered import FilteredSearch
 from weir.serving.index import AnnIndex, ExactIndex, on_device
@@ -116,8 +116,7 @@ def _timed(name: str, search: Callable[[F32], Rows], data: Data, truth: list[Row
         search(part)
         asked += len(part)
     micros = 1e6 * (time.process_time() - started) / asked
-    shares = [len(np.intersect1d(rows[rows >= 0], best)) / len(best) for rows, best in zip(found, truth, strict=True)]
-    return Timed(name, micros, float(np.mean(shares)))
+    return Timed(name, micros, recall(np.array(found), np.array(truth)))
 
 
 def _others(data: Data, rows: Rows, truth: list[Rows], batch: int) -> Iterator[Timed]:

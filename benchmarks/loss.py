@@ -29,6 +29,7 @@ Contender = Callable[[], list[Tensor]]
 CORRECTIONS = ("none", "standard", "improved")
 TEMPERATURE = 0.1
 DIMENSION = 64
+ROUNDS = 15
 Rows = Annotated[int, typer.Option(help="rows B of the batch")]
 Columns = Annotated[int, typer.Option(help="columns N, the batch's own positives first")]
 
@@ -43,17 +44,13 @@ class Problem(NamedTuple):
 
 
 @app.command("time")
-def print_times(
-    rows: Rows = 4096,
-    columns: Columns = 12288,
-    rounds: Annotated[int, typer.Option(help="rounds, each with every contender once")] = 15,
-) -> None:
+def print_times(rows: Rows = 4096, columns: Columns = 12288) -> None:
     """Print seconds and ratios."""
     problem = synthetic(rows, columns)
     contenders = {"products": products(problem)}
     contenders |= {f"{name}, {one}": loss(problem, one) for one in CORRECTIONS for name, loss in LOSSES.items()}
-    seconds = {name: np.empty(rounds) for name in contenders}
-    for number in range(-1, rounds):
+    seconds = {name: np.empty(ROUNDS) for name in contenders}
+    for number in range(-1, ROUNDS):
         for name, call in contenders.items():
             started = time.perf_counter()
             call()

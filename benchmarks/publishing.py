@@ -102,6 +102,8 @@ DEPTH: Final = 100
 SHARES: Final = [0.001, 0.01, 0.1]
 MOVED: Final = 2000
 """Items that each delta moves."""
+EXPORTS: Final = 4
+"""Rounds for each share."""
 DELTAS: Final = 8
 HOW: Final = ("clone", "in_place")
 """Ways of a server to take a delta."""
@@ -359,11 +361,7 @@ def gate_seconds() -> Iterator[list[float]]:
 
 
 @app.command()
-def exports(
-    items: Items = [200_000, 2_000_000],  # noqa: B006
-    shares: Shares = SHARES,
-    rounds: Annotated[int, typer.Option(help="rounds for each share")] = 4,
-) -> None:
+def exports(items: Items = [200_000, 2_000_000], shares: Shares = SHARES) -> None:  # noqa: B006
     """Measure what the export of a delta costs the trainer; medians over deltas, after the first two.
 
     *gate*: the part in which both bundles answer the gate's queries. *memory*: by how much the rounds raise the peak.
@@ -377,7 +375,7 @@ def exports(
             list(exported_rounds(stream, SHARES[0], 2))
             for share in shares:
                 before = restart_peak()
-                found = list(exported_rounds(stream, share, rounds))
+                found = list(exported_rounds(stream, share, EXPORTS))
                 medians = np.median(found, axis=0).tolist()
                 row(f"{count:,}", f"{share:.1%}", len(found), *medians, (status("VmHWM") - before) / 1e6)
 
@@ -452,8 +450,8 @@ def complete(
 
     Medians over rounds, after the first bundle, which trains the lists. *made*: while no rank trains, as for a bounded
     run; or beside the stream, as for a follower. A loop of small steps of a model stands for training on each rank.
-    *CPU*: of all ranks, and of rank 0, without these steps. *wait*: wall seconds in which no rank trains. *own*: peak of
-    rank 0's own memory. *step*: milliseconds on rank 0, median and 99th percentile.
+    *CPU*: of all ranks, and of rank 0, without these steps. *wait*: wall seconds in which no rank trains. *own*: own
+    memory of rank 0 at its peak. *step*: milliseconds on rank 0, median and 99th percentile.
     """
     head("items", "ranks", "made", "moved", "CPU, s", "rank 0, s", "wait, s", "published, s", "own, MB", "step, ms")
     for number in items:

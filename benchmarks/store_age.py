@@ -236,20 +236,13 @@ def run_of_its_own(aged: AgedStore) -> float:
     before = children()
     subprocess.run(command(aged), check=True, capture_output=True)
     spent = children() - before
-    check_committed(aged)
+    wait_for(aged)
     return spent
 
 
 def children() -> float:
     """Return the CPU seconds of all processes that this one has waited for."""
     return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-
-
-def check_committed(aged: AgedStore) -> None:
-    """Raise `RuntimeError` unless every window is committed."""
-    newest = CommitLog(aged.store).head()
-    if newest is None or newest.sequence != aged.windows:
-        raise RuntimeError(f"{aged.store.url} holds {newest and newest.sequence} windows of {aged.windows}")
 
 
 def follow_costs(aged: AgedStore) -> Costs:
@@ -274,11 +267,11 @@ def follow_costs(aged: AgedStore) -> Costs:
 
 
 def wait_for(aged: AgedStore) -> None:
-    """Wait until every window is committed."""
+    """Wait until every window is committed; raises `RuntimeError` if some are not after five minutes."""
     until = time.monotonic() + 300
-    while (head := CommitLog(aged.store).head()) is None or head.sequence < aged.windows:
+    while (newest := CommitLog(aged.store).head()) is None or newest.sequence < aged.windows:
         if time.monotonic() > until:
-            check_committed(aged)
+            raise RuntimeError(f"{aged.store.url} holds {newest and newest.sequence} windows of {aged.windows}")
         time.sleep(0.2)
 
 

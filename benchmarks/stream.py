@@ -30,7 +30,7 @@ from confluent_kafka import Producer
 from fastavro import parse_schema, schemaless_writer
 from prometheus_client import CollectorRegistry
 
-from benchmarks.harness import command_line, cpu_seconds, head, row, zipf_ranks
+from benchmarks.harness import command_line, cpu_of_call, cpu_seconds, head, row, zipf_ranks
 from tests.campaigns.stream_faults import Stream, streaming
 from tests.integration.kafka_broker import Broker, kafka
 from tests.pipelines.kafka.schema_registry import schema_registry
@@ -113,8 +113,8 @@ def throughput(
             settings = stream.settings.model_copy(update={"parallelism": degree})
             Run(stream, events, settings, "commits").on_flink(alone)
         config = stream.pipeline
-        alone = _here("nothing", events, lambda: consume(config, validate=True))
-        _here("commits", events, lambda: _ingest(config, Path(name) / "bounded"), alone)
+        alone = _here("nothing", events, lambda: consume(config, events, validate=True))
+        _here("commits", events, lambda: _ingest(config, Path(name) / "bounded", events), alone)
 
 
 @dataclass
@@ -180,10 +180,8 @@ class Run:
         return job
 
 
-def _here(what: str, events: int, read: Callable[[], int], alone: float | None = None) -> float:
-    started, wall = time.process_time(), time.monotonic()
-    assert read() == events  # noqa: S101 - or something else was measured
-    python = time.process_time() - started
+def _here(what: str, events: int, read: Callable[[], None], alone: float | None = None) -> float:
+    wall, python = time.monotonic(), cpu_of_call(read)
     row("bounded", what, 1, *_figures(events, python, alone), f"{time.monotonic() - wall:.0f}")
     return events / python
 
@@ -271,12 +269,12 @@ def formats(events: Events = 1_000_000) -> None:
             files = PipelineConfig(log=str(folder / "log.jsonl"), metrics_port=0)
             topic = files.model_copy(update={"log": broker.url(_TOPIC)})
             head("from", "to", "CPU s", "events per CPU-second")
-            _measure("topic", "rows as they are", events, lambda: consume(topic, validate=False))
-            _measure("topic", "Arrow", events, lambda: consume(topic, validate=True))
+            _measure("topic", "rows as they are", events, lambda: consume(topic, events, validate=False))
+            _measure("topic", "Arrow", events, lambda: consume(topic, events, validate=True))
             _measure_formats(broker, topic, lines)
             stores = {"JSON Lines file": files, "topic": topic}
             file_rate, topic_rate = (
-                _measure(source, "committed windows", events, partial(_ingest, config, folder / source))
+                _measure(source, "committed windows", events, partial(_ingest, config, folder / source, events))
                 for source, config in stores.items()
             )
             print(f"\nwhole driver, topic / file: {topic_rate / file_rate:.2f}")
@@ -296,7 +294,7 @@ def _measure_formats(broker: Broker, topic: PipelineConfig, lines: list[bytes]) 
             load(broker.producer(**FAST), name, values)
             plain = topic.model_dump() | {"log": broker.url(name), "kafka": settings}
             config = PipelineConfig.model_validate(plain)
-            _measure(f"topic of {name}", "Arrow", len(values), partial(consume, config, validate=True))
+            _measure(f"topic of {name}", "Arrow", len(values), partial(consume, config, len(values), validate=True))
 
 
 def _protobuf(event: dict[str, Any]) -> bytes:
@@ -310,19 +308,17 @@ def _avro(event: dict[str, Any], number: int) -> bytes:
     return b"\0" + number.to_bytes(4, "big") + content.getvalue()
 
 
-def _measure(source: str, target: str, events: int, read: Callable[[], int]) -> float:
+def _measure(source: str, target: str, events: int, read: Callable[[], None]) -> float:
     """Print a row; return events per CPU-second."""
-    started = time.process_time()
-    found = read()
-    seconds = time.process_time() - started
-    assert found == events, f"{found} of {events} rows"  # noqa: S101 - or something else was measured
+    seconds = cpu_of_call(read)
     row(source, target, f"{seconds:.2f}", f"{events / seconds:,.0f}")
     return events / seconds
 
 
-def _ingest(config: PipelineConfig, store: Path) -> int:
-    """Run the bounded driver on everything that is there; return the number of events."""
-    return ingest(Store(str(store)), config, registry=CollectorRegistry()).valid
+def _ingest(config: PipelineConfig, store: Path, events: int) -> None:
+    """Run the bounded driver on everything that is there."""
+    found = ingest(Store(str(store)), config, registry=CollectorRegistry()).valid
+    assert found == events, f"{found} of {events} events"  # noqa: S101 - or something else was measured
 
 
 def event_lines(events: int) -> list[bytes]:
@@ -347,8 +343,8 @@ def load(producer: Producer, topic: str, lines: list[bytes]) -> None:
     assert producer.flush(300) == 0  # noqa: S101 - or nothing is measured
 
 
-def consume(config: PipelineConfig, *, validate: bool) -> int:
-    """Read the whole topic; return the number of rows."""
+def consume(config: PipelineConfig, events: int, *, validate: bool) -> None:
+    """Read the whole topic."""
     found = TopicClient(Topic.parse(config.log), config.kafka).partitions()
     rows, validator = 0, Validator(config)
     starts = {one.key: SourceSpan(start=0, stop=0, resume=0, size=0) for one in found}
@@ -358,7 +354,7 @@ def consume(config: PipelineConfig, *, validate: bool) -> int:
                 rows += len(validator.validate(block)[0].rows)
             elif block.content:
                 rows += len(block.content.positions)
-    return rows
+    assert rows == events, f"{rows} of {events} rows"  # noqa: S101 - or something else was measured
 
 
 if __name__ == "__main__":
