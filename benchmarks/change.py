@@ -212,10 +212,8 @@ def draw(found: dict[str, list[Cost]], picture: Path) -> None:
             axes.plot(sizes, growth, style, label=part, markersize=4, color=colour)
         axes.plot([1, largest], [1, largest], "k--", linewidth=1, label="if all that is stored were rewritten")
         axes.axhspan(1 / FLAT, FLAT, color="0.9", zorder=0)
-        axes.set(xscale="log", yscale="log", xlabel="stored, as a multiple of the smallest store", ylim=(0.3, 100))
-        axes.set(
-            ylabel="CPU of the same change / smallest store", title="What the same change costs as the store grows"
-        )
+        axes.set(xscale="log", yscale="log", ylim=(0.3, 100), title="What the same change costs as the store grows")
+        axes.set(xlabel="stored, as a multiple of the smallest store", ylabel="CPU of the same change / smallest store")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 

@@ -29,15 +29,11 @@ from torch.nn import functional
 
 from benchmarks.harness import F32, I64, command_line, recall, unit
 from benchmarks.loss import Problem, chunked
-from benchmarks.sharded import batch_of
-from benchmarks.states import filled
 from weir.serving.index import Device, ExactIndex, on_device
-from weir.trainer import TowerConfig, TrainerConfig
+from weir.trainer import TowerConfig
 from weir.trainer.items.embeddings import Embeddings
 from weir.trainer.ranking.cases import Cases, Lists
 from weir.trainer.ranking.ranker import rank
-from weir.trainer.ranks.workers import Workers, deterministic
-from weir.trainer.step.step import train_step
 from weir.trainer.towers import build_tower
 from weir.trainer.towers.history import Dense
 from weir.trainer.towers.in_training import Forward, Precision, in_training
@@ -47,8 +43,6 @@ Report = dict[str, Any]
 _TESTS = ["tests/serving", "tests/trainer"]
 _TEST_SECONDS = 240
 K: Final = 100
-_STEPS: Final = 16
-"""Whole steps that are made; a quarter of them warm up."""
 RECALL: Final = 0.95
 _CHUNK: Final = 1 << 17
 """Items scored at a time by the search with torch."""
@@ -67,13 +61,11 @@ class Sizes:
     width: int = 128
     history: int = 50
     users: int = 65_536
-    known: int = 200_000
-    """Items of the model whose whole steps are timed."""
     seconds: float = 2.0
     """For each measurement, warm-up aside."""
 
 
-SMALL: Final = Sizes(3000, 16, 64, 32, 128, 512, 16, 8, 200, 300, 0.01)
+SMALL: Final = Sizes(3000, 16, 64, 32, 128, 512, 16, 8, 200, 0.01)
 
 
 @dataclass(frozen=True)
@@ -241,26 +233,6 @@ def _tower(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
         yield Figure(name, 1000 * seconds_of(both_ways, device, sizes.seconds), "ms")
 
 
-def whole_step(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
-    """Train with the default settings on batches whose items follow Zipf's law, and say where the time goes."""
-
-    def clock() -> float:
-        _wait(device)
-        return time.perf_counter()
-
-    workers = Workers(device=device)
-    for precision in get_args(Precision):
-        config = TrainerConfig(batch_size=sizes.rows, precision=precision)
-        state = filled(config, sizes.known, workers=workers)
-        batches = [batch_of(config, workers, number, sizes.known) for number in range(_STEPS)]
-        with deterministic():
-            laps = [train_step(state, batch, workers, clock=clock).seconds for batch in batches][_STEPS // 4 :]
-        name = f"step of {sizes.rows} examples, {precision}"
-        yield Figure(name, 1000 * float(np.median([sum(one.values()) for one in laps])), "ms")
-        for part in laps[0]:
-            yield Figure(f"{name}: {part}", 1000 * float(np.median([one[part] for one in laps])), "ms")
-
-
 def evaluation(device: torch.device, sizes: Sizes) -> Iterator[Figure]:
     """Rank all items for many users, as offline evaluation does; the whole is a million users."""
     draw = torch.Generator().manual_seed(0)
@@ -313,7 +285,9 @@ def measured(device: torch.device, sizes: Sizes) -> Report:
     """Return the figures by part, and what failed; one part that fails does not keep the others from being measured."""
     started = time.perf_counter()
     limit = limits(device, sizes)
-    found: dict[str, list[Report]] = {"limits": [asdict(figure) for figure in _of(limit)]}
+    bandwidth = Figure("bandwidth of a copy, read and written", limit.bandwidth / 1e9, "GB/s")
+    products = Figure("product of bfloat16 matrices", limit.bfloat16 / 1e12, "TFLOP/s")
+    found: dict[str, list[Report]] = {"limits": [asdict(bandwidth), asdict(products)]}
     failures: dict[str, str] = {}
     for name, part in _parts(device, sizes, limit).items():
         try:
@@ -327,17 +301,11 @@ def measured(device: torch.device, sizes: Sizes) -> Report:
     return {"figures": found, "failures": failures, "notes": notes, "seconds": time.perf_counter() - started}
 
 
-def _of(limit: Limits) -> Iterator[Figure]:
-    yield Figure("bandwidth of a copy, read and written", limit.bandwidth / 1e9, "GB/s")
-    yield Figure("product of bfloat16 matrices", limit.bfloat16 / 1e12, "TFLOP/s")
-
-
 def _parts(device: torch.device, sizes: Sizes, limit: Limits) -> dict[str, Callable[[], Iterable[Figure]]]:
     found: dict[str, Callable[[], Iterable[Figure]]] = {
         "serving: exact search with torch": lambda: exact_search(device, sizes, limit),
         "training: loss": lambda: loss(device, sizes, limit),
         "training: the other parts of a step": lambda: step_parts(device, sizes),
-        "training: whole steps, default settings": lambda: whole_step(device, sizes),
         "training: evaluation": lambda: evaluation(device, sizes),
     }
     if device.type == "cpu" or _faiss_gpus():

@@ -88,10 +88,10 @@ def item_bytes(items: int, workers: Workers) -> int:
     return status("VmRSS") - before
 
 
-def batch_of(config: TrainerConfig, workers: Workers, number: int, items: int = _KNOWN) -> Batch:
+def batch_of(config: TrainerConfig, workers: Workers, number: int) -> Batch:
     """Return a batch in which items follow Zipf's law."""
     size, length = config.batch_size, config.tower.history_length
-    ranks, _ = zipf_ranks(items, size * (length + 1), 1.0, np.random.default_rng(number))
+    ranks, _ = zipf_ranks(_KNOWN, size * (length + 1), 1.0, np.random.default_rng(number))
     rows = torch.from_numpy(ranks + FIRST_ITEM).view(size, length + 1)
     histories, ones = rows[workers.share(size), 1:], torch.ones(size)
     return Batch(rows[:, 0], histories, ones, torch.ones(size, dtype=torch.bool), ones, histories)

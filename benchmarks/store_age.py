@@ -153,7 +153,10 @@ class AgedStore:
                 panes=(_later(pane, later, name),),
                 sources={_part(self.windows): span},
             )
-            self._link(pane, commit.panes[0])
+            source, target = (Path(self.store.path(one.folder)) for one in (pane, *commit.panes))
+            target.mkdir(parents=True)
+            for entry in pane.files:
+                os.link(source / entry.name, target / entry.name)
             data = encode_document(commit)
             # Without `fsync`, which takes most of the time.
             Path(self.store.path(CommitLog.name(number))).write_bytes(data)
@@ -161,12 +164,6 @@ class AgedStore:
             self.windows += 1
         log.point(Head(number=first.number + times, sequence=first.sequence + times + 1))
         (self.folder / "log" / _part(0)).unlink()
-
-    def _link(self, pane: WindowManifest, later: WindowManifest) -> None:
-        source, target = (Path(self.store.path(one.folder)) for one in (pane, later))
-        target.mkdir(parents=True)
-        for entry in pane.files:
-            os.link(source / entry.name, target / entry.name)
 
 
 def _part(number: int) -> str:

@@ -145,7 +145,11 @@ class Run:
         while self._done() < self.events:
             assert time.monotonic() - started < _WAIT_SECONDS, f"{self._done()} events"  # noqa: S101 - nothing is measured
             time.sleep(0.1)
-        python, jvm = _spent(before, self._cpu())
+        # Processes that have ended are the workers of the job before.
+        python, jvm = (
+            sum(seconds - old.get(pid, 0.0) for pid, seconds in new.items())
+            for old, new in zip(before, self._cpu(), strict=True)
+        )
         wall = time.monotonic() - started
         job.cancel()
         return python, jvm, wall
@@ -191,13 +195,6 @@ def _figures(events: int, python: float, alone: float | None, jvm: float = 0.0) 
     return [f"{python:.1f}", f"{jvm:.1f}", f"{rate:,.0f}", "" if alone is None else f"{rate / alone:.2f}"]
 
 
-def _spent(before: list[dict[int, float]], after: list[dict[int, float]]) -> list[float]:
-    """Return what processes have spent meanwhile; those that have ended are the workers of the job before."""
-    return [
-        sum(seconds - old.get(pid, 0.0) for pid, seconds in new.items()) for old, new in zip(before, after, strict=True)
-    ]
-
-
 def cpu_of(pid: int) -> float:
     """Return the CPU seconds of a process, 0 where it has ended."""
     try:
@@ -218,7 +215,11 @@ def costs(events: Events = 500_000) -> None:
         windows, watermark = defaultdict[int, list[bytes]](list), 0
         keeper = HistoryKeeper(store, config, LogState.open(store))
         for start in range(0, events, _BATCH):
-            batch = _read(spent, config, lines[start : start + _BATCH], start, watermark)
+            stop = min(start + _BATCH, events)
+            with _timed(spent, "decode and validate"):
+                content = Lines(lines[start:stop], np.arange(start, stop))
+                rows = Validator(config).validate(Block(BlockId("p", start), content, (), stop))[0].rows
+            batch = Batch("p", "job", start, stop, watermark, stop, rows, (), np.empty(0, np.int64))
             with _timed(spent, "cut into slices"):
                 found = list(slices_of(batch, config.window_ms, ""))
             with _timed(spent, "slices to bytes"):
@@ -237,15 +238,6 @@ def costs(events: Events = 500_000) -> None:
         head("step", "us of CPU per event")
         for step, seconds in [*spent.items(), ("together", sum(spent.values()))]:
             row(step, f"{1e6 * seconds / events:.2f}")
-
-
-def _read(spent: dict[str, float], config: PipelineConfig, lines: list[bytes], start: int, watermark: int) -> Batch:
-    """Return one batch, as a reader makes it of messages."""
-    stop = start + len(lines)
-    with _timed(spent, "decode and validate"):
-        block = Block(BlockId("p", start), Lines(lines, np.arange(start, stop)), (), stop)
-        rows = Validator(config).validate(block)[0].rows
-    return Batch("p", "job", start, stop, watermark, stop, rows, (), np.empty(0, np.int64))
 
 
 @contextmanager

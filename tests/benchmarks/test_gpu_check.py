@@ -22,7 +22,6 @@ def test_it_measures_every_part_and_reports_it_twice(tmp_path: Path) -> None:
         "serving: FAISS as the server uses it",
         "training: loss",
         "training: the other parts of a step",
-        "training: whole steps, default settings",
         "training: evaluation",
     }
     figures = [figure for part in report["figures"].values() for figure in part]
@@ -53,7 +52,7 @@ def test_a_part_that_fails_is_named_and_the_others_are_measured(
     done = CliRunner().invoke(app, ["--device", "cpu", "--folder", str(tmp_path)])
     assert done.exit_code == 1
     assert "**training: loss failed:** RuntimeError: no kernel image is available" in done.output
-    assert len(json.loads((tmp_path / "gpu-check.json").read_text())["figures"]) == 6
+    assert len(json.loads((tmp_path / "gpu-check.json").read_text())["figures"]) == 5
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
