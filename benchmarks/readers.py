@@ -1,16 +1,21 @@
 """How fast logs are read: decode and validate per format, on a generated log, and `weir check`.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.readers
+    python -m benchmarks.readers run                          # this checkout
+    python -m benchmarks.readers run --tree ../other          # beside the code of another checkout
 
-Seconds are those of the processor, without imports; the first reading of a file warms up.
+With ``--tree`` both read the same files in turn, in processes of their own; the ratio is the median over pairs of the
+processor's seconds here by those there, without imports: below 1 is faster.
 """
 
 import csv
 import gzip
 import json
+import os
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from benchmarks.harness import command_line, cpu_of_call, head, row
+from benchmarks.harness import command_line, head, row
 from weir.check.report import check_log
 from weir.readers import LogConfig, discover, read_log
 
@@ -59,38 +64,53 @@ _PLAIN: Final[dict[str, Callable[[Path, Rows], None]]] = {
     "table.tsv": lambda path, rows: _table(path, rows, delimiter="\t"),
     "table.parquet": _parquet,
 }
-_PACKED: Final = ("lines.jsonl", "all-quoted.csv")
 
 
 def _write(folder: Path, count: int) -> list[Path]:
     rows = _rows(count)
     for name, write in _PLAIN.items():
         write(folder / name, rows)
-    for name in _PACKED:
+    for name in ("lines.jsonl", "all-quoted.csv"):
         (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes(), 6))
     return sorted(folder.iterdir())
 
 
 @app.command()
+def one(file: Path) -> None:
+    """Read a file with the modules that are found first; print rows, and seconds of reading and of a check."""
+    config, seconds = LogConfig(log=str(file)), []
+    for _ in range(2):
+        started = time.process_time()
+        found = sum(len(valid.rows) for valid, _ in read_log(discover(str(file)), config))
+        seconds.append(time.process_time() - started)
+    started = time.process_time()
+    check_log(config)
+    print(json.dumps([found, min(seconds), time.process_time() - started]))
+
+
+def _measured(tree: Path, file: Path) -> tuple[float, ...]:
+    command, place = [sys.executable, "-P", __file__, "one", str(file)], {**os.environ, "PYTHONPATH": str(tree)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=place, cwd=tree)
+    return tuple(json.loads(done.stdout.splitlines()[-1]))
+
+
+@app.command()
 def run(
     rows: Annotated[int, typer.Option(help="rows of the log")] = 300_000,
-    rounds: Annotated[int, typer.Option(help="readings of each file")] = 5,
+    pairs: Annotated[int, typer.Option(help="readings of each file")] = 5,
+    tree: Annotated[Path | None, typer.Option(help="another checkout to compare with")] = None,
 ) -> None:
-    """Write the log in every format, read it, and print medians."""
-    head("file", "MB", "MB/s", "events/s", "check, s")
+    """Write the log in every format, read it and print MB/s, events/s and with a tree the ratios."""
+    head("file", "MB", "MB/s", "events/s", "check, s", *(["read, ratio", "check, ratio"] if tree else []))
     with tempfile.TemporaryDirectory() as folder:
         for file in _write(Path(folder), rows):
-            config = LogConfig(log=str(file))
-            calls = partial(_read, config), partial(check_log, config)
-            calls[0]()
-            read, check = (float(np.median([cpu_of_call(call) for _ in range(rounds)])) for call in calls)
+            found = [
+                [_measured(where, file) for where in (Path(__file__).parents[1], tree) if where] for _ in range(pairs)
+            ]
+            events, read, check = np.median(np.array([pair[0] for pair in found]), axis=0)
+            ratios = [np.median([here[kind] / there[kind] for here, there in found]) for kind in (1, 2)] if tree else []
             size = file.stat().st_size / 1e6
-            row(file.name, size, size / read, f"{rows / read:,.0f}", check)
-
-
-def _read(config: LogConfig) -> None:
-    for _ in read_log(discover(config.log), config):
-        pass
+            row(file.name, size, size / read, f"{events / read:,.0f}", float(check), *map(float, ratios))
 
 
 if __name__ == "__main__":
