@@ -14,7 +14,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -24,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import typer
 
-from benchmarks.harness import command_line, head, row
+from benchmarks.harness import command_line, cpu_of_call, head, row
 from weir.check.report import check_log
 from weir.readers import LogConfig, discover, read_log
 
@@ -78,14 +77,10 @@ def _write(folder: Path, count: int) -> list[Path]:
 @app.command()
 def one(file: Path) -> None:
     """Read a file with the modules that are found first; print rows, and seconds of reading and of a check."""
-    config, seconds = LogConfig(log=str(file)), []
-    for _ in range(2):
-        started = time.process_time()
-        found = sum(len(valid.rows) for valid, _ in read_log(discover(str(file)), config))
-        seconds.append(time.process_time() - started)
-    started = time.process_time()
-    check_log(config)
-    print(json.dumps([found, min(seconds), time.process_time() - started]))
+    config = LogConfig(log=str(file))
+    found = sum(len(valid.rows) for valid, _ in read_log(discover(str(file)), config))
+    read = cpu_of_call(lambda: [*read_log(discover(str(file)), config)])
+    print(json.dumps([found, read, cpu_of_call(lambda: check_log(config))]))
 
 
 def _measured(tree: Path, file: Path) -> tuple[float, ...]:
