@@ -10,7 +10,7 @@ from pathlib import Path
 from deploy.engines.__main__ import services
 from deploy.engines.settings import HOST, ROOT, EngineSettings
 from tests.integration.flink_cluster import moved
-from weir.up.ports import is_free
+from weir.contracts.listening import is_held
 
 
 def engines(settings: EngineSettings, command: str) -> "subprocess.CompletedProcess[str]":
@@ -37,7 +37,7 @@ def test_all_start_answer_heal_and_stop_with_nothing_left(tmp_path: Path) -> Non
         stopped = engines(settings, "stop")
     assert stopped.stdout.count(" stopped\n") == len(wanted), stopped.stderr
     assert [one.processes() for one in wanted] == [[]] * len(wanted)
-    assert all(is_free(HOST, port) for one in wanted for port in one.ports)
+    assert not any(is_held("an engine", HOST, port) for one in wanted for port in one.ports)
     assert engines(settings, "stop").stdout == "nothing was running\n"
     status = engines(settings, "status")
     assert (status.returncode, status.stdout.count("does not run")) == (1, len(wanted))

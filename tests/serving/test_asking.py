@@ -79,7 +79,6 @@ NO_IDS = [
     ["a"],
     ("a",),
     {"a": 1},
-    object(),
     bytearray(b"a"),
     1j,
 ]
