@@ -38,7 +38,11 @@ class Recorder(Stream):
         times = self.interactions.timestamps
         assert times is not None
         rows = np.flatnonzero((times >= manifest.start_ms) & (times < manifest.end_ms))
-        every = Evaluator.of(self.interactions, rows[:1], rows, Rules("interaction", (20,), filter_seen=False))
+        # Items of the windows before are known, others are not ranked.
+        before = np.flatnonzero(times < manifest.start_ms)
+        every = Evaluator.of(
+            self.interactions, before if len(before) else rows[:1], rows, Rules("interaction", (20,), filter_seen=False)
+        )
         if not manifest.pane and len(state.table):
             own[str(manifest.name)] = means(every.rank_by(scores_of(state, self.interactions, every)), [20])[
                 "recall@20"

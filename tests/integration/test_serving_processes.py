@@ -199,7 +199,7 @@ def test_a_second_server_on_the_port_is_refused(store: Store, catalogue: Catalog
         server.serving("v1")
         with ServerProcess(store, processes=2, port=port) as second:
             assert second.process.wait(30) != 0
-            soon(lambda: f"serving.port = {port} of 127.0.0.1" in "".join(second.lines))
+            soon(lambda: f"serving.port on host '127.0.0.1', port {port}" in "".join(second.lines))
         with RetrievalClient(server.target) as client:
             assert client.info().bundle_version == "v1"
 

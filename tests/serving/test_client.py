@@ -132,7 +132,7 @@ def test_a_closed_client_refuses_even_its_first_call() -> None:
 def test_large_answers_and_large_requests_pass(store: Store) -> None:
     catalogue = Catalogue.random(items=1000, prefix="item-with-a-long-name-" + "x" * 200)
     write_bundle(store, "v1", catalogue)
-    with ServerProcess(store) as server, RetrievalClient(server.target) as client:
+    with ServerProcess(store, limits={"max_answer_bytes": 1 << 25}) as server, RetrievalClient(server.target) as client:
         server.serving("v1")
         answer = client.retrieve([by_history(catalogue.ids[-250:], 1000)] * 100)
         assert [len(hits.item_ids) for hits in answer.hits] == [1000] * 100

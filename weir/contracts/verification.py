@@ -54,7 +54,7 @@ _UNCHECKED: Final = (
     "weir.yaml",
     "generated.jsonl",
     "log/*",
-    "weir/readers/*",
+    "logs/*",
     "state/demo",
     "state/settings.json",
     "state/replay.json",
