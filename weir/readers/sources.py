@@ -146,7 +146,7 @@ def discover(log: str, suffixes: Mapping[str, Format] = LOG_SUFFIXES) -> list[Pa
     """Return the partitions of a log (file, folder or glob; path or fsspec URL), in order of key.
 
     The case of endings counts for nothing. Files whose names end in none of the `suffixes` are left out with a warning.
-    Raises `FileNotFoundError` where there is neither a file nor a folder nor a match, and `TopicError` for a Kafka topic.
+    Raises `FileNotFoundError` without a file, a folder or a match, and `TopicError` for a Kafka topic.
     """
     if is_topic(log):
         raise TopicError(f"{log}: a Kafka topic cannot be read here; allowed are a file, folder or glob: path or URL")
