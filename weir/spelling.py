@@ -106,7 +106,7 @@ def _text(node: yaml.ScalarNode) -> yaml.ScalarNode:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of which a union consists; of another type, itself."""
+    """Return the members of a union; any other type alone."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in {Union, UnionType}:

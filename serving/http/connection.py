@@ -26,7 +26,7 @@ _MOST_BODIES: Final = 256
 """Bodies that are waited for at once; they hold memory and connections."""
 
 _LINGERING_SECONDS: Final = 1.0
-"""How long the rest of a body is read that nobody wants, so that its sender sees the answer."""
+"""How long the rest of a refused body is read, so that its sender sees the answer."""
 
 
 class Bodies:
@@ -80,7 +80,7 @@ class Connection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Take bytes; the first of a request have to be followed by all of its headers in time."""
         super().data_received(data)
-        # After aiohttp has begun to handle what is complete.
+        # After aiohttp has started to handle what is complete.
         asyncio.get_running_loop().call_soon(self._watch_head)
 
     def connection_lost(self, exc: BaseException | None) -> None:

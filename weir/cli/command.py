@@ -131,7 +131,7 @@ def _explained(*, debug: bool) -> Iterator[None]:
 
 
 def _is_output_closed() -> bool:
-    """Say whether the reader of standard output has gone, such as `head`; what is left is then written nowhere."""
+    """Return whether the reader of standard output (such as `head`) has gone; further output is then discarded."""
     output = select.poll()
     output.register(sys.stdout)
     is_closed = any(event & select.POLLERR for _, event in output.poll(0))

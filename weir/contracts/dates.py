@@ -48,7 +48,7 @@ def plain_micros(texts: pa.Array, zone: str = "") -> pa.Array | None:
 
 
 def _by_grammar(texts: pa.Array, zone: str) -> pa.Array:
-    """Read texts of which at least one is no date as Arrow spells them."""
+    """Read texts that Arrow alone does not read: at least one is no date in its spelling."""
     spelled = pc.ascii_trim_whitespace(texts)
     for pattern, hyphened in _WITHOUT_HYPHENS.items():
         spelled = pc.replace_substring_regex(spelled, pattern, hyphened)

@@ -56,7 +56,7 @@ class MissingIds:
         return blank, missing
 
     def _likely(self, texts: pa.Array) -> npt.NDArray[np.int64]:
-        """Return the rows whose first and last byte are those of a blank or of a text for no id: few, in most logs."""
+        """Return the rows whose first and last byte are a blank's, or those of a text for no id: few, in most logs."""
         _, bounds, data = texts.buffers()
         if bounds is None or data is None or not data.size:
             return np.empty(0, np.int64)

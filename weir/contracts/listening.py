@@ -240,7 +240,7 @@ def _socket(address: _Address, port: int, use: _Use) -> socket.socket:
     made = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         if use.listens or not use.shared:
-            # A port in TIME_WAIT of an earlier process is free. One that is reserved must be nobody else's to bind.
+            # A port in TIME_WAIT of an earlier process is free. No other process may bind a reserved one.
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if use.shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

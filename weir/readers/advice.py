@@ -127,7 +127,7 @@ def _wide(head: bytes) -> str:
     if (marked := next((name for mark, name in _MARKS if head.startswith(mark)), "")) or len(head) < 4:
         return marked
     zeros = [head[first::2].count(0) / len(head[first::2]) for first in (0, 1)]
-    # Mostly ASCII, of which one byte of two is zero.
+    # Mostly ASCII: one byte of two is zero.
     return "UTF-16BE" if zeros[0] > 0.4 > zeros[1] else "UTF-16LE" if zeros[1] > 0.4 > zeros[0] else ""
 
 
