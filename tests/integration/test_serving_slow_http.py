@@ -40,7 +40,7 @@ def serving(store: Store, *, hasty: bool, **config: object) -> Iterator[tuple[Se
     process.imports = (HASTY if hasty else "") + process.imports
     with process as server:
         server.serving("v1")
-        host, port = server.said(r"HTTP on (\S+):(\d+),").groups()
+        host, port = server.said(r"ready: .* HTTP on (\S+):(\d+),").groups()
         yield server, (host, int(port))
 
 

@@ -26,8 +26,8 @@ NAMES = ("user_id", "item_id", "timestamp", "event_type", "weight", "genre", "pr
 OTHERS = ("long", "nested", "number", "broken")
 Row = dict[str, Any]
 
-ids = st.sampled_from(["u", "u ", " u", '"', 'a"b', "a\nb", "a,b\r\n", "\t", "é", "0"])
-ids |= st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=4)
+ids = st.sampled_from(["u", "u ", " u", '"', 'a"b', "a\nb", "a,b\r\n", "é", "0"])
+ids |= st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=4).filter(str.strip)
 sound = st.fixed_dictionaries(
     {
         "user_id": ids,
@@ -48,6 +48,9 @@ faults = st.sampled_from(
     [
         {},
         {"user_id": None},
+        {"user_id": "\t"},
+        {"item_id": " \n"},
+        {"item_id": "NaN"},
         {"item_id": "x" * 513},
         {"timestamp": None},
         {"timestamp": 5},
