@@ -132,7 +132,7 @@ class PipelineMetrics:
 
     def started(self, store: Store, config: PipelineConfig, state: LogState) -> None:
         """Show where a pipeline is that starts on a store with these commits."""
-        self._open_ms = 1000 * (config.window_seconds + config.allowed_lateness_seconds)
+        self._open_ms = 1000 * config.open_seconds
         self._progress(EventClock.of(store), state)
         self.topic.started(state.sources)
 

@@ -73,12 +73,14 @@ def retire(
 
 def _age(session: "Session", older_than: str | None) -> float:
     """Return the age from which windows retire, in seconds; windows that may still be open must be younger."""
-    pipeline = session.settings.pipeline
+    from weir.pipelines.layout import with_window
+
+    pipeline = with_window(session.store, session.settings.pipeline, follow=False)
     if older_than is None and pipeline.retention_days is None:
         raise UsageError("give --older-than, or set pipeline.retention_days")
     days = pipeline.retention_days or 0.0
     age = 86_400 * days if older_than is None else seconds_of(older_than, "--older-than")
-    shortest = pipeline.window_seconds + pipeline.allowed_lateness_seconds
+    shortest = pipeline.open_seconds
     if age < shortest:
         raise UsageError(
             f"--older-than is {age:g} s, but windows stay open for {shortest:g} s (pipeline.window_seconds and "

@@ -37,7 +37,10 @@ def test_plain_lines_come_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("status", "awaited"),
     [
-        (Status(seconds=1.0, replayed=None), "the first events"),
+        (
+            Status(seconds=1.0, replayed=None, longest_seconds=19.0),
+            "the first events, which are answered after 19.0 s at most",
+        ),
         (Status(seconds=1.0, replayed=0.0), "the first window to end"),
         (Status(seconds=1.0, replayed=0.1, windows=1), "the trainer to make the first bundle"),
         (Status(seconds=1.0, replayed=0.1, windows=1, trained_sequence=0), "the server to load the first bundle"),
