@@ -92,7 +92,7 @@ class PipelineMetrics:
             return Gauge(f"weir_pipeline_{name}", text, registry=registry)
 
         self.input = gauge("input_timestamp_seconds", "When the log was last seen to have grown, Unix time.")
-        self.sequence = gauge("window_sequence", "Commit number of the newest window, -1 before the first.")
+        self.sequence = gauge("window_sequence", "Number of the newest pane, -1 before the first.")
         self.watermark = gauge("watermark_timestamp_seconds", "Newest event time committed, Unix time.")
         self.watermark_wall = gauge(
             "watermark_wall_timestamp_seconds",
