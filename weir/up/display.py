@@ -87,8 +87,8 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     held = [("newest bundle", status.held)] if status.held else []
     unread = [("unreadable", ", ".join(status.problems))] if status.problems else []
     return [
-        ("log", f"{counts.events:,} events in {status.windows} windows, {counted}{replayed}"),
-        ("trained", f"{status.trained_sequence + 1} windows"),
+        ("log", f"{counts.events:,} events in {status.windows} panes, {counted}{replayed}"),
+        ("trained", f"{status.trained_sequence + 1} panes"),
         (
             "served",
             f"{served.bundle_version} with {served.items:,} items{age}"

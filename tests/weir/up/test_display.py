@@ -29,7 +29,7 @@ def test_plain_lines_come_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> 
             display.show(Status(seconds=seconds, replayed=0.5))
     lines = file.getvalue().splitlines()
     assert len(lines) == 2
-    assert "100 s; log: 0 events in 0 windows" in lines[0]
+    assert "100 s; log: 0 events in 0 panes" in lines[0]
     assert "50% of the replay done" in lines[0]
     assert "served: nothing yet: waiting for the first window to end" in lines[0]
 
