@@ -87,6 +87,8 @@ def check(store: Store, left: list[WindowManifest], before: LogState) -> None:
     total = before.cursor.sequence
     for after in range(-1, total, 1 + total // 6):
         assert read_from(store, after) == [sequence for sequence in wanted if sequence > after]
+    for count in (1, 3, len(wanted) or 1):
+        assert [pane.sequence for pane in WindowLog(store).newest(count)] == wanted[-count:]
     for pane in left:
         assert store.read(f"{pane.folder}/rows")
     state = LogState.open(store)

@@ -28,7 +28,7 @@ class WindowLog:
 
     store: Store
     _at: Cursor | None = field(default=None, init=False, repr=False)
-    _given: int = field(default=-1, init=False, repr=False)
+    _after: int | None = field(default=None, init=False, repr=False)
     _horizon: Horizon | None = field(default=None, init=False, repr=False)
     _next_look: float = field(default=-math.inf, init=False, repr=False)
 
@@ -63,20 +63,25 @@ class WindowLog:
         Panes that have retired from a commit whose other panes stay are left out. Polling for what follows the last
         pane costs one request while there is nothing. Raises what `follow` raises.
         """
-        if self._at is None or (after + 1 != self._at.sequence and after != self._given):
+        if self._at is None or (after + 1 != self._at.sequence and after != self._after):
             self._at = self._commits.first() if after < 0 else self._commits.find(after + 1)
             self._next_look = -math.inf
+        # What follows `_after` is at `_at`: not known where an error comes between the two.
+        self._after = None
         while (found := self._commits.next(self._at)) is not None:
             commit, self._at = found
             self._redacted.take_in(commit)
             if panes := self._left(commit, after):
-                self._given = panes[-1].sequence
-                return self._redacted.current(panes, commit.number)
+                current = self._redacted.current(panes, commit.number)
+                self._after = panes[-1].sequence
+                return current
+        self._after = after
         return ()
 
     def _left(self, commit: Commit, after: int) -> tuple[WindowManifest, ...]:
         """Return the panes of a commit after a sequence that have not retired."""
-        self._horizon = commit.retires or self._horizon
+        if commit.retires is not None and (self._horizon is None or commit.retires.ms >= self._horizon.ms):
+            self._horizon = commit.retires
         panes = tuple(pane for pane in commit.panes if pane.sequence > after)
         if panes and time.monotonic() >= self._next_look:
             # A later commit may have retired some; their files stay for longer than until the next look.
@@ -90,7 +95,13 @@ class WindowLog:
         """Return so many of the newest panes, fewer where there are no more, in order; raises what `follow` raises."""
         head = self._commits.head()
         total = self._commits.at(self._commits.newest() + 1).sequence if head is None else head.sequence
-        return list(self.follow(max(total - count, self._commits.first().sequence) - 1))[-count:]
+        first, looked = self._commits.first().sequence, count
+        while True:
+            found = list(self.follow(max(total - looked, first) - 1))[-count:]
+            if len(found) == count or total - looked <= first:
+                return found
+            # Some of the newest have retired.
+            looked *= 4
 
     def left(self, after: int) -> int:
         """Return a sequence, or the last one that has retired if that is later: what follows it can be read."""
