@@ -115,12 +115,12 @@ class AgedStore:
 
     def arrive(self, events: int, who: str = "user") -> None:
         """Append events of the next window to the log, in a file of their own; users are called `who` and a number."""
-        start = _ORIGIN + self.windows * SETTINGS.window_seconds
+        start = _ORIGIN + self.windows * SETTINGS.window_ms // 1000
         rows = [
             {
                 "user_id": f"{who}-{number % _USERS}",
                 "item_id": f"item-{(7 * number + self.windows) % _ITEMS}",
-                "timestamp": start + number * SETTINGS.window_seconds // events,
+                "timestamp": start + number * SETTINGS.window_ms // 1000 // events,
             }
             for number in range(events)
         ]

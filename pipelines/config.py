@@ -1,7 +1,7 @@
 """The settings of the pipeline."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -12,7 +12,11 @@ from weir.pipelines.kafka.address import Topic
 from weir.pipelines.kafka.config import KafkaConfig
 from weir.readers import LogConfig, is_topic
 
-__all__ = ["PipelineConfig", "SketchConfig"]
+__all__ = ["LIVE_WINDOW_SECONDS", "PipelineConfig", "SketchConfig"]
+
+LIVE_WINDOW_SECONDS: Final = 10
+"""The default length of a window of a log that is still written (docs/windows.md)."""
+_DAY: Final = 86_400
 
 
 class SketchConfig(FrozenModel):
@@ -52,11 +56,18 @@ class PipelineConfig(LogConfig):
     """
 
     kafka: KafkaConfig = Field(default_factory=KafkaConfig, description="for a log that is a Kafka topic")
-    window_seconds: int = Field(default=86_400, ge=1, description="length of a window, seconds of event time")
+    window_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        description="length of a window, seconds of event time; null: that of the store, or of a new store "
+        f"{LIVE_WINDOW_SECONDS} for a topic and for files that are followed and begin less than a day ago, a day for "
+        "others",
+    )
     allowed_lateness_seconds: int = Field(
-        default=300,
+        default=5,
         ge=0,
-        description="how long a window stays open past its end, seconds of event time",
+        description="how long a window stays open past its end, seconds of event time; a later event makes a further "
+        "pane of its window",
     )
     history_length: int = Field(default=50, ge=1, le=4096, description="items of history attached to each event")
     late_items: int = Field(
@@ -127,7 +138,7 @@ class PipelineConfig(LogConfig):
 
     @model_validator(mode="after")
     def _retires_closed_windows(self) -> Self:
-        shortest = self.window_seconds + self.allowed_lateness_seconds
+        shortest = self.open_seconds
         if self.retention_days is not None and 86_400 * self.retention_days < shortest:
             raise ValueError(
                 f"retention_days is {self.retention_days:g}, but windows stay open for {shortest / 86_400:g} days "
@@ -164,5 +175,10 @@ class PipelineConfig(LogConfig):
 
     @property
     def window_ms(self) -> int:
-        """Length of a window in milliseconds of event time."""
-        return 1000 * self.window_seconds
+        """Length of a window in milliseconds of event time; that of a finished log where none is set."""
+        return 1000 * (self.window_seconds or _DAY)
+
+    @property
+    def open_seconds(self) -> int:
+        """How long a window stays open: its length and the lateness, seconds of event time."""
+        return self.window_ms // 1000 + self.allowed_lateness_seconds

@@ -23,13 +23,14 @@ from weir.contracts import (
 from weir.contracts.exposition import exposed
 from weir.contracts.stopping import ended_by_signals
 from weir.pipelines.attempts import discard, registered, sweep
+from weir.pipelines.awaited import Awaited, awaited_window
 from weir.pipelines.bare_commits import append
 from weir.pipelines.committed_panes import remember_panes
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.erasure import Erasure
 from weir.pipelines.kafka.errors import BrokerAwayError
 from weir.pipelines.keeper import HistoryKeeper
-from weir.pipelines.layout import open_layout
+from weir.pipelines.layout import open_layout, with_window
 from weir.pipelines.lock import check_writable, only_driver, only_writer
 from weir.pipelines.metrics import PipelineMetrics
 from weir.pipelines.plan import InHand, RunPlan, make_plan
@@ -69,6 +70,7 @@ def ingest(
     `weir.pipelines.kafka.errors`; what could be read is committed before.
     """
     stop = stop or threading.Event()
+    config = with_window(store, config, follow=follow)
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
     with ended_by_signals(stop), only_driver(store), only_writer(store), metrics_server:
         metrics = PipelineMetrics(registry)
@@ -126,7 +128,7 @@ class _Driver:
         days = self.config.retention_days
         self._retention = None if days is None else Retention(self.store, 86_400 * days)
         self._erasure = Erasure(self.store, 86_400 * self.config.erasure_days, (self.config.cache,))
-        self._redaction = self._state.redaction
+        self._redaction, self._awaited = self._state.redaction, Awaited()
         self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
@@ -160,12 +162,22 @@ class _Driver:
             self.catch_up(partitions, flush=True, only_whole_lines=True)
         if self.source.is_behind:
             self._listed = {}
+        self._say_awaited()
         self.histories.keep()
         self.retire(partitions)
         self.erase()
         if self._waits and partitions:
             logger.warning("%s can be read now", self.config.log)
             self._waits = False
+
+    def _say_awaited(self) -> None:
+        """Say now and then which window the rows in hand wait for."""
+        if not (waiting := self._in_hand.open_rows):
+            self._awaited.over()
+            return
+        config, start_ms = self.config, min(rows.start_ms for rows in waiting)
+        watermark_ms = max(self._in_hand.newest_ms, self._state.max_event_ms) - 1000 * config.allowed_lateness_seconds
+        self._awaited.say(lambda: awaited_window(config, start_ms, watermark_ms))
 
     def _discover(self) -> list[Any]:
         try:
@@ -302,6 +314,8 @@ class _Driver:
     def _report(self, summary: IngestSummary, commit: Commit | None) -> None:
         self.total += summary
         self._warn(summary, commit)
+        if summary.panes:
+            self._awaited.over()
         logger.info(
             "run committed %d events in %d panes, %d dead%s",
             summary.valid,

@@ -1,17 +1,47 @@
 """What a store was written with, against the settings. It loads no Beam: `weir up` looks before it starts anything."""
 
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
-from weir.contracts import Layout, SourceSpan, Store, StoreFormat, ensure_format
-from weir.pipelines.config import PipelineConfig
-from weir.readers import KnownFile, Partition, identified
+from weir.contracts import Layout, SourceSpan, Store, StoreFormat, ensure_format, read_format
+from weir.pipelines.config import LIVE_WINDOW_SECONDS, PipelineConfig
+from weir.readers import KnownFile, Partition, discover, first_look, identified, is_topic
 
-__all__ = ["LayoutError", "identify_files", "open_layout"]
+__all__ = ["LayoutError", "identify_files", "open_layout", "with_window"]
+
+_YOUNG_MS: Final = 86_400_000
+"""A followed log that begins longer ago has a past, which short windows would cut into too many panes."""
 
 
 class LayoutError(ValueError):
     """A setting contradicts what the store already holds."""
+
+
+def with_window(store: Store, config: PipelineConfig, *, follow: bool) -> PipelineConfig:
+    """Return the settings with the length of windows: theirs, else that of the store, else the default of its log."""
+    if config.window_seconds is not None:
+        return config
+    found = read_format(store)
+    if found is not None and found.layout is not None:
+        seconds = found.layout.window_ms // 1000
+    else:
+        seconds = LIVE_WINDOW_SECONDS if _is_live(config, follow=follow) else config.window_ms // 1000
+    # Validated: the retention has to reach beyond a window.
+    return PipelineConfig.model_validate(config.model_dump(exclude_unset=True) | {"window_seconds": seconds})
+
+
+def _is_live(config: PipelineConfig, *, follow: bool) -> bool:
+    if is_topic(config.log):
+        return True
+    if not follow:
+        return False
+    try:
+        start_ms = first_look(discover(config.log), config).start_ms
+    except FileNotFoundError:
+        return True
+    return start_ms is None or 1000 * time.time() - start_ms < _YOUNG_MS
 
 
 def open_layout(store: Store, config: PipelineConfig) -> StoreFormat:

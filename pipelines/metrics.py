@@ -92,7 +92,7 @@ class PipelineMetrics:
             return Gauge(f"weir_pipeline_{name}", text, registry=registry)
 
         self.input = gauge("input_timestamp_seconds", "When the log was last seen to have grown, Unix time.")
-        self.sequence = gauge("window_sequence", "Commit number of the newest window, -1 before the first.")
+        self.sequence = gauge("window_sequence", "Number of the newest pane, -1 before the first.")
         self.watermark = gauge("watermark_timestamp_seconds", "Newest event time committed, Unix time.")
         self.watermark_wall = gauge(
             "watermark_wall_timestamp_seconds",
@@ -132,7 +132,7 @@ class PipelineMetrics:
 
     def started(self, store: Store, config: PipelineConfig, state: LogState) -> None:
         """Show where a pipeline is that starts on a store with these commits."""
-        self._open_ms = 1000 * (config.window_seconds + config.allowed_lateness_seconds)
+        self._open_ms = 1000 * config.open_seconds
         self._progress(EventClock.of(store), state)
         self.topic.started(state.sources)
 

@@ -25,6 +25,7 @@ from weir.contracts import (
 )
 from weir.pipelines.chain import RowsToWindows
 from weir.pipelines.config import PipelineConfig
+from weir.pipelines.layout import with_window
 from weir.pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
 from weir.pipelines.sources import WINDOWS, Source
 from weir.pipelines.transforms.panes import ReadPanes, pane_of, position_of
@@ -50,6 +51,7 @@ def prepare(origin: Store, store: Store, config: PipelineConfig) -> PipelineConf
         raise RebuildError(f"{origin.url}: there is no store to rebuild")
     if address(origin) == address(store):
         raise RebuildError(f"{store.url}: a store cannot be rebuilt into itself; use a new folder")
+    config = with_window(origin, config, follow=False)
     layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
     found = ensure_format(store, StoreFormat(layout=layout, key_secret=given.key_secret))
     if found.key_secret != given.key_secret:

@@ -151,6 +151,8 @@ class _Redaction:
         while at.number < self._state.cursor.number and (step := self._log.next(at)) is not None:
             commit, at = step
             for pane in commit.panes:
+                if self._has_retired(pane):
+                    continue
                 self._look_at_pane(as_redacted(self._log, pane, self._state.redacted))
             for pane in (one.pane for one in commit.redacts if one.pane.sequence in self._panes):
                 self._look_at_pane(as_redacted(self._log, pane, self._state.redacted))
@@ -205,9 +207,12 @@ class _Redaction:
                 self._held |= {self._ids[key] for key in keys.tolist()}
 
     def _leave_retired(self) -> None:
-        horizon = self._state.horizon
-        for sequence in [one for one in self._panes if horizon is not None and one < horizon.sequence]:
+        for sequence in [at for at, one in self._panes.items() if self._has_retired(one.pane)]:
             self._drop_pane(sequence)
+
+    def _has_retired(self, pane: WindowManifest) -> bool:
+        horizon = self._state.horizon
+        return horizon is not None and horizon.has_retired(pane.sequence, pane.start_ms)
 
     def _drop_pane(self, sequence: int) -> None:
         self.store.remove(self._panes.pop(sequence).pane.folder)

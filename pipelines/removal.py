@@ -1,7 +1,8 @@
 """The removal of what has retired, after a time of grace for the readers that are still at it.
 
-What goes is decided from the log alone: of each void commit its files, and then the commit itself. So a removal that
-was killed anywhere is finished by the next one, and a void commit that is left names all that is left of it.
+What goes is decided from the log alone: of each void commit its files, and then the commit itself; of a commit that
+stays for the sake of other panes, the files of those that have retired. So a removal that was killed anywhere is
+finished by the next one, and a void commit that is left names all that is left of it.
 """
 
 import logging
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from weir.contracts import Commit, CommitLog, CorruptArtefactError, LogState, RetiredError, Store
+from weir.contracts import Commit, CommitLog, CorruptArtefactError, LogState, RetiredError, Store, WindowManifest
 from weir.contracts.horizon import snapshots
 from weir.contracts.variants import MAIN, lines
 
@@ -41,6 +42,24 @@ class Removal:
         names = self.store.glob("commits/" + "[0-9]" * 10 + ".json")
         return [number for name in names if (number := int(name[8:18])) < self.state.horizon.number]
 
+    def waiting_panes(self) -> list[WindowManifest]:
+        """Return the retired panes, in commits that stay, of whose windows there is something left."""
+        if self.state.horizon is None:
+            return []
+        retired = self._log.get(self.state.retirement).retires
+        commits = (self._log.get(number) for number in (retired.commits if retired else ()))
+        gone = [pane for commit in commits for pane in commit.panes if self._has_retired(pane)]
+        return [pane for pane in gone if self.store.exists(f"windows/{pane.name.slice}")]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether files of what has retired are still there."""
+        return bool(self.waiting() or self.waiting_panes())
+
+    def _has_retired(self, pane: WindowManifest) -> bool:
+        horizon = self.state.horizon
+        return horizon is not None and horizon.has_retired(pane.sequence, pane.start_ms)
+
     def seconds_left(self) -> float:
         """Return how long the files of the newest retirement have to stay, 0 where they may go."""
         if self.state.horizon is None:
@@ -52,11 +71,14 @@ class Removal:
         """Remove what may go; return the number of commits that went."""
         if self.state.horizon is None or self.seconds_left():
             return 0
-        # A run that was killed before it wrote the snapshot of its retirement.
+        # A run was killed before it wrote the snapshot of its retirement, or a writer had read HEAD before.
         self.state.save(self._log)
-        numbers = self.waiting()
-        if numbers:
+        self._point()
+        numbers, panes = self.waiting(), self.waiting_panes()
+        if numbers or panes:
             self._remove_redacted()
+        for pane in panes:
+            self._remove_pane(pane)
         removed = [number for number in numbers if self._remove(number)]
         for number in snapshots(self.store):
             if number < self.state.retirement:
@@ -85,7 +107,7 @@ class Removal:
         horizon, number = self.state.horizon, self.state.redaction
         while horizon is not None and number >= horizon.number:
             commit = self._log.get(number)
-            for pane in (one.pane for one in commit.redacts if one.pane.sequence < horizon.sequence):
+            for pane in (one.pane for one in commit.redacts if self._has_retired(one.pane)):
                 self.store.remove(pane.folder)
                 self.store.remove_if_empty(f"windows/{pane.name.slice}")
             number = commit.redaction
@@ -95,11 +117,22 @@ class Removal:
             self.store.remove(one.pane.folder)
             self.store.remove_if_empty(f"windows/{one.pane.name.slice}")
         for pane in commit.panes:
-            self.store.remove(pane.folder)
-            for results in ("monitor", *self._evaluations):
-                self.store.remove(f"{results}/{pane.name}.json")
-            for results in ("windows", "monitor", *self._evaluations):
-                self.store.remove_if_empty(f"{results}/{pane.name.slice}")
+            self._remove_pane(pane)
+
+    def _remove_pane(self, pane: WindowManifest) -> None:
+        """Remove what there is of a pane; its window's folder last, which tells that the rest may be there."""
+        for results in ("monitor", *self._evaluations):
+            self.store.remove(f"{results}/{pane.name}.json")
+            self.store.remove_if_empty(f"{results}/{pane.name.slice}")
+        self.store.remove(pane.folder)
+        self.store.remove_if_empty(f"windows/{pane.name.slice}")
+
+    def _point(self) -> None:
+        """Let HEAD name the horizon before any file goes."""
+        head, horizon = self._log.head(), self.state.horizon
+        if head is None or horizon is None or (head.horizon is not None and head.horizon.ms >= horizon.ms):
+            return
+        self._log.point(head.model_copy(update={"horizon": horizon, "base": self.state.snapshot, "snapshot": None}))
 
     @cached_property
     def _evaluations(self) -> list[str]:

@@ -1,7 +1,8 @@
 """Retention: which windows are old enough to retire, and the commit that retires them.
 
-Commits retire from the first on, so that what is left has no gap. A commit goes when all its windows are old and
-nobody needs one of its panes; the horizon then lies behind its newest window.
+Windows retire whole, the oldest first: each with all of its panes, in whatever commits these are, as soon as it is old
+and no reader needs one of its panes. Commits of which nothing is left retire from the first on, so that the log has no
+gap; a commit with a younger window stays, and lists panes that have retired beside those that are left.
 """
 
 import logging
@@ -10,11 +11,22 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final, NamedTuple
 
-from weir.contracts import Commit, CommitLog, FileEntry, LogState, Retirement, Store, read_format
+from weir.contracts import (
+    Commit,
+    CommitLog,
+    FileEntry,
+    LogState,
+    Retirement,
+    Store,
+    WindowManifest,
+    read_format,
+)
 from weir.contracts.commits import Cursor
-from weir.contracts.horizon import RETENTION
+from weir.contracts.horizon import RETENTION, WINDOWS
+from weir.contracts.log_state import Panes
 from weir.pipelines.bare_commits import append
 from weir.pipelines.holds import Hold, holds
 from weir.pipelines.key_owners import owners
@@ -26,10 +38,23 @@ __all__ = ["Retention", "RetirementPlan", "plan_retirement", "retire"]
 logger = logging.getLogger(__name__)
 
 
-class _Step(NamedTuple):
-    """A commit that may go, and the cursor after it."""
+@dataclass(frozen=True)
+class _Window:
+    """A window that is old enough, and its panes with the commits that list them."""
 
-    commit: Commit
+    end_ms: int
+    panes: tuple[tuple[int, WindowManifest], ...]
+
+    @property
+    def newest(self) -> int:
+        """The number of its newest pane."""
+        return max(pane.sequence for _, pane in self.panes)
+
+
+class _Void(NamedTuple):
+    """The commits of which nothing is left, and the cursor after them."""
+
+    commits: list[Commit]
     after: Cursor
 
 
@@ -41,12 +66,13 @@ _PAUSE_SECONDS: Final = 600.0
 class RetirementPlan:
     """What goes, and what holds back the rest of what is old enough.
 
-    `panes`, `files` and `size` (bytes) are those of the commits that go; `held` counts panes that are old enough and
-    stay, because of `holds`. `retirement` is None where nothing goes.
+    `windows`, `panes`, `files` and `size` (bytes) are what retires, `commits` those of which nothing is left. `held`
+    counts panes that are old enough and stay, because of `holds`. `retirement` is None where nothing goes.
     """
 
     retirement: Retirement | None
     commits: int
+    windows: int
     panes: int
     files: int
     size: int
@@ -70,16 +96,19 @@ def plan_retirement(
     CorruptArtefactError
         If a commit is damaged or lost.
     """
-    old = _old(store, state, older_than_seconds)
+    log = CommitLog(store)
+    old = _old(log, store, state, older_than_seconds)
     needed = holds(store, state) if old else []
     limit = min((hold.sequence for hold in needed), default=0)
-    going = _until(old, limit)
-    held = sum(len(step.commit.panes) for step in old[len(going) :])
-    files = [file for step in going for file in _files_of(step.commit)]
+    going = list(takewhile(lambda window: window.newest < limit, old))
+    held = sum(len(window.panes) for window in old[len(going) :])
+    void = _void(log, state, going, limit)
+    files = _files_of(state, void.commits, going)
     return RetirementPlan(
-        retirement=_retirement(state, going, in_log),
-        commits=len(going),
-        panes=sum(len(step.commit.panes) for step in going),
+        retirement=_retirement(state, going, void, in_log),
+        commits=len(void.commits),
+        windows=len(going),
+        panes=sum(len(window.panes) for window in going),
         files=len(files),
         size=sum(file.size for file in files),
         held=held,
@@ -97,52 +126,79 @@ def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
     # Owners of keys outlive their windows.
     owners(store, state.cursor.sequence - 1).save()
     log = CommitLog(store)
-    append(log, state, RETENTION, retires=plan.retirement)
+    requires = (RETENTION, WINDOWS) if plan.retirement.commits else (RETENTION,)
+    append(log, state, *requires, retires=plan.retirement)
     state.save(log)
 
 
-def _old(store: Store, state: LogState, older_than_seconds: float) -> list[_Step]:
-    """Return the commits from the first on whose windows are all old enough."""
+def _old(log: CommitLog, store: Store, state: LogState, older_than_seconds: float) -> list[_Window]:
+    """Return the windows that are old enough, the oldest first; raises `CorruptArtefactError`."""
     found = read_format(store)
     if found is None or found.layout is None or state.max_event_ms < 0:
         return []
     window_ms = found.layout.window_ms
     cutoff = int(state.max_event_ms - 1000 * older_than_seconds) // window_ms * window_ms
-    log, steps = CommitLog(store), list[_Step]()
-    at = log.first()
-    while at.number < state.cursor.number and (step := log.next(at)) is not None:
-        commit, at = step
-        if any(pane.start_ms >= cutoff for pane in commit.panes):
+    commits, windows = dict[int, Commit](), list[_Window]()
+    for start_ms, known in zip(state.starts, state.panes, strict=True):
+        if start_ms >= cutoff:
             break
-        steps.append(_Step(commit, at))
-    return steps
+        windows.append(_Window(start_ms + window_ms, tuple(_panes_of(log, commits, start_ms, known))))
+    return windows
 
 
-def _until(old: list[_Step], limit: int) -> list[_Step]:
-    """Return the commits before the one with the first pane that is needed; none where no pane would go."""
-    going = []
-    for step in old:
-        if step.after.sequence > limit:
+def _panes_of(
+    log: CommitLog, commits: dict[int, Commit], start_ms: int, known: Panes
+) -> list[tuple[int, WindowManifest]]:
+    """Return the panes of a window with the commits that list them; `commits` are those that have been read."""
+    number, found = known.commit, list[tuple[int, WindowManifest]]()
+    while number >= 0:
+        if number not in commits:
+            commits[number] = log.get(number)
+        listed = [(number, pane) for pane in commits[number].panes if pane.start_ms == start_ms]
+        found += listed
+        number = listed[0][1].previous if listed else -1
+    if len(found) == known.count:
+        return found
+    # Written by another than the pipeline: its panes do not name the commits before.
+    first = log.first().number
+    between = (log.get(number) for number in range(first, known.commit + 1))
+    return [(commit.number, pane) for commit in between for pane in commit.panes if pane.start_ms == start_ms]
+
+
+def _void(log: CommitLog, state: LogState, going: list[_Window], limit: int) -> _Void:
+    """Return the commits from the first on of which nothing is left once these windows are gone."""
+    gone, at, commits = {pane.sequence for window in going for _, pane in window.panes}, log.first(), list[Commit]()
+    horizon_ms = state.horizon.ms if state.horizon else None
+    while going and at.number < state.cursor.number and (step := log.next(at)) is not None:
+        left = (
+            pane
+            for pane in step[0].panes
+            if pane.sequence not in gone and (horizon_ms is None or pane.start_ms >= horizon_ms)
+        )
+        if any(left) or step[1].sequence > limit:
             break
-        going.append(step)
-    return going if any(step.commit.panes for step in going) else []
+        commits.append(step[0])
+        at = step[1]
+    return _Void(commits, at)
 
 
-def _retirement(state: LogState, going: list[_Step], in_log: Set[str] | None) -> Retirement | None:
+def _retirement(state: LogState, going: list[_Window], void: _Void, in_log: Set[str] | None) -> Retirement | None:
     if not going:
         return None
-    first = going[-1].after
-    newest = max(pane.end_ms for step in going for pane in step.commit.panes)
+    first = void.after
     forgotten = _forgotten(state, first.number, in_log) if in_log is not None else []
-    gone = {file.name for step in going for file in (*step.commit.letters, *step.commit.rewritten)}
+    gone = {file.name for commit in void.commits for file in (*commit.letters, *commit.rewritten)}
     named = {name for key, span in state.sources.items() if key not in forgotten for name in span.letters}
+    newest = going[-1].end_ms
     return Retirement(
         ms=max(newest, state.horizon.ms if state.horizon else newest),
         number=first.number,
         sequence=first.sequence,
         checksum=first.checksum,
+        whole=True,
         sources=tuple(forgotten),
         letters=tuple(sorted(gone & named)),
+        commits=tuple(sorted({number for window in going for number, _ in window.panes if number >= first.number})),
     )
 
 
@@ -166,9 +222,14 @@ def _is_past(state: LogState, keys: Iterable[str], first: int) -> bool:
     return all(state.sources[key].is_done and state.listed[key] < first for key in keys)
 
 
-def _files_of(commit: Commit) -> list[FileEntry]:
-    panes = (*commit.panes, *(one.pane for one in commit.redacts))
-    return [*(file for pane in panes for file in pane.files), *commit.letters, *commit.rewritten]
+def _files_of(state: LogState, void: Iterable[Commit], going: Iterable[_Window]) -> list[FileEntry]:
+    """Return the files that go: of windows, and of dead letters and redactions in commits of which nothing is left."""
+    panes = [pane for window in going for _, pane in window.panes]
+    files = [file for pane in panes for file in pane.files if pane.sequence not in state.redacted]
+    for commit in void:
+        files += [file for one in commit.redacts for file in one.pane.files]
+        files += [*commit.letters, *commit.rewritten]
+    return files
 
 
 @dataclass
@@ -183,6 +244,7 @@ class Retention:
     grace_seconds: float = GRACE_SECONDS
     pause_seconds: float = _PAUSE_SECONDS
     _next: float = field(default=-math.inf, init=False)
+    _removed: int = field(default=-1, init=False)
 
     @property
     def is_due(self) -> bool:
@@ -198,13 +260,19 @@ class Retention:
         removal = Removal(self.store, state, self.grace_seconds)
         if removal.seconds_left():
             return
-        removal.run()
+        if self._removed != state.retirement:
+            removal.run()
+            self._removed = -1 if removal.is_waiting else state.retirement
         plan = plan_retirement(self.store, state, self.older_than_seconds, in_log)
         if plan.held:
             logger.warning("%d panes are older than the retention, but stay: %s", plan.held, _reasons(plan.holds))
         if plan.retirement is not None:
             retire(self.store, state, plan)
-            logger.info("%d panes have retired: the log starts at %s", plan.panes, plan.retirement)
+            logger.info("%d windows have retired, with %d panes: events start at %s", *_told(plan))
+
+
+def _told(plan: RetirementPlan) -> tuple[int, int, Retirement | None]:
+    return plan.windows, plan.panes, plan.retirement
 
 
 def _reasons(found: Iterable[Hold]) -> str:

@@ -72,6 +72,8 @@ def train(
                 exporter.open_newest()
             state = checkpoints.load(config, workers) or TrainerState.fresh(config, workers.device, workers=workers)
             metrics.sequence.set(state.position.trained_sequence)
+            for evaluation in state.recent:
+                metrics.evaluated(evaluation)
             log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
             workers.first(partial(exporter.prepare, state), state.answer)
             # Only beside a stream is anything made, and to ask ranks takes time.

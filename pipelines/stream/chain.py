@@ -31,7 +31,7 @@ class BatchesToCommits(beam.PTransform[Any, Any]):
         return (
             batches
             | "Scatter" >> beam.ParDo(Scatter(store, config.window_ms)).with_output_types(Slice)
-            | "Window" >> beam.WindowInto(FixedWindows(config.window_seconds))
+            | "Window" >> beam.WindowInto(FixedWindows(config.window_ms / 1000))
             | "One committer" >> beam.Map(_to_one).with_output_types(tuple[int, Slice])
             | "Group the window" >> beam.GroupByKey()
             | "Commit" >> beam.ParDo(CommitWindow(store, config)).with_output_types(Commit)

@@ -19,11 +19,12 @@ from weir.contracts import CommitLog, EventClock, LogState, Store, UserError
 from weir.contracts.exposition import exposed
 from weir.contracts.stopping import ended_by_signals
 from weir.pipelines.attempts import started_at
+from weir.pipelines.awaited import Awaited, awaited_window
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.client import KafkaPartition
 from weir.pipelines.kafka.errors import BrokerAwayError
 from weir.pipelines.kafka.source import TopicSource
-from weir.pipelines.layout import open_layout
+from weir.pipelines.layout import open_layout, with_window
 from weir.pipelines.lock import check_writable, only_driver
 from weir.pipelines.metrics import PipelineMetrics
 from weir.pipelines.plan import InHand
@@ -77,6 +78,7 @@ def stream(
     if store.local_path is not None:
         # Workers have another current folder.
         store = Store(str(store.local_path.absolute()))
+    config = with_window(store, config, follow=True)
     stop = stop or threading.Event()
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
     with ended_by_signals(stop), only_driver(store), metrics_server:
@@ -101,6 +103,7 @@ class _Driver:
     total: IngestSummary = field(default_factory=IngestSummary, init=False)
     _waits: bool = field(default=False, init=False)
     _gone_since: float | None = field(default=None, init=False)
+    _awaited: Awaited = field(default_factory=Awaited, init=False)
 
     def __post_init__(self) -> None:
         self._metrics = PipelineMetrics(self.registry)
@@ -172,15 +175,33 @@ class _Driver:
         """Say whether the job reads something else than there is now; shows how far it is behind."""
         if {one.topic_id for one in now} != {one.topic_id for one in listed}:
             return self._has_committed_all(listed)
-        read = {key: span.stop for key, span in self._state.sources.items()}
+        read, unread = {key: span.stop for key, span in self._state.sources.items()}, 0
         for one in self._source.identify(now, self._state, InHand(reached=read)):
-            self._metrics.topic.unread.labels(str(one.number)).set(max(0, one.size - read.get(one.key, one.size)))
+            behind = max(0, one.size - read.get(one.key, one.size))
+            self._metrics.topic.unread.labels(str(one.number)).set(behind)
+            unread += behind
+        self._say_awaited(unread)
         if new := {one.key for one in now} - {one.key for one in listed}:
             logger.info("the topic has %d more partitions: another job reads them, too", len(new))
             return True
         lost = [self._state.sources[key] for key in self._source.stopped]
         # Where a partition goes on is committed between two jobs, when all that was read of it is committed.
         return bool(lost) and self.config.kafka.accept_gap and all(span.is_done for span in lost)
+
+    def _say_awaited(self, unread: int) -> None:
+        """Say now and then which window the offsets that are in no commit wait for."""
+        if not unread:
+            self._awaited.over()
+            return
+        marks, window_ms = self._job.watermarks_ms, self.config.window_ms
+        if not marks:
+            self._awaited.say(lambda: f"{unread:,} offsets are in no commit, and the job has read none of them yet")
+            return
+        lowest = min(marks, key=lambda number: marks[number])
+        watermark_ms = int(marks[lowest])
+        start_ms, holder = watermark_ms // window_ms * window_ms, f"partition {lowest}"
+        waiting = f"{unread:,} offsets are in no commit: "
+        self._awaited.say(lambda: waiting + awaited_window(self.config, start_ms, watermark_ms, holder))
 
     def _has_committed_all(self, listed: list[KafkaPartition]) -> bool:
         """Say whether a job whose topic is gone has committed what it had read: the brokers no longer have it.
@@ -215,6 +236,7 @@ class _Driver:
             summary = IngestSummary.of(commit, 0.0)
             self.total += summary
             if summary.panes:
+                self._awaited.over()
                 logger.info("commit %d: %d events in %d panes", commit.number, summary.valid, summary.panes)
             if self.report is not None:
                 self.report(summary)

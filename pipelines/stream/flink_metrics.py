@@ -35,7 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 class FlinkMetrics:
-    """The metrics of the job that a driver follows, one look after the other."""
+    """The metrics of the job that a driver follows, one look after the other.
+
+    `watermarks_ms` are those of its partitions by number, event time, as of the last look.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
@@ -77,6 +80,7 @@ class FlinkMetrics:
         self._is_away = False
         self._job, self._newest_failure_ms = "", 0
         self.newest_failure = ""
+        self.watermarks_ms: dict[str, float] = {}
         self._seen: dict[str, float] = {}
         self._show("")
 
@@ -118,6 +122,7 @@ class FlinkMetrics:
         for task, rows in dropped.items():
             self._add(self.dropped, f"dropped {task}", rows)
         self._checkpoint(found, checkpoints)
+        self.watermarks_ms = partitions
         for partition, milliseconds in partitions.items():
             self.partitions.labels(partition).set(milliseconds / 1000)
         known = [value for value in watermarks.values() if value is not None]

@@ -71,6 +71,11 @@ class FlinkJob:
         """What stopped its tasks last, empty before the first failure."""
         return self._metrics.newest_failure
 
+    @property
+    def watermarks_ms(self) -> dict[str, float]:
+        """The watermarks of its partitions by number, event time, as of the last look; none before the first."""
+        return self._metrics.watermarks_ms
+
     def cancel_others(self) -> None:
         """Cancel the jobs of this name that run; two of them would be safe, but do everything twice."""
         for job in self._running():

@@ -13,7 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from weir.contracts import RetiredError, Store, WindowLog, WindowManifest
+from weir.contracts import CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
 from weir.contracts.exposition import exposed
 from weir.contracts.places import MonitorPlace
 from weir.contracts.stopping import ended_by_signals
@@ -129,7 +129,19 @@ class Monitor:
             self._last = self.windows.left(self.popularity.sequence)
             self._place = place.model_copy(update={"counted": self.popularity.sequence})
             self.metrics.sequence.set(place.measured)
+            for pane in self.windows.newest(_WINDOWS_BETWEEN_SAVES):
+                self._show_known(pane)
         return self._place
+
+    def _show_known(self, pane: WindowManifest) -> None:
+        """Show the result of an earlier process, so that one pane more does not stand alone."""
+        try:
+            known = load(self.store, pane)
+        except CorruptArtefactError as error:
+            log.warning("left out of the recalls that are shown: %s", error)
+            return
+        if known is not None:
+            self.metrics.known(known)
 
     def _step(self, stop: threading.Event) -> None:
         self._resume()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from weir.contracts.pooling import Pool
 from weir.serving.monitor.attribution import OUTCOMES, Attribution
 from weir.serving.monitor.results import WindowRecall
 
@@ -16,7 +17,10 @@ _FRESHNESS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14
 
 
 class MonitorMetrics:
-    """Gauges describe the window measured last; all recalls are means over events (macro over events)."""
+    """Gauges describe the newest windows, with all of their panes; recalls are means over events (macro over events).
+
+    A window with few events counts together with those before it (`weir.contracts.pooling`).
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         kinds = {
@@ -26,6 +30,7 @@ class MonitorMetrics:
             "committed": "As served, with the histories that were committed before the window; mean over events.",
             "popularity": "Share of next events among the k items most popular before the window; mean over events.",
         }
+        self._pool = Pool()
         self.recall = {
             kind: Gauge(f"weir_recall_{kind}", sentence, ("k",), registry=registry) for kind, sentence in kinds.items()
         }
@@ -53,9 +58,9 @@ class MonitorMetrics:
             ("of", "up_to", "k"),
             registry=registry,
         )
-        self.windows = Counter("weir_recall_windows", "Windows measured.", registry=registry)
+        self.windows = Counter("weir_recall_windows", "Panes of windows measured.", registry=registry)
         self.sequence = Gauge(
-            "weir_recall_sequence", "Commit number of the window measured last, -1 before the first.", registry=registry
+            "weir_recall_sequence", "Number of the pane measured last, -1 before the first.", registry=registry
         )
         self.errors = Counter("weir_monitor_errors", "Attempts that failed and are made again.", registry=registry)
         self.freshness = Histogram(
@@ -65,12 +70,17 @@ class MonitorMetrics:
             registry=registry,
         )
 
-    def measured(self, result: WindowRecall) -> None:
-        """Show a window's result; metrics without examples keep their values."""
-        for kind in self.recall:
+    def known(self, result: WindowRecall) -> None:
+        """Take in a result, of this process or from the store, and show the recalls of the newest windows."""
+        for kind, gauge in self.recall.items():
             values: Mapping[int, float] = getattr(result, kind)
-            for k, value in values.items():
-                self.recall[kind].labels(k).set(value)
+            self._pool.add(result.window, kind, values, result.cases(kind))
+            for k, value in self._pool.means(kind).items():
+                gauge.labels(k).set(value)
+
+    def measured(self, result: WindowRecall) -> None:
+        """Show a pane's result, and count its events."""
+        self.known(result)
         for one in result.ages:
             up_to = "+Inf" if one.up_to is None else f"{one.up_to:g}"
             self.age_events.labels(one.of, up_to).inc(one.cases)

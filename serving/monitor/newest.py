@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from weir.contracts import CorruptArtefactError, Store, WindowManifest
+from weir.contracts.pooling import of_newest_windows
 from weir.serving.monitor.results import WindowRecall, load
 
 __all__ = ["NewestRecalls", "mean_recall", "recent_cases"]
@@ -13,34 +14,34 @@ __all__ = ["NewestRecalls", "mean_recall", "recent_cases"]
 _RECENT: Final = 5
 """Windows over which recalls are averaged."""
 _WAITING: Final = 1000
-"""Limit of the windows that wait to be measured; without a monitor they would grow forever."""
+"""Limit of the panes that wait to be measured; without a monitor they would grow forever."""
 
 
 def mean_recall(recalls: Sequence[WindowRecall], kind: str, k: int, last: int = _RECENT) -> float | None:
-    """Return a recall's mean over the newest windows that have it, weighted by their examples."""
-    found = [(getattr(recall, kind)[k], _examples(recall, kind)) for recall in recalls if k in getattr(recall, kind)]
-    total = sum(examples for _, examples in found[-last:])
-    return sum(value * examples for value, examples in found[-last:]) / total if total else None
+    """Return a recall's mean over the newest windows that have it, all of their panes, weighted by their examples."""
+    found = [(getattr(recall, kind)[k], recall.cases(kind)) for recall in _newest(recalls, kind, k, last)]
+    total = sum(examples for _, examples in found)
+    return sum(value * examples for value, examples in found) / total if total else None
 
 
 def recent_cases(recalls: Sequence[WindowRecall], kind: str, k: int) -> int:
     """Return the examples behind `mean_recall`."""
-    return sum([_examples(recall, kind) for recall in recalls if k in getattr(recall, kind)][-_RECENT:])
+    return sum(recall.cases(kind) for recall in _newest(recalls, kind, k, _RECENT))
 
 
-def _examples(recall: WindowRecall, kind: str) -> int:
-    return int(getattr(recall.examples, "model" if kind == "index" else kind))
+def _newest(recalls: Sequence[WindowRecall], kind: str, k: int, last: int) -> list[WindowRecall]:
+    return of_newest_windows(((one.window, one) for one in recalls if k in getattr(one, kind)), last)
 
 
 @dataclass
 class NewestRecalls:
     """Follows the monitor, which measures windows in commit order: two reads show that there is nothing new.
 
-    `kept` limits the results, and the windows of an old store whose results are read.
+    `kept` limits the results, and the panes of an old store whose results are read.
     """
 
     store: Store
-    kept: int = 20
+    kept: int = 100
     recalls: deque[WindowRecall] = field(init=False)
     _waiting: deque[WindowManifest] = field(default_factory=lambda: deque(maxlen=_WAITING))
 

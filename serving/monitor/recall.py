@@ -73,13 +73,15 @@ class Tally:
 
 
 def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str], size: int, seed: int) -> list[Example]:
-    """Return up to `size` positive events of a window, drawn by window and seed alone, in order of storage."""
+    """Return up to `size` positive events of a pane, drawn by pane and seed alone, in random order.
+
+    So those that are asked about before the served bundle has been trained on them are a sample, too.
+    """
     wanted = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.HISTORY, columns.LABEL]
     said = [columns.USER_FEATURES] if manifest.user_features.names.all else []
     table = windows.all_examples(manifest, [*wanted, *said])
     places = np.flatnonzero(table[columns.LABEL].to_numpy() == Label.POSITIVE)
-    if len(places) > size:
-        places = np.sort(np.random.default_rng([seed, manifest.sequence]).choice(places, size, replace=False))
+    places = np.random.default_rng([seed, manifest.sequence]).permutation(places)[:size]
     first = first_rows(table[columns.USER_KEY].to_numpy(), table[columns.TIMESTAMP].to_numpy())
     chosen = table.take(places)
     histories = (one[columns.HISTORY].to_pylist() for one in (chosen, table.take(first[places])))

@@ -59,6 +59,11 @@ class WindowRecall(Document):
     )
     freshness: Freshness | None = None
 
+    def cases(self, kind: str) -> int:
+        """Return the events behind a recall."""
+        behind = {"index": "model", "committed": "served"}.get(kind, kind)
+        return int(getattr(self.examples, behind))
+
 
 def save(store: Store, result: WindowRecall) -> None:
     """Write a result atomically, over an earlier one of the same window."""

@@ -419,6 +419,19 @@ class Following:
             time.sleep(0.01)
 
 
+def test_following_says_within_seconds_what_the_first_commit_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    support.write_lines(tmp_path / "log" / "0.jsonl", [event.line() for event in CLICKS[:5]])
+    with caplog.at_level(logging.INFO, "weir.pipelines"), Following(tmp_path, idle_seconds=60) as following:
+        deadline = time.monotonic() + 20
+        while not (told := [one.getMessage() for one in caplog.records if "watermark" in one.getMessage()]):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not [one for one in following.reports if one.panes]
+    assert "lateness" in told[0]
+
+
 def test_following_commits_closed_windows_at_once_and_open_ones_when_idle(tmp_path: Path) -> None:
     path = tmp_path / "log/a.jsonl"
     with Following(tmp_path, idle_seconds=3) as following:

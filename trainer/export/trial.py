@@ -36,7 +36,7 @@ _TRIAL: Final = "bundles/TRIAL.json"
 class _Session(StoredModel):
     """The evidence of one window."""
 
-    sequence: int = Field(description="commit number of the window")
+    sequence: int = Field(description="number of the pane")
     promoted: str = Field(description="the bundle that was served at the time")
     evidence: Evidence
 

@@ -117,6 +117,11 @@ def _learn(learner: Learner, first: int, manifest: BundleManifest) -> None:
         if not found:
             return
         for window in found:
-            if window.sequence <= manifest.trained_sequence:
-                learner.process_window(window)
-        after = found[-1].sequence
+            after += 1
+            if after > manifest.trained_sequence:
+                return
+            if window.sequence != after:
+                raise ReplayError(
+                    f"{manifest.version} was trained on pane {after}, which has retired: it cannot be made again"
+                )
+            learner.process_window(window)

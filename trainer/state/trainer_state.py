@@ -1,6 +1,5 @@
 """Everything that training remembers, and its position in the stream: what a checkpoint holds."""
 
-from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -8,6 +7,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from weir.contracts.places import GATE_WINDOWS
+from weir.contracts.pooling import of_newest_windows
 from weir.contracts.recipe import Stretch
 from weir.sketches import FrequencyView
 from weir.trainer.config import TrainerConfig
@@ -67,7 +68,7 @@ class TrainerState:
     table: ItemTable
     frequencies: FrequencyView
     position: Position = field(default_factory=Position)
-    recent: deque[Evaluation] = field(default_factory=deque)
+    recent: list[Evaluation] = field(default_factory=list)
     stretches: tuple[Stretch, ...] = ()
     users: Users | None = None
     cache: ItemCache | None = None
@@ -82,7 +83,6 @@ class TrainerState:
     def __post_init__(self) -> None:
         if self.users is None and self.config.loss.needs.user_counts:
             self.users = Users(FrequencyView(self.config.half_life_seconds))
-        self.recent = deque(self.recent, maxlen=self.config.gate_windows)
         self.counts = RowCounts(self.frequencies, self.table, self.embeddings.weight, self.embeddings.workers)
         self.touched = TouchedOfAll(self.table, self.embeddings)
         self.since = SinceBundle(self.touched, self.config)
@@ -203,6 +203,11 @@ class TrainerState:
         shared = lines_of_some(rows, self.embeddings, self.table, self.counts, self.featured)
         return found | shared | {"progress": self._progress()}
 
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Remember the evaluation of a pane, and those of the newest `gate_windows` windows."""
+        known = ((one.window, one) for one in (*self.recent, evaluation))
+        self.recent = of_newest_windows(known, self.config.gate_windows)[-GATE_WINDOWS:]
+
     def layout(self) -> Layout:
         """Return the table's capacity, what it has a line for, and all parts: only states that agree exchange rows."""
         parts = self._parts()
@@ -263,8 +268,7 @@ class TrainerState:
     def _load_progress(self, stored: Tensor, since: dict[str, Tensor]) -> None:
         self.since.load_state_dict(since)
         self.position, self.frequencies.time_ms, recent, self.stretches = Progress.decoded(stored)
-        self.recent.clear()
-        self.recent.extend(recent)
+        self.recent = list(recent)
 
     def _parts(self) -> dict[str, Stateful]:
         """Return everything that remembers something, in the order of the checkpoint's files."""

@@ -116,7 +116,7 @@ class Learner:
         evaluation = evaluate(self.state, manifest, drawn)
         self.observer.evaluated(evaluation)
         if evaluation.recall:
-            self.state.recent.append(evaluation)
+            self.state.evaluated(evaluation)
         if self.review is not None:
             self.review(manifest, found)
 

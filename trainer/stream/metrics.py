@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 
 from weir.contracts import BundleManifest, EventClock
+from weir.contracts.pooling import Pool
 from weir.sketches import FrequencyEstimator, health
 from weir.trainer.items.table import RowChanges
 from weir.trainer.state.evaluation import Evaluation
@@ -43,10 +44,10 @@ class TrainerMetrics:
             "Items shown beside a positive and not chosen, in windows taken in.",
             registry=registry,
         )
-        self.windows = Counter("weir_trainer_windows", "Windows trained on completely.", registry=registry)
+        self.windows = Counter("weir_trainer_windows", "Panes of windows trained on completely.", registry=registry)
         self.sequence = Gauge(
             "weir_trainer_window_sequence",
-            "Commit number of the newest window trained on, -1 before the first.",
+            "Number of the newest pane trained on, -1 before the first.",
             registry=registry,
         )
         self.loss = Gauge("weir_trainer_loss", "Mean loss of the newest step.", registry=registry)
@@ -97,7 +98,9 @@ class TrainerMetrics:
 
     def _add_evaluation(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
-            return Gauge(name, f"{text}, newest window, macro over events.", ["k"], registry=registry)
+            return Gauge(name, f"{text}, newest windows, macro over events.", ["k"], registry=registry)
+
+        self._pool = Pool()
 
         self.evaluation = {
             "recall": gauge("weir_trainer_prequential_recall", "Recall of the model before it trains on a window"),
@@ -216,12 +219,16 @@ class TrainerMetrics:
             gauge.labels("view").set(getattr(measured, name))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Export the metrics of a window's evaluation."""
+        """Take in the evaluation of a pane, and export the metrics of the newest windows, all of their panes."""
         for name, gauge in self.evaluation.items():
-            for k, value in getattr(evaluation, name).items():
+            for k, value in self._pooled(evaluation, name).items():
                 gauge.labels(str(k)).set(value)
-        for k, bits in evaluation.novelty_bits.items():
+        for k, bits in self._pooled(evaluation, "novelty_bits").items():
             self.novelty.labels(str(k)).set(bits * math.log(2))
+
+    def _pooled(self, evaluation: Evaluation, name: str) -> dict[int, float]:
+        self._pool.add(evaluation.window, name, getattr(evaluation, name), evaluation.events)
+        return self._pool.means(name)
 
     def window_trained(self, sequence: int) -> None:
         """Count a finished window."""

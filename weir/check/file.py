@@ -5,6 +5,8 @@ from typing import Any
 from weir.check.report import REQUIRED, LogReport, with_settings
 from weir.check.text import in_one_line
 from weir.config import Settings
+from weir.demo.source import nice_lateness
+from weir.readers import is_topic
 from weir.text import as_yaml, visible
 
 __all__ = ["settings_file"]
@@ -35,7 +37,8 @@ def settings_file(report: LogReport, settings: Settings) -> str:
         kinds = ", ".join(f"{as_yaml(kind)}: positive" for kind in report.event_types)
         lines.append(f"  # event_types: {{{kinds}}}")
     if report.window_seconds:
-        late = max(60, report.window_seconds // 100)
+        live = is_topic(report.log)
+        late = settings.pipeline.allowed_lateness_seconds if live else nice_lateness(report.window_seconds)
         lines.append(f"  window_seconds: {report.window_seconds}  # cannot be changed once the store holds windows")
         lines.append(f"  allowed_lateness_seconds: {late}  # how long a window waits for late events")
     return "\n".join(lines) + "\n"

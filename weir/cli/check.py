@@ -10,6 +10,7 @@ from weir.cli.logs import set_up_logging
 from weir.cli.options import JsonOutput, StoreOptions
 from weir.cli.topics import log_files
 from weir.session import Session
+from weir.text import plain
 
 if TYPE_CHECKING:
     from weir.check.report import LogReport
@@ -46,6 +47,8 @@ def check(
         session.print_json(report)
     else:
         print_report(session.out, report, session.given)
+        if report.window_seconds:
+            session.out.print(plain(_followed(session, report.window_seconds)), soft_wrap=True)
     if not report.is_readable:
         raise typer.Exit(1)
 
@@ -63,11 +66,26 @@ def init(
     typer.echo(settings_file(_look(session), session.settings), nl=False)
 
 
+def _followed(session: Session, proposed: int) -> str:
+    """Return how fresh answers are where the log is followed, with the window of the settings or the proposed one."""
+    from weir.freshness import event_to_answer
+
+    settings = session.settings
+    window = settings.pipeline.window_seconds or proposed
+    pipeline = settings.pipeline.model_copy(update={"window_seconds": window})
+    return event_to_answer(settings.model_copy(update={"pipeline": pipeline}))
+
+
 def _look(session: Session) -> "LogReport":
     from weir.check.report import check_log
+    from weir.pipelines.layout import with_window
+    from weir.readers import is_topic
 
     pipeline = session.settings.pipeline
     with log_files(session, pipeline.log, _NEWEST) as files:
         report = check_log(pipeline.model_copy(update={"log": files.path}))
-    whole = {} if files.newest_rows is None else {"is_complete": False, "all_rows": None}
-    return report.model_copy(update={"log": pipeline.log, **whole})
+    more: dict[str, object] = {} if files.newest_rows is None else {"is_complete": False, "all_rows": None}
+    if is_topic(pipeline.log) and report.valid:
+        # A live log has windows by how old an answer may be, not by the span of what the topic holds.
+        more["window_seconds"] = with_window(session.store, pipeline, follow=True).window_ms // 1000
+    return report.model_copy(update={"log": pipeline.log, **more})

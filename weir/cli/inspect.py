@@ -41,13 +41,15 @@ def windows(
     *,
     wanted: Annotated[
         str | None,
-        typer.Argument(metavar="WINDOW", help="Commit number, start, name or folder of one.", show_default="all"),
+        typer.Argument(
+            metavar="WINDOW", help="A window's start, or a pane's number, name or folder.", show_default="all"
+        ),
     ] = None,
     last: Last = None,
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """List the committed windows in commit order, with their counts."""
+    """List the panes of the committed windows in commit order, with their counts."""
     from weir.cli.window_facts import print_windows, window_facts, windows_of
 
     session = options.open()
@@ -137,12 +139,12 @@ def sketch(
         str | None,
         typer.Argument(
             metavar="PATH_OR_WINDOW",
-            help="Sketch file, or a window's folder, name, start or commit number.",
+            help="Sketch file, or a window's start, or a pane's number, name or folder.",
             show_default="newest window",
         ),
     ] = None,
     window: Annotated[
-        int | None, typer.Option("--window", "-w", min=0, help="Commit number of the window.", show_default="newest")
+        int | None, typer.Option("--window", "-w", min=0, help="Number of the pane.", show_default="newest")
     ] = None,
     compare: Annotated[
         str | None,

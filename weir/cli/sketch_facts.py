@@ -28,7 +28,7 @@ class Subject(NamedTuple):
 
 
 def find(store: Store, wanted: str | None) -> Subject:
-    """Return the sketch of a window (commit number or name; None: the newest), or that of a file or folder."""
+    """Return the sketch of a pane (number or name; None: the newest), or that of a file or folder."""
     log = WindowLog(store)
     path = Path(wanted) if wanted is not None else None
     if path is not None and path.exists():
@@ -42,8 +42,8 @@ def _window(store: Store, log: WindowLog, wanted: str | None) -> WindowManifest:
     if not found:
         raise CommandError(no_window(store, wanted or ""))
     if len(found) > 1:
-        commits = ", ".join(str(manifest.sequence) for manifest in found)
-        raise CommandError(f"{wanted} has {len(found)} panes: name one of the commits {commits}")
+        numbers = ", ".join(str(manifest.sequence) for manifest in found)
+        raise CommandError(f"{wanted} has {len(found)} panes: name one of {numbers}")
     return found[0]
 
 

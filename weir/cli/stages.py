@@ -172,7 +172,7 @@ def train_worker(
 
         def report(progress: "TrainProgress") -> None:
             loss = "" if progress.loss is None else f", loss {progress.loss:.3f}"
-            bar.show(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window}){loss}")
+            bar.show(progress.batch, progress.batches, f"pane {progress.sequence} ({progress.window}){loss}")
 
         summary = run(session.store, config, variant=_line(variant), follow=follow, report=report)
     if not first:

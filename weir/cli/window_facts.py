@@ -3,7 +3,7 @@
 from typing import Any
 
 from weir.cli.tables import minute, print_table
-from weir.contracts import Store, WindowLog, WindowManifest
+from weir.contracts import LogState, Store, WindowLog, WindowManifest
 from weir.errors import CommandError
 from weir.session import Session
 from weir.text import counted, in_words, plain
@@ -14,7 +14,7 @@ __all__ = ["find_windows", "no_window", "print_windows", "window_facts", "window
 def find_windows(store: Store, wanted: str) -> list[WindowManifest]:
     """Return the panes that a name stands for, in commit order; none where there is no such window.
 
-    A name is a commit number, the name or folder of a pane, or the slice or start of a window, which may have several
+    A name is the number, name or folder of a pane, or the slice or start of a window, which may have several
     panes.
     """
     return [manifest for manifest in WindowLog(store) if wanted in _names(store, manifest)]
@@ -41,26 +41,27 @@ def no_window(store: Store, wanted: str) -> str:
         return f"{store.path('')} holds no window yet: `weir ingest` commits them"
     first = WindowLog(store).left(-1) + 1
     if wanted.isdecimal():
-        return f"there is no commit {wanted}; there are {first} to {newest[0].sequence}"
-    return f"{wanted} is neither a commit number nor a window of {store.path('')}: `weir inspect windows` lists them"
+        return f"there is no pane {wanted}; there are {first} to {newest[0].sequence}"
+    return (
+        f"{wanted} is neither the number of a pane nor a window of {store.path('')}: `weir inspect windows` lists them"
+    )
 
 
 def print_windows(session: Session, manifests: list[WindowManifest], wanted: str | None) -> None:
-    """Print a table of windows; with the name of those that were asked for, their folders, too."""
+    """Print a table of panes; with the name of those that were asked for, their folders, too."""
     where = session.store.path("")
     if not manifests:
         session.out.print(plain(f"{where} holds no window yet: `weir ingest` commits them"))
         return
     length = in_words((manifests[-1].end_ms - manifests[-1].start_ms) / 1000)
-    total = manifests[-1].sequence - WindowLog(session.store).left(-1)
-    commits = (
-        f"{len(manifests):,} of {counted(total, 'commit')}" if len(manifests) < total else counted(total, "commit")
-    )
-    title = f"{commits if wanted is None else wanted} in {where}"
+    state = LogState.open(session.store)
+    total = counted(sum(panes.count for panes in state.panes), "pane")
+    shown = total if len(manifests) == sum(panes.count for panes in state.panes) else f"{len(manifests):,} of {total}"
+    title = f"{shown if wanted is None else wanted} in {where}, of {counted(len(state.starts), 'window')}"
     print_table(
         session,
-        f"{title}, windows of {length}",
-        ["commit", "window from (UTC)", "pane", "events", "negative", "duplicate", "late", "items", "committed"],
+        f"{title} of {length}",
+        ["pane", "window from (UTC)", "in window", "events", "negative", "duplicate", "late", "items", "committed"],
         [_row(manifest) for manifest in manifests],
     )
     for manifest in manifests if wanted is not None else ():

@@ -83,7 +83,7 @@ class CheckpointMark(Document):
 
     format: Literal[6, 7] = Field(default=6, description="what the files hold; 7: user features, too")
     step: int = Field(ge=0, description="steps since the beginning of training")
-    sequence: int = Field(ge=0, description="commit number of the window that is being trained on, or comes next")
+    sequence: int = Field(ge=0, description="number of the pane that is being trained on, or comes next")
     batch: int = Field(ge=0, description="batches of that window done")
     trained_window: str = Field(alias="learnt", description="the newest window that any step has touched")
     settings: dict[str, Any] = Field(description="those that decide what is trained, flat")

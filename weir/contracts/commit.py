@@ -6,7 +6,7 @@ from pydantic import Field
 
 from weir.contracts.documents import Document
 from weir.contracts.history_files import HISTORIES, HistoryFile
-from weir.contracts.horizon import RETENTION, Retirement
+from weir.contracts.horizon import RETENTION, WINDOWS, Retirement
 from weir.contracts.redaction import REDACTION, LetterFile, RedactedPane, RewrittenLetters
 from weir.contracts.source_span import SPANS, SourceSpan
 from weir.contracts.window import WindowManifest
@@ -16,7 +16,7 @@ __all__ = ["KNOWN", "MOVED", "Commit", "requirements"]
 MOVED: Final = "moved"
 """Required by the last commit of a store that has moved, and by the commit with which the other store goes on."""
 
-KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS})
+KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS, WINDOWS})
 """What commits may require of a reader (`Commit.requires`) and this version supports."""
 
 

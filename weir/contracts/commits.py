@@ -108,12 +108,17 @@ class CommitLog:
 
     def first(self) -> Cursor:
         """Return the cursor of the first commit that is left: those before have retired."""
+        horizon = self.horizon()
+        return Cursor() if horizon is None else Cursor(horizon.number, horizon.sequence, horizon.checksum)
+
+    def horizon(self) -> Horizon | None:
+        """Return what has retired, None where nothing has."""
         head = self.head()
         horizon = None if head is None else head.horizon
         if head is None or not self.store.exists(self.name(horizon.number if horizon else 0)):
             # HEAD is only a hint.
             horizon = stored_horizon(self.store)
-        return Cursor() if horizon is None else Cursor(horizon.number, horizon.sequence, horizon.checksum)
+        return horizon
 
     def find(self, sequence: int) -> Cursor:
         """Return the cursor of the commit that holds a pane, or will: a binary search over the numbers.

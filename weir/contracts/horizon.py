@@ -15,24 +15,33 @@ from weir.contracts.errors import CorruptArtefactError, UserError
 from weir.contracts.models import StoredModel
 from weir.contracts.storage import Store
 
-__all__ = ["RETENTION", "Horizon", "RetiredError", "Retirement", "snapshots", "stored_horizon"]
+__all__ = ["RETENTION", "WINDOWS", "Horizon", "RetiredError", "Retirement", "snapshots", "stored_horizon"]
 
 logger = logging.getLogger(__name__)
 
 RETENTION: Final = "retention"
 """What a commit that retires others requires of its readers."""
 
+WINDOWS: Final = "retired_windows"
+"""Required, too, where panes retire whose commits stay for the sake of their other panes."""
+
 
 class Horizon(StoredModel):
     """Where the log starts: at commit `number`, whose first pane is `sequence`; `checksum` is of the commit before.
 
-    Windows that start before `ms` (event time) have no pane from there on, but for late ones of earlier commits.
+    Windows that start before `ms` (event time) have retired with all of their panes where they are `whole`; commits
+    from `number` on may list such panes beside others. In stores of earlier versions late panes from there on are left.
     """
 
     ms: int
     number: int = Field(ge=0)
     sequence: int = Field(ge=0)
     checksum: str
+    whole: bool = False
+
+    def has_retired(self, sequence: int, start_ms: int) -> bool:
+        """Say whether a pane has retired, given its number and the start of its window (event time)."""
+        return sequence < self.sequence or (self.whole and start_ms < self.ms)
 
     def __str__(self) -> str:
         return datetime.fromtimestamp(self.ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -42,11 +51,12 @@ class Retirement(Horizon):
     """What a commit retires: all before the horizon, source partitions that are forgotten, and dead letters.
 
     `sources` are gone from the log, and all of their rows lie before the horizon. `letters` are files of retired
-    commits that spans still name.
+    commits that spans still name. `commits` are those from the horizon on that list panes that it retires.
     """
 
     sources: tuple[str, ...] = ()
     letters: tuple[str, ...] = ()
+    commits: tuple[int, ...] = ()
 
 
 class RetiredError(UserError):

@@ -1,6 +1,6 @@
 """Which files a store should have: those that commits and manifests list, with size and checksum."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
 from weir.contracts.artefacts import MANIFEST
@@ -13,9 +13,10 @@ from weir.contracts.documents import Document, read_document
 from weir.contracts.errors import CorruptArtefactError
 from weir.contracts.findings import Finding, Kind, fault_of
 from weir.contracts.history_files import HistoryFiles
-from weir.contracts.horizon import RetiredError
+from weir.contracts.horizon import Horizon, RetiredError
 from weir.contracts.log_state import LogState
 from weir.contracts.storage import FileEntry, FileStat, Store, checksum
+from weir.contracts.window import WindowManifest
 
 __all__ = ["expected_files", "histories_of", "retired_files"]
 
@@ -68,14 +69,12 @@ def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Itera
 def _committed(store: Store, state: HistoryFiles, findings: list[Finding]) -> dict[str, FileEntry]:
     """Return what commits list; of files that have been replaced those that are still there."""
     found, histories, replaced = dict[str, FileEntry](), dict[str, FileEntry](), set[str]()
-    first = CommitLog(store).first().sequence
+    horizon = CommitLog(store).horizon()
     for commit in _commits(store, findings):
-        found |= _listed_by(commit)
+        found |= _listed_by(commit, _left(horizon, (*commit.panes, *(one.pane for one in commit.redacts))))
         histories |= {file.name: file for file in commit.histories}
         replaced |= {name for file in commit.histories for name in file.replaces}
         replaced |= {*commit.removed, *commit.replaced_by_redaction}
-        # Redacted files of a pane go when the pane does: its own commit has retired.
-        replaced |= {one.pane.folder for one in commit.redacts if one.pane.sequence < first}
         for name in commit.dropped:
             histories.pop(name, None)
     # Commits that named a file in use may have retired.
@@ -88,14 +87,22 @@ def _committed(store: Store, state: HistoryFiles, findings: list[Finding]) -> di
 
 
 def retired_files(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
-    """Return the files of retired commits that have not been removed: any of them may be missing."""
+    """Return the files of retired panes and commits that have not been removed: any of them may be missing."""
     log = CommitLog(store)
-    first, found = log.first().number, dict[str, FileEntry]()
+    if (horizon := log.horizon()) is None:
+        return {}
+    found = dict[str, FileEntry]()
     for name in there:
-        if not fnmatchcase(name, "commits/" + "[0-9]" * 10 + ".json") or int(name[8:18]) >= first:
+        if not fnmatchcase(name, "commits/" + "[0-9]" * 10 + ".json"):
             continue
         try:
-            found |= _listed_by(log.get(int(name[8:18])))
+            commit = log.get(int(name[8:18]))
+            panes = (*commit.panes, *(one.pane for one in commit.redacts))
+            if commit.number < horizon.number:
+                found |= _listed_by(commit, panes)
+            else:
+                gone = [pane for pane in panes if horizon.has_retired(pane.sequence, pane.start_ms)]
+                found |= _files_of(gone)
         except CorruptArtefactError as error:
             findings.append(fault_of(store, error))
         except RetiredError:
@@ -103,10 +110,17 @@ def retired_files(store: Store, there: dict[str, FileStat], findings: list[Findi
     return found
 
 
-def _listed_by(commit: Commit) -> dict[str, FileEntry]:
-    listed = (*commit.panes, *(one.pane for one in commit.redacts))
-    panes = {f"{pane.folder}/{entry.name}": entry for pane in listed for entry in pane.files}
-    return panes | {entry.name: entry for entry in (*commit.letters, *commit.rewritten)}
+def _left(horizon: Horizon | None, panes: Iterable[WindowManifest]) -> list[WindowManifest]:
+    return [pane for pane in panes if horizon is None or not horizon.has_retired(pane.sequence, pane.start_ms)]
+
+
+def _listed_by(commit: Commit, panes: Iterable[WindowManifest]) -> dict[str, FileEntry]:
+    """Return the files of some of a commit's panes, and those of its dead letters."""
+    return _files_of(panes) | {entry.name: entry for entry in (*commit.letters, *commit.rewritten)}
+
+
+def _files_of(panes: Iterable[WindowManifest]) -> dict[str, FileEntry]:
+    return {f"{pane.folder}/{entry.name}": entry for pane in panes for entry in pane.files}
 
 
 def histories_of(store: Store) -> HistoryFiles:

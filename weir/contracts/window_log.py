@@ -1,5 +1,6 @@
 """The committed windows of a store: follow them in commit order, and read their files."""
 
+import math
 import secrets
 import time
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from weir.contracts import columns
 from weir.contracts.artefacts import read_batches, read_table
 from weir.contracts.commit import Commit, requirements
 from weir.contracts.commits import CommitLog, Cursor
-from weir.contracts.redacted_panes import RedactedPanes
+from weir.contracts.horizon import Horizon
+from weir.contracts.redacted_panes import LOOK_SECONDS, RedactedPanes
 from weir.contracts.storage import FileEntry, Store
 from weir.contracts.window import ITEMS_SCHEMA, WindowManifest, WindowName, examples_schema
 
@@ -26,6 +28,9 @@ class WindowLog:
 
     store: Store
     _at: Cursor | None = field(default=None, init=False, repr=False)
+    _after: int | None = field(default=None, init=False, repr=False)
+    _horizon: Horizon | None = field(default=None, init=False, repr=False)
+    _next_look: float = field(default=-math.inf, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._commits, self._redacted = CommitLog(self.store), RedactedPanes(self.store)
@@ -35,7 +40,7 @@ class WindowLog:
         return list(self.follow(after))
 
     def follow(self, after: int = -1) -> Iterator[WindowManifest]:
-        """Yield the panes committed after a sequence, in order and without gaps; -1: all that have not retired.
+        """Yield the panes committed after a sequence that have not retired, in order; -1: all of them.
 
         Commits are read one by one: those before a damaged one come before its error.
 
@@ -44,7 +49,7 @@ class WindowLog:
         CorruptArtefactError
             If a commit is damaged or lost.
         RetiredError
-            If the next pane has retired.
+            If the commit of the next pane has retired.
         StoreFormatError
             If the store has another format.
         """
@@ -53,24 +58,50 @@ class WindowLog:
             after = found[-1].sequence
 
     def next(self, after: int = -1) -> tuple[WindowManifest, ...]:
-        """Return the panes of the next commit that has any after a sequence; none if there is none yet.
+        """Return the panes of the next commit that has any left after a sequence; none if there is none yet.
 
-        Polling for what follows the last pane costs one request while there is nothing. Raises what `follow` raises.
+        Panes that have retired from a commit whose other panes stay are left out. Polling for what follows the last
+        pane costs one request while there is nothing. Raises what `follow` raises.
         """
-        if self._at is None or after + 1 != self._at.sequence:
+        if self._at is None or (after + 1 != self._at.sequence and after != self._after):
             self._at = self._commits.first() if after < 0 else self._commits.find(after + 1)
+            self._next_look = -math.inf
+        # What follows `_after` is at `_at`: not known where an error comes between the two.
+        self._after = None
         while (found := self._commits.next(self._at)) is not None:
             commit, self._at = found
             self._redacted.take_in(commit)
-            if panes := tuple(pane for pane in commit.panes if pane.sequence > after):
-                return self._redacted.current(panes, commit.number)
+            if panes := self._left(commit, after):
+                current = self._redacted.current(panes, commit.number)
+                self._after = panes[-1].sequence
+                return current
+        self._after = after
         return ()
+
+    def _left(self, commit: Commit, after: int) -> tuple[WindowManifest, ...]:
+        """Return the panes of a commit after a sequence that have not retired."""
+        if commit.retires is not None and (self._horizon is None or commit.retires.ms >= self._horizon.ms):
+            self._horizon = commit.retires
+        panes = tuple(pane for pane in commit.panes if pane.sequence > after)
+        if panes and time.monotonic() >= self._next_look:
+            # A later commit may have retired some; their files stay for longer than until the next look.
+            self._horizon = self._commits.horizon() or self._horizon
+            self._next_look = time.monotonic() + LOOK_SECONDS
+        if (horizon := self._horizon) is None:
+            return panes
+        return tuple(pane for pane in panes if not horizon.has_retired(pane.sequence, pane.start_ms))
 
     def newest(self, count: int) -> list[WindowManifest]:
         """Return so many of the newest panes, fewer where there are no more, in order; raises what `follow` raises."""
         head = self._commits.head()
         total = self._commits.at(self._commits.newest() + 1).sequence if head is None else head.sequence
-        return list(self.follow(max(total - count, self._commits.first().sequence) - 1))[-count:]
+        first, looked = self._commits.first().sequence, count
+        while True:
+            found = list(self.follow(max(total - looked, first) - 1))[-count:]
+            if len(found) == count or total - looked <= first:
+                return found
+            # Some of the newest have retired.
+            looked *= 4
 
     def left(self, after: int) -> int:
         """Return a sequence, or the last one that has retired if that is later: what follows it can be read."""

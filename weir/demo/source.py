@@ -33,7 +33,7 @@ from weir.readers import (
     topic_of,
 )
 
-__all__ = ["LogProfile", "LogSource", "nice_window", "open_log"]
+__all__ = ["LogProfile", "LogSource", "nice_lateness", "nice_window", "open_log"]
 
 _HOUR: Final = 3600
 _NICE_SECONDS: Final = (
@@ -70,6 +70,11 @@ def nice_window(span_seconds: float) -> int:
     many minutes.
     """
     return next((length for length in _NICE_SECONDS if span_seconds <= length * _MOST_WINDOWS), _NICE_SECONDS[-1])
+
+
+def nice_lateness(window_seconds: int) -> int:
+    """Return for how many seconds a window of a finished log stays open: a hundredth of it, a minute at least."""
+    return max(60, window_seconds // 100)
 
 
 class LogSource(Protocol):

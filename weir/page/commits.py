@@ -36,11 +36,13 @@ class NewestCommits:
     def catch_up(self) -> list[WindowManifest]:
         """Read the commits that are new, and return their panes; raises what `LogState.open` raises."""
         commits = self.state.catch_up(self._log) if self._opened else self._open()
+        horizon, new = self.state.horizon, list[WindowManifest]()
         for commit in commits:
-            self.panes.extend(commit.panes)
+            new += [one for one in commit.panes if not (horizon and horizon.has_retired(one.sequence, one.start_ms))]
             if self.lines:
                 self._read_letters(commit)
-        return [pane for commit in commits for pane in commit.panes]
+        self.panes.extend(new)
+        return new
 
     def _open(self) -> list[Commit]:
         """Return the newest commits of a store."""

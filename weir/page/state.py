@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from weir.contracts.pooling import of_newest_windows
 from weir.page.commits import NewestCommits
 from weir.page.reader import Seen
 from weir.page.scrape import Samples
@@ -18,7 +19,9 @@ K: Final = 20
 _KINDS: Final = ("index", "model", "served", "popularity")
 _NOTHING: Final = Samples()
 _WINDOWS: Final = 5
-"""Windows over which a recall is averaged: a single one, of a few late events, would jump."""
+"""Windows over which a recall is averaged: a single one, of a few events, would jump."""
+_PANES: Final = 100
+"""Panes among which these windows are found."""
 
 _SPAN: Final = 15.0
 """Seconds over which rates are taken: events are counted when their window is committed, many at once."""
@@ -116,9 +119,11 @@ def point_of(state: Mapping[str, Any], scraped: Scraped, rates: Rates) -> dict[s
 
 
 def recall_points(recalls: Sequence[WindowRecall]) -> dict[int, dict[str, Any]]:
-    """Return, for each window, the recalls over it and the ones before it."""
-    return {
-        recall.sequence: {"window": recall.sequence}
-        | {kind: mean_recall(recalls[max(0, place + 1 - _WINDOWS) : place + 1], kind, K, _WINDOWS) for kind in _KINDS}
-        for place, recall in enumerate(recalls)
-    }
+    """Return, for each pane, the recalls over the newest windows up to it, all of their panes."""
+    points = {}
+    for place, recall in enumerate(recalls):
+        before = ((one.window, one) for one in recalls[max(0, place + 1 - _PANES) : place + 1])
+        newest = of_newest_windows(before, _WINDOWS)
+        means = {kind: mean_recall(newest, kind, K, _WINDOWS) for kind in _KINDS}
+        points[recall.sequence] = {"window": recall.sequence, **means}
+    return points

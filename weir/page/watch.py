@@ -8,6 +8,7 @@ from aiohttp import ClientSession
 
 from weir.config import Settings
 from weir.contracts import Store
+from weir.freshness import event_to_answer
 from weir.page.commits import Letter, NewestCommits
 from weir.page.history import History
 from weir.page.reader import Reader
@@ -47,6 +48,7 @@ class Watch:
         self.watchers = 0
         self.ended = False
         self._urls = addresses(settings)
+        self._awaited = f"no window is committed yet; {event_to_answer(settings)}"
         self._reader = Reader(store, client, self._commits, tags)
         self._rates = Rates()
         self._measured: tuple[WindowRecall, ...] = ()
@@ -87,6 +89,8 @@ class Watch:
         """Take in a look; threads read, and the event loop alone changes what is shown."""
         seen = await asyncio.to_thread(self._reader.read)
         self.state = state_of(seen, self._commits, scraped)
+        waits = self.state["replayed"] is None and not self.state["windows"]
+        self.state["awaited"] = self._awaited if waits else None
         self.state["now"] = point_of(self.state, scraped, self._rates)
         self.history.add(self.state["time"], self.state["now"])
         self.letters = tuple(self._commits.letters)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from weir.contracts import EventClock
+from weir.contracts import EventClock, columns
 from weir.readers.advice import next_step
 from weir.readers.blocks import Block, Chunk, Lines, Reading
 from weir.readers.config import LogConfig
@@ -27,13 +27,17 @@ _REACH: Final = 1 << 24
 
 @dataclass
 class FirstLook:
-    """What was seen: `reasons` counts rows, `firsts` has the first letter of each reason, `files` the files by key."""
+    """What was seen: `reasons` counts rows, `firsts` has the first letter of each reason, `files` the files by key.
+
+    `start_ms` is the oldest event time of the first block with a valid row.
+    """
 
     rows: int = 0
     valid: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     firsts: dict[str, DeadLetter] = field(default_factory=dict)
     files: dict[str, Partition] = field(default_factory=dict)
+    start_ms: int | None = None
 
     def add(self, rows: int, valid: int, letters: Sequence[DeadLetter]) -> None:
         """Take in a block."""
@@ -81,6 +85,8 @@ def first_look(
                 for block in read_chunk(chunk, config, most, _BYTES, checked=False):
                     valid, letters = validator.validate(block)
                     look.add(row_count(block), len(valid.rows), letters.letters)
+                    if len(valid.rows):
+                        look.start_ms = int(valid.rows[columns.TIMESTAMP].to_numpy().min())
                     if look.valid or look.rows >= most:
                         return look
         except UnreadableError as error:

@@ -87,8 +87,8 @@ def _facts(status: Status) -> list[tuple[str, str]]:
     held = [("newest bundle", status.held)] if status.held else []
     unread = [("unreadable", ", ".join(status.problems))] if status.problems else []
     return [
-        ("log", f"{counts.events:,} events in {status.windows} windows, {counted}{replayed}"),
-        ("trained", f"{status.trained_sequence + 1} windows"),
+        ("log", f"{counts.events:,} events in {status.windows} panes, {counted}{replayed}"),
+        ("trained", f"{status.trained_sequence + 1} panes"),
         (
             "served",
             f"{served.bundle_version} with {served.items:,} items{age}"
@@ -104,7 +104,8 @@ def _facts(status: Status) -> list[tuple[str, str]]:
 def _awaited(status: Status) -> str:
     """Return what comes next, as long as nothing is served."""
     if status.windows == 0:
-        return "the first events" if status.replayed is None else "the first window to end"
+        first = f"the first events, which are answered after {in_words(status.longest_seconds)} at most"
+        return first if status.replayed is None else "the first window to end"
     if status.trained_sequence < 0:
         return "the trainer to make the first bundle"
     return "the server to load the first bundle"

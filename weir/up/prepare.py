@@ -12,9 +12,10 @@ from weir.contracts import Store, columns
 from weir.contracts.format import read_format
 from weir.demo.generator import GENERATED, catalogue_of, generate
 from weir.demo.replay import ReplayConfig, check_plan
-from weir.demo.source import LogProfile, LogSource, open_log
+from weir.demo.source import LogProfile, LogSource, nice_lateness, open_log
 from weir.errors import CommandError, UsageError
-from weir.pipelines.layout import open_layout
+from weir.freshness import event_to_answer
+from weir.pipelines.layout import open_layout, with_window
 from weir.readers import Block, BlockId, LogConfig, Validator, is_topic
 from weir.session import REMEMBERED, Session, open_session, remembered
 from weir.text import escaped, plain, setting, shell
@@ -97,7 +98,9 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     held = holdings(session.store, folder)
     if not replays:
         _check_live(session, held, options)
-        return Launch(_settle(session, folder, options), options, None, None, started)
+        session = _settle(session, folder, options)
+        session.notes.print(plain(event_to_answer(session.settings)), soft_wrap=True)
+        return Launch(session, options, None, None, started)
     path = (options.log or folder / GENERATED_LOG).resolve()
     source = None if options.log is None else _finished_log(session, folder, options.log, options)
     make_room(held, path, once=options.once, fresh=options.fresh)
@@ -193,7 +196,8 @@ def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
         if not path.exists():
             path.mkdir(parents=True)
         settings = settings.model_copy(update={"pipeline": settings.pipeline.model_copy(update={"log": str(path)})})
-    settings = settings.model_copy(update={"store": str(folder), **_absolute(settings)})
+    windowed = with_window(session.store, settings.pipeline, follow=True)
+    settings = settings.model_copy(update={"store": str(folder), "pipeline": windowed, **_absolute(settings)})
     if read_format(session.store) is not None:
         open_layout(session.store, settings.pipeline)
     session.store.write(REMEMBERED, escaped(settings.model_dump_json(indent=2)).encode())
@@ -261,11 +265,15 @@ def log_settings(folder: Path, profile: LogProfile) -> dict[str, Any]:
     """Return the settings that depend on the replayed log: the folder of its segments, and the window.
 
     The window is the shortest usual length that divides the log's span into at most 60
-    (`weir.demo.source.nice_window`); it stays open for a hundredth of its length.
+    (`weir.demo.source.nice_window`); it stays open for a hundredth of its length, as a replay passes that at once.
     """
     window = profile.window_seconds
     return {
-        "pipeline": {"log": str(folder), "window_seconds": window, "allowed_lateness_seconds": max(60, window // 100)}
+        "pipeline": {
+            "log": str(folder),
+            "window_seconds": window,
+            "allowed_lateness_seconds": nice_lateness(window),
+        }
     }
 
 

@@ -95,7 +95,7 @@ class _Run:
                     return status
                 if status.seconds > options.timeout:
                     raise CommandError(
-                        f"not finished after {options.timeout:.0f} s: {status.last_sequence + 1} windows committed, "
+                        f"not finished after {options.timeout:.0f} s: {status.last_sequence + 1} panes committed, "
                         f"{status.trained_sequence + 1} trained on; see {self.launch.folder / 'logs'}"
                     )
             await asyncio.sleep(_LOOK_SECONDS)

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from weir.config import Settings
 from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowCounts
 from weir.contracts.variants import champions_log
+from weir.freshness import longest
 from weir.readers import discover
 from weir.serving.client import Info, RetrievalClient, RetrievalError, by_user
 from weir.serving.monitor.newest import NewestRecalls
@@ -30,7 +31,8 @@ T = TypeVar("T")
 class Status:
     """State of all stages.
 
-    `held` says why the newest bundle is not served; `problems` says, by part, what could not be read.
+    `held` says why the newest bundle is not served; `problems` says, by part, what could not be read. `longest_seconds`
+    is how long an event of a live log waits for an answer that knows it, at most.
     """
 
     seconds: float
@@ -47,6 +49,7 @@ class Status:
     recalls: tuple[WindowRecall, ...] = ()
     newest_event_age: float | None = None
     first_answer_seconds: float | None = None
+    longest_seconds: float = 0.0
     problems: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -116,6 +119,7 @@ class StatusReader:
             recalls=tuple(self._recalls.recalls),
             newest_event_age=age,
             first_answer_seconds=self._first_answer,
+            longest_seconds=longest(self.settings),
             problems=dict(self.problems),
         )
 

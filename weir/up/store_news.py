@@ -10,7 +10,7 @@ from weir.readers import Partition
 
 __all__ = ["CommitTotals"]
 
-_SHOWN_AT_FIRST: Final = 20
+_SHOWN_AT_FIRST: Final = 100
 """Panes of an old store that the first reading returns."""
 
 

@@ -61,7 +61,7 @@ class DemoSummary(FrozenModel):
     dead: int
     duplicates: int
     late: int = Field(description="events that arrived after their window was committed")
-    windows: int = Field(description="commits, late panes included")
+    windows: int = Field(description="panes, late ones included")
     bundles: int = Field(description="bundles swapped in by the server")
     recalls: Recalls
     servable_seconds: tuple[float, ...] = Field(
@@ -171,7 +171,7 @@ def print_summary(console: Console, summary: DemoSummary) -> None:
     rows = {
         "log": f"{summary.rows:,} rows: {summary.events:,} events, {summary.dead} dead, "
         f"{summary.duplicates:,} duplicates; {summary.late:,} of the events came late",
-        "windows": f"{summary.windows} committed, {summary.bundles} bundles served",
+        "panes": f"{summary.windows} committed, {summary.bundles} bundles served",
         f"recall@{recalls.k}, model": _against(recalls.model, recalls.popularity, recalls.interval)
         + (f"; {too_small(summary.events)}" if summary.is_small else ""),
         f"recall@{recalls.k}, served": _against(recalls.served, recalls.popularity),

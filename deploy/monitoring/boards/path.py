@@ -49,7 +49,7 @@ BOARD = board(
                     "log: since it grew": "time() - max (weir_pipeline_input_timestamp_seconds{} > 0)",
                     "committed": "max (namespace:weir_watermark:age_seconds{})",
                     "served": "max (namespace:weir_served_event:age_seconds{})",
-                    "stale above this": "2 * max (namespace:weir_window_open:seconds{})",
+                    "stale above this": "2 * max (namespace:weir_window_open:seconds{}) + 60",
                 },
                 "In wall-clock time, for replayed logs too. A sawtooth as long as a window is normal.",
                 unit="s",

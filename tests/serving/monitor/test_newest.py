@@ -68,7 +68,7 @@ def test_a_damaged_result_is_named_once_and_the_next_one_is_read(tmp_path: Path)
 
 def test_of_an_old_store_only_the_newest_are_read(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    made, measured = windows(store, 30), NewestRecalls(store)
+    made, measured = windows(store, 30), NewestRecalls(store, kept=20)
     measure(store, *made)
     measured.expect(made)
     measured.catch_up()

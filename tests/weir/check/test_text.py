@@ -146,6 +146,13 @@ def test_the_settings_file_reads_the_log(shop: LogReport, tmp_path: Path) -> Non
     assert Store(str(tmp_path)).exists("weir.yaml")
 
 
+def test_the_settings_file_of_a_topic_waits_no_longer_than_the_default(shop: LogReport) -> None:
+    live = shop.model_copy(update={"log": "kafka://broker:9092/clicks", "window_seconds": 10})
+    pipeline = yaml.safe_load(settings_file(live, load_settings()))["pipeline"]
+    default = load_settings().pipeline.allowed_lateness_seconds
+    assert (pipeline["window_seconds"], pipeline["allowed_lateness_seconds"]) == (10, default)
+
+
 def test_the_share_of_rows_without_an_id_is_told(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     users = ["nan", " ", "u1", "NULL", "u2", "u3", "u4", "u5"]

@@ -25,7 +25,9 @@ def test_check_says_with_its_status_whether_a_log_can_be_read_as_it_is(tmp_path:
     report = json.loads(run("check", str(path), "--json", status=1))
     assert report["settings"] == [*COLUMNS, "pipeline.time_zone=UTC"]
     given = [part for setting in report["settings"] for part in ("--set", setting)]
-    assert "100 %" in run("check", str(path), *given)
+    shown = run("check", str(path), *given)
+    assert "100 %" in shown
+    assert f"= window {report['window_seconds'] // 3600} h + lateness 5 s + " in shown
 
 
 def test_check_says_which_columns_are_features(tmp_path: Path) -> None:

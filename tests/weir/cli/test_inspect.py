@@ -123,8 +123,8 @@ def test_every_kind_can_be_read(tmp_path: Path, estimator: ExactCounter | Freque
 
 def test_what_is_not_there_or_damaged_is_named(windows: tuple[str, list[WindowManifest]], tmp_path: Path) -> None:
     url, _ = windows
-    assert "there is no commit 99; there are 0 to 2" in run("99", "--store", url, status=1)
-    assert "neither a commit number" in run("nowhere", "--store", url, status=1)
+    assert "there is no pane 99; there are 0 to 2" in run("99", "--store", url, status=1)
+    assert "neither the number of a pane" in run("nowhere", "--store", url, status=1)
     assert "not both" in run("0", "--window", "1", "--store", url, status=2)
     assert "holds no window yet" in run("--store", str(tmp_path / "empty"), status=1)
     (tmp_path / "damaged.bin").write_bytes(b"no sketch")
@@ -151,8 +151,8 @@ def test_a_window_of_several_panes_is_shown_whole_and_a_sketch_wants_one(tmp_pat
         writer.commit(["u"], ["a"], np.zeros(1, np.int64), span=(0, DAY), pane=pane)
     shown = run_json("1970-01-01 00:00", "--store", store.url, what="windows")
     assert [window["pane"] for window in shown] == [0, 1]
-    assert "has 2 panes: name one of the commits 0, 1" in run("1970-01-01 00:00", "--store", store.url, status=1)
-    assert "there is no commit 7" in run("7", "--store", store.url, status=1, what="windows")
+    assert "has 2 panes: name one of 0, 1" in run("1970-01-01 00:00", "--store", store.url, status=1)
+    assert "there is no pane 7" in run("7", "--store", store.url, status=1, what="windows")
 
 
 @pytest.mark.parametrize("count", [1, 20, 21, 73])
@@ -167,9 +167,9 @@ def test_a_list_for_programs_is_complete_and_a_table_says_what_it_leaves_out(cou
         range(max(0, count - 3), count)
     )
     shown = run("--store", store.url, what="windows")
-    commits = "1 commit" if count == 1 else f"{count} commits"
-    assert (f"20 of {count} commits in" if count > 20 else f"{commits} in") in shown
-    assert f"3 of {count} commits in" in run("--store", store.url, "--last", "3", what="windows") or count <= 3
+    panes = "1 pane" if count == 1 else f"{count} panes"
+    assert (f"20 of {count} panes in" if count > 20 else f"{panes} in") in shown
+    assert f"3 of {count} panes in" in run("--store", store.url, "--last", "3", what="windows") or count <= 3
 
 
 def test_tables_of_items_say_what_they_leave_out(windows: tuple[str, list[WindowManifest]]) -> None:

@@ -35,7 +35,7 @@ def test_it_retires_and_removes_after_the_grace(folder: Path) -> None:
     assert LogState.open(store).horizon is None
     result = weir(*retire(folder, "--older-than", "20s"))
     assert result.exit_code == 0, result.output
-    assert "1 panes in 1 commits" in result.stdout
+    assert "1 window in 1 pane " in result.stdout
     assert "monitor: not measured" in result.stdout
     assert "the pipeline or the next `weir retire`" in result.stdout
     MonitorPlace(measured=4, counted=4).write(store)

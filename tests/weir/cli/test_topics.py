@@ -38,6 +38,8 @@ def test_check_and_init_look_at_the_messages_as_at_lines(logs: Logs, monkeypatch
     by_topic, by_files = (told(weir("check", log, "--json")) for log in (logs.topic, logs.files))
     assert by_topic.pop("log") == logs.topic
     assert by_files.pop("log") == str(logs.files)
+    # A live log has windows by how old an answer may be, a finished one by its span.
+    assert (by_topic.pop("window_seconds"), by_files.pop("window_seconds")) == (10, 21_600)
     assert by_topic == by_files
     assert yaml.safe_load(weir("init", logs.topic).stdout)["pipeline"]["log"] == logs.topic
     monkeypatch.setattr(check, "_NEWEST", 200)

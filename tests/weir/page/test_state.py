@@ -30,7 +30,7 @@ def test_a_count_that_starts_anew_or_is_not_known_has_no_rate() -> None:
 
 @given(st.lists(st.tuples(st.none() | st.floats(0, 1), st.integers(1, 500)), max_size=20))
 def test_each_window_has_the_mean_up_to_it(values: list[tuple[float | None, int]]) -> None:
-    recalls = [recall(at, f"w{at}", value, examples) for at, (value, examples) in enumerate(values)]
+    recalls = [recall(at, f"w{at:02}", value, examples) for at, (value, examples) in enumerate(values)]
     points = recall_points(recalls)
     assert list(points) == list(range(len(recalls)))
     for at, point in points.items():

@@ -29,7 +29,7 @@ def test_plain_lines_come_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> 
             display.show(Status(seconds=seconds, replayed=0.5))
     lines = file.getvalue().splitlines()
     assert len(lines) == 2
-    assert "100 s; log: 0 events in 0 windows" in lines[0]
+    assert "100 s; log: 0 events in 0 panes" in lines[0]
     assert "50% of the replay done" in lines[0]
     assert "served: nothing yet: waiting for the first window to end" in lines[0]
 
@@ -37,7 +37,10 @@ def test_plain_lines_come_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("status", "awaited"),
     [
-        (Status(seconds=1.0, replayed=None), "the first events"),
+        (
+            Status(seconds=1.0, replayed=None, longest_seconds=19.0),
+            "the first events, which are answered after 19.0 s at most",
+        ),
         (Status(seconds=1.0, replayed=0.0), "the first window to end"),
         (Status(seconds=1.0, replayed=0.1, windows=1), "the trainer to make the first bundle"),
         (Status(seconds=1.0, replayed=0.1, windows=1, trained_sequence=0), "the server to load the first bundle"),

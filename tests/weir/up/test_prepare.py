@@ -221,10 +221,12 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         start(tmp_path / "other", once=True, log=topic)
 
 
-def test_a_topic_is_followed(tmp_path: Path) -> None:
+def test_a_topic_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     launch = start(tmp_path, log=Path("kafka://one:9092,two:9092/clicks"))
     assert launch.replayed is None
     assert launch.session.settings.pipeline.log == "kafka://one:9092,two:9092/clicks"
+    assert launch.session.settings.pipeline.window_seconds == 10
+    assert "event -> answer: about 19.1 s at most" in capsys.readouterr().err
 
 
 def test_a_wrong_log_removes_nothing(tmp_path: Path) -> None:

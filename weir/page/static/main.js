@@ -51,7 +51,7 @@ function showState(state) {
   find("summary").textContent = summary(state);
   find("recall-k").textContent = state.recall.k;
   say(find("problems"), state.problems.join("; "));
-  say(find("held"), state.held ? `held: ${state.held.replace(/^held: /, "")}` : "");
+  say(find("held"), state.held ? `held: ${state.held.replace(/^held: /, "")}` : state.awaited || "");
   showPath(state);
   showServed(find("served"), state);
   showReasons(state);

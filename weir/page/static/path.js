@@ -43,8 +43,8 @@ function say(name, value, note, answering = true) {
 export function showPath(state) {
   const { served, answering, now } = state;
   say("log", `${short(now.events_per_second)}/s`, `${count(state.events)} events, ${count(state.dead)} dead`);
-  say("windows", count(state.windows), `${count(state.duplicates)} duplicates, ${count(state.late)} late`, answering.pipeline);
-  say("trainer", count(state.trained), `windows, loss ${short(now.loss)}`, answering.trainer);
+  say("windows", count(state.windows), `panes, ${count(state.duplicates)} duplicates, ${count(state.late)} late`, answering.pipeline);
+  say("trainer", count(state.trained), `panes, loss ${short(now.loss)}`, answering.trainer);
   say("bundle", served ? `${count(served.items)}` : "none", served ? `items, ${served.dimension} dimensions` : "not yet");
   say("server", `${short(now.requests_per_second)}/s`, "queries", answering.serving);
   say("monitor", share(state.recall.model), `recall, popularity ${share(state.recall.popularity)}`, answering.monitor);
@@ -60,7 +60,7 @@ export function showServed(list, state) {
         ["newest event", `${age(state.newest_event_age)} old`],
         ["items", `${count(served.items)}, ${served.dimension} dimensions`],
         ["index", served.index],
-        ["trained on", `${count(served.trained)} of ${count(state.windows)} windows`],
+        ["trained on", `${count(served.trained)} of ${count(state.windows)} panes`],
         ["event to answer", seconds(state.seconds.total)],
         ...["model", "served", "index", "popularity"].map((kind) => [`recall, ${kind}`, share(state.recall[kind])]),
       ]

@@ -728,7 +728,7 @@ class GetInfoResponse(_message.Message):
     sketch_version: _builtins.str
     """The window whose frequency sketch gave the training its last log Q."""
     trained_sequence: _builtins.int
-    """Commit number of the last window that the model was trained on."""
+    """Number of the last pane that the model was trained on."""
     items: _builtins.int
     """Number of items that can be returned."""
     dimension: _builtins.int

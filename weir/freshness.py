@@ -1,0 +1,57 @@
+"""How long the settings let an event wait for the first answer that knows it, part by part."""
+
+from typing import Final, NamedTuple
+
+from weir.config import Settings
+from weir.text import in_words, span
+
+__all__ = ["Wait", "event_to_answer", "longest", "waits"]
+
+_WORK_SECONDS: Final = 3.0
+"""Commit, training, bundle and load of a small model on busy cores (docs/stream.md, How fresh)."""
+
+
+class Wait(NamedTuple):
+    """A part of the way, and the longest time that it takes, seconds."""
+
+    part: str
+    seconds: float
+
+
+def waits(settings: Settings, *, engine: bool = False) -> list[Wait]:
+    """Return the parts of the way from an event to an answer that take time, longest case, in order.
+
+    With `engine` the log is read by `weir stream`, else by `weir ingest --follow`. Event time passes as wall time.
+    """
+    pipeline, trainer = settings.pipeline, settings.trainer
+    window = pipeline.window_ms / 1000
+    bundles = trainer.export_every_seconds or (trainer.export_every_windows - 1) * window
+    read = (
+        Wait("readers and checkpoint", settings.stream.poll_seconds + settings.stream.checkpoint_seconds)
+        if engine
+        else Wait("look at the log", pipeline.poll_seconds)
+    )
+    parts = [
+        Wait("window", window),
+        Wait("lateness", pipeline.allowed_lateness_seconds),
+        read,
+        Wait("look of the trainer", trainer.poll_seconds),
+        Wait("bundles that wait for more windows", bundles),
+        Wait("look of the server", settings.serving.poll_seconds),
+        Wait("commit, training, bundle and load, as measured with a small model", _WORK_SECONDS),
+    ]
+    return [one for one in parts if one.seconds]
+
+
+def longest(settings: Settings, *, engine: bool = False) -> float:
+    """Return the longest time from an event to an answer that knows it, seconds."""
+    return sum(one.seconds for one in waits(settings, engine=engine))
+
+
+def event_to_answer(settings: Settings, *, engine: bool = False) -> str:
+    """Return the line that says how long an event waits for the first answer that knows it, with its parts."""
+    parts, total = waits(settings, engine=engine), longest(settings, engine=engine)
+    # An event in the middle of its window waits for half of it.
+    half = total - parts[0].seconds / 2
+    said = " + ".join(f"{one.part} {span(one.seconds)}" for one in parts)
+    return f"event -> answer: about {in_words(total)} at most, {in_words(half)} for half of the events = {said}"
