@@ -118,6 +118,12 @@ class DeadLetter(msgspec.Struct, frozen=True):
         text, encoding = _spell(raw)
         return cls(partition, position, str(fault.reason), fault.detail, text, encoding, len(raw))
 
+    @property
+    def row(self) -> bytes | None:
+        """The row as it came; None where the letter holds a part of it, or none."""
+        raw = self.raw.encode() if self.encoding == "utf-8" else base64.b64decode(self.raw)
+        return raw if raw and len(raw) == self.size else None
+
 
 def _spell(raw: bytes) -> tuple[str, str]:
     head = raw[:_RAW_BYTES]
