@@ -8,19 +8,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+import weir.pipelines.retry as retry_module
 from tests.campaigns import size
 from tests.kills import KilledError, killed_at
-from tests.pipelines import aging, support
+from tests.pipelines import aging, redacting, support
 from tests.pipelines.support import ORIGIN, Event
 from tests.readers.files import write_delimited
-from weir.contracts import LogState, Store
+from weir.contracts import CommitLog, CorruptArtefactError, LetterFile, LogState, SourceSpan, Store, UserError
+from weir.pipelines.bare_commits import append
 from weir.pipelines.config import PipelineConfig
+from weir.pipelines.cut_over import cut_over
 from weir.pipelines.ingest import ingest
+from weir.pipelines.lock import BusyStoreError, only_driver
+from weir.pipelines.rebuild import prepare
 from weir.pipelines.retry import retry
+from weir.pipelines.sources import MovedStoreError
+from weir.pipelines.transforms.dead_letters import file_name
+from weir.readers import BlockId, DeadLetter, Fault, Reason
 
 WRONG: list[dict[str, Any]] = [
     {"max_time": f"{2023}-11-14T22:13:40Z"},
@@ -70,16 +80,14 @@ def bring_in(folder: Path, **changes: Any) -> PipelineConfig:
 def letters_left(store: Store) -> Counter[str]:
     """How many letters by reason no retry has read; by the names that commits give, not by the code of a retry."""
     read = {key for key, span in LogState.open(store).sources.items() if span.is_done}
-    log, found = support.CommitLog(store), Counter[str]()
+    log, found = CommitLog(store), Counter[str]()
     for number in range(log.newest() + 1):
         for file in log.get(number).letters:
             found += Counter({reason: n for reason, n in file.reasons.items() if f"{file.name}#{reason}" not in read})
     return found
 
 
-@settings(
-    max_examples=size.of(8, 200), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
-)
+@settings(max_examples=size.of(8, 200), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(
     first=batches,
     parts=st.lists(st.tuples(st.sampled_from(FORMATS), batches, st.sampled_from(WRONG)), min_size=1, max_size=3),
@@ -130,3 +138,162 @@ def test_rows_refused_under_wrong_settings_count_once_under_the_right_ones(
         # The log itself has nothing more to say.
         bring_in(folder)
         assert LogState.open(store).number == before
+
+
+def refuse(folder: Path, *, count: int = 8, name: str = "part.jsonl") -> tuple[Store, list[Event]]:
+    """Return a store with two committed events, and as many of these as were refused: all of a file's."""
+    write(folder, "first.jsonl", [Event("ann", "item-0", 1), Event("bob", "item-1", 2)])
+    bring_in(folder)
+    batch = [Event(["ann", "bob"][number % 2], f"item-{number % 5}", 3 * number + 5) for number in range(count)]
+    write(folder, name, batch)
+    bring_in(folder, max_weight=0.5)
+    return store_of(folder), batch
+
+
+def committed(store: Store) -> int:
+    return sum(window.total() for window in support.stored_events(store).values())
+
+
+def test_a_forgotten_user_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether users are forgotten before a retry, or after it has found out what to read."""
+    store, _ = refuse(tmp_path)
+    redacting.forget(tmp_path, ["ann"])
+    found, listed = retry_module.LetterSource.readings, Counter[str]()
+
+    def forgetting(self: Any, *given: Any) -> Any:
+        readings = found(self, *given)
+        listed["runs"] += 1
+        if listed["runs"] == 1:
+            redacting.forget(tmp_path, ["bob"])
+            redacting.erase(tmp_path)
+        return readings
+
+    monkeypatch.setattr(retry_module.LetterSource, "readings", forgetting)
+    monkeypatch.setattr(retry_module, "_ReadLetters", _ReadsWhatIsThere)
+    first = retry(store, support.config(tmp_path))
+    assert (first.letters, first.valid) == (8, 4)
+    assert committed(store) == 0
+    again = retry(store, support.config(tmp_path))
+    assert (again.left, again.valid) == ({"forgotten": 8}, 0)
+    assert redacting.sighted(tmp_path, ["ann", "bob"]) == []
+    assert aging.leftovers(store) == []
+
+
+class _ReadsWhatIsThere(retry_module._ReadLetters):
+    """Reads letters before their file goes, as a run that has begun does."""
+
+    def process(self, element: Any) -> Any:
+        with suppress(CorruptArtefactError):
+            yield from super().process(element)
+
+
+def test_letters_without_their_row_stay_and_are_named(tmp_path: Path) -> None:
+    store, _ = refuse(tmp_path, count=2, name="part.csv")
+    long = Event("ann", "item-1", 90).line()[:-2] + f', "note": "{"x" * 1100}"}}\n'
+    support.write_lines(tmp_path / "log/long.jsonl", [long])
+    (tmp_path / "log/broken.parquet").write_bytes(b"PAR1 and nothing")
+    bring_in(tmp_path, max_weight=0.5)
+    (tmp_path / "log/part.csv").unlink()
+    before = LogState.open(store).number
+    found = retry(store, support.config(tmp_path))
+    assert found.left == {"cut": 1, "without_row": 1, "file_gone": 2}
+    assert set(found.first_left) == set(found.left)
+    assert found.first_left["cut"] == "long.jsonl, position 0"
+    assert LogState.open(store).number == before
+    # With the file the columns have their names again.
+    write_delimited(tmp_path / "log/part.csv", [Event("ann", "item-0", 5), Event("bob", "item-1", 8)])
+    assert retry(store, support.config(tmp_path)).events == 2
+
+
+def test_only_letters_of_the_reasons_asked_for_are_read(tmp_path: Path) -> None:
+    store, batch = refuse(tmp_path, count=4)
+    write(tmp_path, "ahead.jsonl", [Event("cyd", "item-3", 600)])
+    bring_in(tmp_path, clock_tolerance_minutes=0)
+    assert letters_left(store) == {"weight_too_large": 4, "ahead_of_arrival": 1}
+    shown = retry(store, support.config(tmp_path), ["ahead_of_arrival"], dry_run=True)
+    assert (shown.letters, shown.valid, shown.events) == (1, 1, 0)
+    assert letters_left(store).total() == 5
+    assert retry(store, support.config(tmp_path), ["ahead_of_arrival"]).events == 1
+    assert letters_left(store) == {"weight_too_large": 4}
+    assert retry(store, support.config(tmp_path)).events == len(batch)
+
+
+def test_rows_refused_again_stay_until_one_of_them_is_valid(tmp_path: Path) -> None:
+    """Then the letter before is read, and the one after it is what a retry reads next."""
+    store, batch = refuse(tmp_path, count=6)
+    config, number = support.config(tmp_path), LogState.open(store).number
+    still = config.model_copy(update={"max_weight": 0.7})
+    for _ in range(2):
+        assert retry(store, still).refused == {"weight_too_large": 6}
+        assert LogState.open(store).number == number
+    some = config.model_copy(update={"missing_ids": ("item-1", "item-2")})
+    wrong = sum(event.item in {"item-1", "item-2"} for event in batch)
+    found = retry(store, some)
+    assert (found.events, found.refused) == (6 - wrong, {"missing_id": wrong})
+    assert letters_left(store) == {"missing_id": wrong}
+    assert retry(store, some).refused == {"missing_id": wrong}
+    assert retry(store, config).events == wrong
+    assert letters_left(store) == {}
+    assert committed(store) == 2 + len(batch)
+
+
+def test_messages_of_a_topic_are_read_again(tmp_path: Path) -> None:
+    store, _ = refuse(tmp_path, count=1)
+    state, key = LogState.open(store), "kafka/cluster/clicks/topic/3"
+    row = Event("cyd", "item-4", 40).line().strip().encode()
+    letters = [
+        DeadLetter.of(key, 70, Fault(Reason.AHEAD_OF_ARRIVAL, "too new"), row),
+        DeadLetter.of(key, 71, Fault(Reason.MALFORMED_AVRO, "no zero"), row),
+    ]
+    name = file_name(BlockId(key, 70), "run")
+    entry = store.write(name, msgspec.json.Encoder().encode_lines(letters), rows=2)
+    reasons = {letter.reason: 1 for letter in letters}
+    file = LetterFile(**entry.model_dump() | {"name": name, "partition": key, "reasons": reasons})
+    append(CommitLog(store), state, letters=(file,), sources={key: SourceSpan(start=0, stop=72, resume=72, size=72)})
+    found = retry(store, support.config(tmp_path, log="kafka://nowhere:9092/clicks"))
+    assert (found.events, found.left) == (2, {"without_row": 1})
+
+
+@pytest.mark.parametrize("from_log", [False, True])
+def test_a_store_with_letters_read_again_moves(tmp_path: Path, *, from_log: bool) -> None:
+    store, batch = refuse(tmp_path)
+    retry(store, support.config(tmp_path))
+    other = Store(str(tmp_path / "other"))
+    config = prepare(store, other, support.config(tmp_path, user_shards=3))
+    cut_over(store, other, config, from_log=from_log)
+    ingest(other, config, registry=CollectorRegistry())
+    assert committed(other) == 2 + len(batch)
+    assert retry(other, config).letters == 0
+    with pytest.raises(MovedStoreError):
+        retry(store, support.config(tmp_path))
+
+
+def test_what_was_read_again_retires_with_its_letters(tmp_path: Path) -> None:
+    store, _ = refuse(tmp_path)
+    retry(store, support.config(tmp_path))
+    write(tmp_path, "later.jsonl", [Event("ann", "item-0", 100_000)])
+    bring_in(tmp_path, clock_tolerance_minutes=10_000)
+    aging.retire_and_remove(tmp_path)
+    assert set(LogState.open(store).sources) == {"first.jsonl", "part.jsonl", "later.jsonl"}
+    assert aging.leftovers(store) == []
+    assert retry(store, support.config(tmp_path)).letters == 0
+
+
+def test_retention_beside_a_retry_forgets_no_file_of_the_log(tmp_path: Path) -> None:
+    store, _ = refuse(tmp_path)
+    write(tmp_path, "later.jsonl", [Event("ann", "item-0", 100_000)])
+    bring_in(tmp_path, clock_tolerance_minutes=10_000)
+    retry(store, support.config(tmp_path, retention_days=1))
+    state = LogState.open(store)
+    assert state.horizon is not None
+    assert {"first.jsonl", "part.jsonl", "later.jsonl"} <= set(state.sources)
+
+
+def test_a_store_that_another_pipeline_drives_or_without_commits_is_refused(tmp_path: Path) -> None:
+    store = store_of(tmp_path)
+    with pytest.raises(UserError, match="no commit"):
+        retry(store, support.config(tmp_path))
+    assert not store.exists("")
+    refuse(tmp_path)
+    with only_driver(store), pytest.raises(BusyStoreError):
+        retry(store, support.config(tmp_path))
