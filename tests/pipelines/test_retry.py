@@ -87,7 +87,9 @@ def letters_left(store: Store) -> Counter[str]:
     return found
 
 
-@settings(max_examples=size.of(8, 200), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(
+    max_examples=size.of(30, 200), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+)
 @given(
     first=batches,
     parts=st.lists(st.tuples(st.sampled_from(FORMATS), batches, st.sampled_from(WRONG)), min_size=1, max_size=3),
@@ -116,7 +118,8 @@ def test_rows_refused_under_wrong_settings_count_once_under_the_right_ones(
             # Beam wraps what a transform raises.
             with suppress(KilledError, RuntimeError), killed_at(change):
                 retry(store, support.config(folder, **{"run_bytes": run_bytes} | wrong))
-            assert letters_left(store).total() <= open_letters
+            if all(span.is_done for span in LogState.open(store).sources.values()):
+                assert letters_left(store).total() <= open_letters
         last = retry(store, right)
         assert aging.leftovers(store) == []
         assert set(last.left) <= (set() if whole else {"without_row"})
