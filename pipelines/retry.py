@@ -1,7 +1,8 @@
 """Retry: refused rows are read again, from their dead letters as partitions of their own.
 
 A partition has the letters of one reason in one file, and is named after both; the position of a letter is the number
-of its line, from 1. So what makes every row of a log count exactly once (`weir.pipelines.positions`) makes every letter
+of its line, from 1. A letter that stands for several rows is a partition of its own, with these rows as they follow one
+another, from 1. So what makes every row of a log count exactly once (`weir.pipelines.positions`) makes every letter
 count exactly once. A row that is refused again becomes a letter of its new partition: that one can be read again, the
 one before never.
 """
@@ -10,17 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import accumulate
 from typing import Any, Final
 
 import apache_beam as beam
-import numpy as np
-import pyarrow as pa
 from prometheus_client import CollectorRegistry
 from pydantic import Field
 
-from weir.contracts import CommitLog, CorruptArtefactError, EventClock, LetterFile, LogState, Store, UserError
+from weir.contracts import CommitLog, EventClock, LetterFile, LogState, Store, UserError
 from weir.contracts.commits import Cursor
 from weir.contracts.models import FrozenModel
 from weir.pipelines.chain import BlocksToWindows
@@ -28,48 +26,36 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.ingest import IngestSummary, ingest
 from weir.pipelines.layout import identify_files
 from weir.pipelines.plan import InHand, Planned, RunPlan, Seen
-from weir.pipelines.progress import PartitionProgress, Progress
-from weir.pipelines.redacted_files import REDACTED
 from weir.pipelines.sources import LogSource, check_home
 from weir.pipelines.transforms.dead_letters import is_retried, origin_of, read_dead_letters, retried
+from weir.pipelines.transforms.letters import (
+    Left,
+    LetterPartition,
+    LetterReading,
+    ReadLetters,
+    blocks_of,
+    chosen,
+    lines_of,
+    why_left,
+)
 from weir.pipelines.transforms.read import PROGRESS
 from weir.pipelines.transforms.validate import DEAD
 from weir.readers import (
-    LOG_SUFFIXES,
-    Block,
-    BlockId,
     DeadLetter,
     FirstLook,
     Format,
     Header,
-    Lines,
     Partition,
-    Reading,
     Reason,
-    TableRows,
     UnreadableError,
     Validator,
-    chunks_of,
     discover,
-    generation,
-    has_ending,
     header_of,
     is_topic,
-    read_chunk,
     row_count,
 )
 
-__all__ = ["HINTS_OF_LEFT", "Left", "LetterPartition", "LetterSource", "RetrySummary", "retry"]
-
-
-class Left(StrEnum):
-    """Why a letter cannot be read again."""
-
-    CUT = "cut"
-    WITHOUT_ROW = "without_row"
-    FORGOTTEN = "forgotten"
-    FILE_GONE = "file_gone"
-
+__all__ = ["HINTS_OF_LEFT", "LetterSource", "RetrySummary", "retry"]
 
 HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
     Left.CUT: "hold only the first KiB of their row: append the repaired rows to the log",
@@ -78,24 +64,23 @@ HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
     Left.FORGOTTEN: "named users who have been forgotten: their text is gone for good",
     Left.FILE_GONE: "are of a CSV, TSV or Parquet file that the log does not hold any more as it was, so the names or "
     "types of their columns are unknown: append the repaired rows to the log",
+    Left.BEFORE_ERASURE: "are of rows that only a file of the log has, and users have been forgotten since, whom these "
+    "rows may name: append the rows of others to the log",
 }
 """Why letters cannot be read again -> what to say about them."""
 
-_WITHOUT_ROW: Final = frozenset(
-    {
-        *(Reason.UNREADABLE_BLOCK, Reason.KEY_COLLISION, Reason.BEFORE_RETENTION),
-        *(Reason.MALFORMED_PROTOBUF, Reason.MALFORMED_AVRO),
-    }
-)
-"""Reasons whose letters keep something else than a row: its item, the first of several, or the bytes of a message."""
 
-_DELIMITED: Final = (Format.DELIMITED, Format.GZIP_DELIMITED)
+_LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
+"""Why a partition as a whole cannot be read."""
+
+_ROW_BYTES: Final = 128
+"""About so many bytes has a row in JSON Lines, in which `run_bytes` counts."""
 
 
 class RetrySummary(FrozenModel):
     """What became of the dead letters that no retry had read before."""
 
-    letters: int = Field(default=0, description="dead letters looked at")
+    letters: int = Field(default=0, description="rows of the dead letters looked at")
     valid: int = Field(default=0, description="rows that are valid under these settings")
     events: int = Field(default=0, description="of the valid: distinct events committed")
     duplicates: int = Field(default=0, description="of the valid: dropped because their event_id was known")
@@ -104,41 +89,6 @@ class RetrySummary(FrozenModel):
     left: dict[str, int] = Field(default={}, description="letters that cannot be read again, by cause")
     first_left: dict[str, str] = Field(default={}, description="place of the first of them, by cause")
     seconds: float = Field(default=0.0, description="wall time, seconds")
-
-
-@dataclass(frozen=True)
-class LetterPartition:
-    """The letters of one reason in a file of dead letters, which is called `name` now.
-
-    Rows of CSV and TSV need the `header` of their file; those of Parquet are read from the file itself, `table`, in
-    which `places` has the number of the row of each line.
-    """
-
-    key: str
-    name: str
-    checksum: str
-    rows: int
-    nbytes: int
-    reason: str
-    header: Header | None = None
-    table: Partition | None = None
-    places: Mapping[int, int] = field(default_factory=dict)
-    arrival_ms: int | None = None
-    fingerprint: str = ""
-
-    @property
-    def size(self) -> int:
-        """The position after the last letter."""
-        return self.rows + 1
-
-
-@dataclass(frozen=True)
-class _Letters:
-    """Read `partition` from line `start` on; rows newer than `latest_ms` (event time) cannot be right."""
-
-    partition: LetterPartition
-    start: int = 0
-    latest_ms: int | None = None
 
 
 @dataclass
@@ -159,11 +109,7 @@ class _Judged:
 
 
 def retry(
-    store: Store,
-    config: PipelineConfig,
-    reasons: Collection[str] = (),
-    *,
-    dry_run: bool = False,
+    store: Store, config: PipelineConfig, reasons: Collection[str] = (), *, dry_run: bool = False
 ) -> RetrySummary:
     """Read dead letters again under these settings and today's clock, of some reasons or of all; commit what is valid.
 
@@ -199,10 +145,13 @@ class LetterSource(LogSource[LetterPartition]):
         """Return the files of dead letters that commits list, reason by reason."""
         self._files.catch_up()
         return [
-            LetterPartition(retried(first, reason), file.name, file.checksum, file.rows, file.size, reason)
+            LetterPartition(
+                retried(first, reason), file.name, file.checksum, file.rows, file.size, reason,
+                is_old=self._files.is_old(first),
+            )
             for first, file in self._files.found.items()
             for reason in sorted(self._reasons & file.reasons.keys())
-        ]
+        ]  # fmt: skip
 
     def in_log(self, _partitions: list[LetterPartition]) -> None:
         """Return None: what the log holds is not known here."""
@@ -210,45 +159,71 @@ class LetterSource(LogSource[LetterPartition]):
     def identify(self, partitions: list[LetterPartition], state: LogState, in_hand: InHand) -> list[LetterPartition]:
         """Return what was not read yet, as far as some of it is valid now."""
         seen = Seen.of(state, in_hand)
-        unread = [one for one in partitions if one.key not in seen.known or not seen.known[one.key].is_done]
+        each = (one for listed in partitions for one in self._split(listed))
+        unread = [one for one in each if one.key not in seen.known or not seen.known[one.key].is_done]
         found = [self._placed(one) for one in _with_files(unread, self._config, state)]
         clock, validator = EventClock.of(self._store), Validator(self._config)
         for one in found:
             self._judged[one.key] = self._judge(one, _latest_ms(clock, self._config), validator)
-        # What was begun is read to its end.
-        kept = [one for one in found if one.key in seen.known or self._judged[one.key].look.valid]
+        # What was begun is read to its end, unless its file is gone.
+        begun = {one.key for one in found if one.key in seen.known and not self._judged[one.key].left.keys() & _LATER}
+        kept = [one for one in found if one.key in begun or self._judged[one.key].look.valid]
         self._kept |= {one.key for one in kept}
         return kept
 
+    def _split(self, partition: LetterPartition) -> Iterator[LetterPartition]:
+        """Yield a partition, and those of its letters that stand for several rows."""
+        yield partition
+        if partition.is_split:
+            for line, letter in lines_of(self._store, partition):
+                if letter.stands_for and letter.reason == partition.reason:
+                    key = f"{partition.key}:{line}"
+                    yield replace(
+                        partition, key=key, line=line, rows=letter.stands_for, nbytes=_ROW_BYTES * letter.stands_for
+                    )
+
     def _placed(self, partition: LetterPartition) -> LetterPartition:
-        """Return a partition with the places of its rows in their Parquet file, if it has one."""
-        if partition.table is None:
+        """Return a partition with the places of its rows in their file, if it has them from there."""
+        if partition.file is None or not partition.is_in_file:
             return partition
-        places = {line: self._place(letter) for line, letter in _chosen(self._store, partition)}
-        return replace(partition, places={line: place for line, place in places.items() if place is not None})
+        if partition.line:
+            [(_, letter)] = chosen(self._store, partition)
+            at = self._place(letter)
+            # Rows of text have no numbers: they follow the first.
+            steps = range(letter.stands_for) if partition.format is Format.PARQUET else range(1)
+            places = {} if at is None else {step + 1: at + step for step in steps}
+        else:
+            found = {line: self._place(letter) for line, letter in chosen(self._store, partition)}
+            places = {line: place for line, place in found.items() if place is not None}
+        return replace(partition, places=places)
 
     def _place(self, letter: DeadLetter) -> int | None:
         """Return the position of a row in the log, None where a letter before this one has retired."""
+        offset = 0
         while is_retried(letter.partition):
-            file = self._files.found.get(letter.partition.rpartition("#")[0])
+            name, _, what = letter.partition.rpartition("#")
+            file = self._files.found.get(name)
             if file is None:
                 return None
-            letter = read_dead_letters(self._store, file.name, file.checksum)[letter.position - 1]
-        return letter.position
+            line = int(what.partition(":")[2] or 0)
+            offset += letter.position - 1 if line else 0
+            letter = read_dead_letters(self._store, file.name, file.checksum)[(line or letter.position) - 1]
+        return letter.position + offset
 
     def _judge(self, partition: LetterPartition, latest_ms: int, validator: Validator) -> _Judged:
         judged, whole = _Judged(), list[DeadLetter]()
-        for _, letter in _chosen(self._store, partition):
-            cause = _why_left(letter, partition)
+        for _, letter in chosen(self._store, partition):
+            cause = why_left(letter, partition)
             whole.append(letter) if cause is None else judged.leave(cause, [letter])
-        look = FirstLook()
+        look, delivered = FirstLook(), 0
         try:
-            for block in _blocks(self._store, _Letters(partition, 0, latest_ms), self._config):
+            for block in blocks_of(self._store, LetterReading(partition, 0, latest_ms), self._config):
                 valid, letters = validator.validate(block)
                 look.add(row_count(block), len(valid.rows), letters.letters)
+                delivered += len(block.content.positions) if block.content else 0
         except (OSError, UnreadableError):
             look = FirstLook()
-        if look.rows < len(whole):
+        if delivered < (partition.rows if partition.line and whole else len(whole)):
             judged.leave(Left.FILE_GONE, whole)
         else:
             judged.look = look
@@ -270,14 +245,15 @@ class LetterSource(LogSource[LetterPartition]):
         found = []
         for one in partitions:
             before, start = seen.known.get(one.key), seen.start(one.key)
-            file = self._files.found.get(one.key.rpartition("#")[0])
-            if file is not None and (before is None or start < before.stop):
-                found.append(_Letters(replace(one, name=file.name, checksum=file.checksum), start, latest))
+            first = one.key.rpartition("#")[0]
+            file, is_erased = self._files.found.get(first), one.is_in_file and self._files.is_old(first)
+            if file is not None and not is_erased and (before is None or start < before.stop):
+                found.append(LetterReading(replace(one, name=file.name, checksum=file.checksum), start, latest))
         return found
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Read, validate and commit."""
-        read = readings | "Read letters" >> beam.ParDo(_ReadLetters(store, self._config)).with_outputs(
+        read = readings | "Read letters" >> beam.ParDo(ReadLetters(store, self._config)).with_outputs(
             PROGRESS, main="blocks"
         )
         blocks = {"blocks": read.blocks, DEAD: (), PROGRESS: read[PROGRESS]}
@@ -312,7 +288,13 @@ class _LetterFiles:
     store: Store
     found: dict[str, LetterFile] = field(default_factory=dict)
     _first: dict[str, str] = field(default_factory=dict)
+    _number: dict[str, int] = field(default_factory=dict)
+    _redaction: int = -1
     _at: Cursor | None = None
+
+    def is_old(self, first: str) -> bool:
+        """Say whether users have been forgotten since the commit with a file of letters, or with one before it."""
+        return self._number[first] < self._redaction
 
     def catch_up(self) -> None:
         """Take in the commits that are new; a redaction writes a file again, line for line, under another name."""
@@ -322,10 +304,16 @@ class _LetterFiles:
             commit, self._at = step
             self.found |= {file.name: file for file in commit.letters}
             self._first |= {file.name: file.name for file in commit.letters}
+            self._number |= {file.name: self._number_of(file, commit.number) for file in commit.letters}
+            self._redaction = commit.newest_redaction
             for file in commit.rewritten:
                 # Without it the commit that listed the file has retired, and so has what was read of it.
                 if (first := self._first.pop(file.replaces, None)) is not None:
                     self.found[first], self._first[file.name] = file, first
+
+    def _number_of(self, file: LetterFile, number: int) -> int:
+        """Return the commit with the first letters of the rows of a file."""
+        return self._number.get(file.partition.rpartition("#")[0], number) if is_retried(file.partition) else number
 
 
 def _latest_ms(clock: EventClock, config: PipelineConfig) -> int:
@@ -336,31 +324,18 @@ def _latest_ms(clock: EventClock, config: PipelineConfig) -> int:
 def _with_files(
     partitions: Iterable[LetterPartition], config: PipelineConfig, state: LogState
 ) -> Iterator[LetterPartition]:
-    """Yield partitions with what the files of the log say of the rows: header, or the table itself."""
+    """Yield partitions with their file in the log and its header, where their rows need it."""
     files: dict[str, Partition] | None = None
     headers: dict[str, Header | None] = {}
     for one in partitions:
-        origin = origin_of(one.name)
-        kind = _format_of(origin)
-        if kind is Format.PARQUET or kind in _DELIMITED:
-            files = _files_of_log(config, state) if files is None else files
-            file = files.get(origin)
-            if file is None:
-                yield one
-            elif kind is Format.PARQUET:
-                yield replace(one, table=file)
-            else:
-                if origin not in headers:
-                    headers[origin] = _header(file)
-                yield replace(one, header=headers[origin])
-        else:
+        if not one.has_columns:
             yield one
-
-
-def _format_of(origin: str) -> Format:
-    """Return the format of the rows of a partition of the log; those of a topic are lines of JSON."""
-    name = origin.rpartition("@")[0] if generation(origin) > 1 else origin
-    return next((kind for suffix, kind in LOG_SUFFIXES.items() if has_ending(name, [suffix])), Format.JSON_LINES)
+            continue
+        files = _files_of_log(config, state) if files is None else files
+        file = files.get(origin_of(one.name))
+        if file is not None and one.format is not Format.PARQUET and file.key not in headers:
+            headers[file.key] = _header(file)
+        yield replace(one, file=file, header=None if file is None else headers.get(file.key))
 
 
 def _files_of_log(config: PipelineConfig, state: LogState) -> dict[str, Partition]:
@@ -379,74 +354,3 @@ def _header(file: Partition) -> Header | None:
             return header_of(opened, file)
     except Exception:  # noqa: BLE001 - file systems and headers raise what they like
         return None
-
-
-def _chosen(store: Store, partition: LetterPartition, start: int = 0) -> Iterator[tuple[int, DeadLetter]]:
-    """Yield the letters from a line on, with the numbers of their lines; raises `CorruptArtefactError`."""
-    letters = read_dead_letters(store, partition.name, partition.checksum)
-    if not letters:
-        raise CorruptArtefactError(store.path(partition.name), "a commit lists it, but it is missing")
-    for line, letter in enumerate(letters, start=1):
-        if line >= start and letter.reason == partition.reason:
-            yield line, letter
-
-
-def _why_left(letter: DeadLetter, partition: LetterPartition) -> Left | None:
-    """Return why a letter cannot be read again, None if it can."""
-    if letter.detail == REDACTED:
-        return Left.FORGOTTEN
-    if letter.reason in _WITHOUT_ROW or not letter.raw:
-        return Left.WITHOUT_ROW
-    if letter.row is None:
-        return Left.CUT
-    kind = _format_of(origin_of(partition.name))
-    is_gone = partition.table is None if kind is Format.PARQUET else kind in _DELIMITED and partition.header is None
-    return Left.FILE_GONE if is_gone else None
-
-
-def _blocks(store: Store, reading: _Letters, config: PipelineConfig) -> Iterator[Block]:
-    """Yield the rows of letters that can be read again, under the numbers of their lines."""
-    partition = reading.partition
-    found = [pair for pair in _chosen(store, partition, reading.start) if _why_left(pair[1], partition) is None]
-    if partition.table is None:
-        for first in range(0, len(found), config.chunk_rows):
-            some = found[first : first + config.chunk_rows]
-            lines = [row for _, letter in some if (row := letter.row) is not None]
-            content = Lines(lines, np.array([line for line, _ in some], np.int64), header=partition.header)
-            yield Block(BlockId(partition.key, some[0][0]), content, latest_ms=reading.latest_ms)
-    else:
-        wanted = {partition.places[line]: line for line, _ in found if line in partition.places}
-        for rows in _rows_of_table(partition.table, wanted, config):
-            yield Block(BlockId(partition.key, int(rows.positions[0])), rows, latest_ms=reading.latest_ms)
-
-
-def _rows_of_table(table: Partition, wanted: Mapping[int, int], config: PipelineConfig) -> Iterator[TableRows]:
-    """Yield the rows of a Parquet file at some positions, under other ones: what a letter spells has lost its types."""
-    if not wanted:
-        return
-    places = np.array(sorted(wanted), np.int64)
-    chunks, _ = chunks_of(Reading(table, int(places[0])), config.chunk_bytes)
-    for chunk in chunks:
-        if not ((places >= chunk.start) & (places < chunk.stop)).any():
-            continue
-        for block in read_chunk(chunk, config, config.chunk_rows, config.chunk_bytes):
-            if isinstance(content := block.content, TableRows):
-                rows = np.flatnonzero(np.isin(content.positions, places))
-                lines = np.array([wanted[place] for place in content.positions[rows].tolist()], np.int64)
-                order = np.argsort(lines)
-                if len(rows):
-                    yield TableRows(content.table.take(pa.array(rows[order])), lines[order], content.others)
-
-
-class _ReadLetters(beam.DoFn):
-    """`_Letters` to `Block`s; how far they were read leaves by the tag `PROGRESS`."""
-
-    def __init__(self, store: Store, config: PipelineConfig) -> None:
-        self._store = store
-        self._config = config
-
-    def process(self, element: _Letters) -> Iterator[Any]:
-        """Read the letters of one partition."""
-        yield from _blocks(self._store, element, self._config)
-        seen = {element.partition.key: PartitionProgress(element.partition.size)}
-        yield beam.pvalue.TaggedOutput(PROGRESS, Progress(partitions=seen))

@@ -54,14 +54,17 @@ def file_name(block: BlockId, run: str) -> str:
     return f"{_FOLDER}/{origin}/{start}-{secrets.token_hex(4)}-{run}.jsonl"
 
 
-def retried(name: str, reason: str) -> str:
-    """Return the key of a partition: the letters of one reason in a file of dead letters, by its first name."""
-    return f"{name}#{reason}"
+def retried(name: str, reason: str, line: int = 0) -> str:
+    """Return the key of a partition: the letters of one reason in a file of dead letters, by its first name.
+
+    Or the rows of one of them, by its line, which stands for several.
+    """
+    return f"{name}#{reason}:{line}" if line else f"{name}#{reason}"
 
 
 def is_retried(key: str) -> bool:
     """Say whether a partition holds letters that are read again; the key of a file of a log ends with its suffix."""
-    return key.startswith(f"{_FOLDER}/") and key.rpartition("#")[2] in _REASONS
+    return key.startswith(f"{_FOLDER}/") and key.rpartition("#")[2].partition(":")[0] in _REASONS
 
 
 def origin_of(name: str) -> str:

@@ -99,8 +99,9 @@ def retry(
         raise UsageError(f"{unknown[0]}: there is no such reason; allowed: {', '.join(Reason)}")
     session = options.open({"pipeline.log": log})
     set_up_logging(session.notes)
-    from weir.pipelines.retry import HINTS_OF_LEFT, Left
+    from weir.pipelines.retry import HINTS_OF_LEFT
     from weir.pipelines.retry import retry as run
+    from weir.pipelines.transforms.letters import Left
 
     summary = run(session.store, session.settings.pipeline, reasons or (), dry_run=dry_run)
     _print_facts(session, summary, json=json)
