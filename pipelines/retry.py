@@ -24,7 +24,7 @@ from weir.contracts.models import FrozenModel
 from weir.pipelines.chain import BlocksToWindows
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.ingest import IngestSummary, ingest
-from weir.pipelines.layout import identify_files
+from weir.pipelines.layout import identify_files, with_window
 from weir.pipelines.plan import InHand, Planned, RunPlan, Seen
 from weir.pipelines.sources import LogSource, check_home
 from weir.pipelines.transforms.dead_letters import is_retried, origin_of, read_dead_letters, retried
@@ -116,11 +116,12 @@ def retry(
     Where no letter of a file and reason is valid, all of them stay as they are. With `dry_run` nothing is written.
     Raises a `UserError` for a store without commits, and what `ingest` raises.
     """
-    began, source = time.monotonic(), LetterSource(store, config, frozenset(reasons or map(str, Reason)))
-    state = LogState.open(store)
+    began, state = time.monotonic(), LogState.open(store)
     if state.number < 0:
         raise UserError(f"{store.path('')} has no commit, so there is no dead letter to read again: run `weir ingest`")
     check_home(store, state)
+    config = with_window(store, config, follow=False)
+    source = LetterSource(store, config, frozenset(reasons or map(str, Reason)))
     if dry_run:
         source.identify(source.discover(), state, InHand())
         done = IngestSummary()

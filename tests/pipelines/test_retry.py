@@ -90,7 +90,7 @@ def letters_left(store: Store) -> Counter[str]:
     return +found
 
 
-@settings(max_examples=size.of(8, 200), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=size.of(6, 200), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(
     first=batches,
     parts=st.lists(st.tuples(st.sampled_from(FORMATS), batches, st.sampled_from(WRONG)), min_size=1, max_size=3),
