@@ -17,6 +17,7 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.ingest import IngestSummary, ingest
 from weir.pipelines.rebuild import RebuildError, WindowSource, address
 from weir.pipelines.sources import WINDOWS
+from weir.pipelines.transforms.dead_letters import is_retried
 from weir.pipelines.transforms.panes import position_of
 from weir.readers import generation
 
@@ -82,7 +83,7 @@ def _check_log(given: LogState, state: LogState) -> None:
 
 def _newest(state: LogState) -> dict[str, SourceSpan]:
     """Return how far each partition of the log is read; of one that was rewritten, its newest generation."""
-    by_age = sorted((key for key in state.sources if key != WINDOWS), key=generation)
+    by_age = sorted(_of_log(state), key=generation)
     return {key.removesuffix(f"@{generation(key)}"): state.sources[key] for key in by_age}
 
 
@@ -109,16 +110,17 @@ def _go_on(origin: Store, store: Store) -> None:
     """Give the rebuild the positions of the log."""
     given, form = LogState.open(origin), read_format(origin)
     window_ms = form.layout.window_ms if form and form.layout else 1
-    sources = {
-        key: _carried(span, given.counted.get(key, {}), window_ms)
-        for key, span in given.sources.items()
-        if key != WINDOWS
-    }
+    sources = {key: _carried(given.sources[key], given.counted.get(key, {}), window_ms) for key in _of_log(given)}
     log, state = CommitLog(store), LogState.open(store)
     while not state.moved_from:
         with contextlib.suppress(CommitTakenError):
             append(log, state, MOVED, moved_from=address(origin), sources=sources)
         state.catch_up(log)
+
+
+def _of_log(state: LogState) -> list[str]:
+    """Return the partitions of the log: the windows of another store, and letters that were read again, are none."""
+    return [key for key in state.sources if key != WINDOWS and not is_retried(key)]
 
 
 def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> SourceSpan:

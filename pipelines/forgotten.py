@@ -1,7 +1,7 @@
 """The users whom a redaction forgets: by key where keys are stored, by id in texts.
 
 Dead letters hold lines as they came, valid or not. An id counts as named in a text where it is there as a whole word:
-not within a longer run of letters, digits, ``_`` and ``-``. Escapes of JSON are taken into account.
+not within a longer run of letters, digits, ``_`` and ``-``. Escapes of JSON and of CSV are taken into account.
 """
 
 import json
@@ -66,8 +66,10 @@ class Forgotten:
 
 
 def _spellings(text: str) -> Iterator[str]:
-    """Yield a text, and what it says if it is JSON or a part of it."""
+    """Yield a text, and what it says if it is JSON or a part of it, or a row of CSV."""
     yield text
+    if '""' in text:
+        yield text.replace('""', '"')
     if "\\" in text:
         yield _ESCAPE.sub(_unescaped, text)
         with suppress(ValueError, RecursionError):

@@ -39,7 +39,7 @@ from weir.pipelines.run_once import run_once
 from weir.pipelines.sources import Source, log_source
 from weir.pipelines.summary import IngestSummary
 from weir.pipelines.transforms.commit import RunOutcome
-from weir.readers import HINTS, OUTSIDE, Reason, generation
+from weir.readers import HINTS, OUTSIDE, Reason, generation, then_retry
 
 __all__ = ["IngestSummary", "ingest"]
 
@@ -197,10 +197,7 @@ class _Driver:
 
     def catch_up(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> None:
         """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
-        if self._redaction != self._state.redaction:
-            # What is in hand may hold forgotten users, and names files that have been replaced: it is read again.
-            self._redaction, self._in_hand = self._state.redaction, InHand()
-        self._in_hand.check(self._state.sources)
+        self._check_in_hand()
         while starts := self.source.starts(partitions, self._state, self._in_hand):
             self._commit(starts)
         found = self.source.identify(partitions, self._state, self._in_hand)
@@ -210,6 +207,13 @@ class _Driver:
             self.step(some, flush=flush and some == found, only_whole_lines=only_whole_lines)
             if self.stop.is_set():
                 return
+
+    def _check_in_hand(self) -> None:
+        """Start from the commits again where what is in hand may not fit them."""
+        if self._redaction != self._state.redaction:
+            # It may hold forgotten users, and names files that have been replaced: it is read again.
+            self._redaction, self._in_hand = self._state.redaction, InHand()
+        self._in_hand.check(self._state.sources)
 
     def _commit(self, starts: dict[str, SourceSpan]) -> None:
         """Commit where the reading of partitions starts, unless another writer is faster."""
@@ -228,7 +232,7 @@ class _Driver:
         if self._retention is None or not self._retention.is_due or self._in_hand.pending:
             return
         try:
-            self._retention.step(self._state, {partition.key for partition in partitions})
+            self._retention.step(self._state, self.source.in_log(partitions))
         except CommitTakenError:
             self._start_from_commits()
 
@@ -239,7 +243,7 @@ class _Driver:
     def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> None:
         """Make one run, if there is anything to read or to commit; again where another writer was faster."""
         while True:
-            self._in_hand.check(self._state.sources)
+            self._check_in_hand()
             plan = make_plan(
                 self.store,
                 self.config,
@@ -309,7 +313,8 @@ class _Driver:
             if reason not in self._advised and (is_many or reason in OUTSIDE):
                 self._advised.add(reason)
                 refused = f"{count:,} of {summary.read:,} rows"
-                logger.warning("%s were refused as %s: %s", refused, reason, HINTS[Reason(reason)])
+                advice = HINTS[Reason(reason)] + then_retry(reason)
+                logger.warning("%s were refused as %s: %s", refused, reason, advice)
 
     def _report(self, summary: IngestSummary, commit: Commit | None) -> None:
         self.total += summary

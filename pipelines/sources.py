@@ -1,7 +1,7 @@
 """Where the rows of a pipeline come from: a log, or what else can be listed as partitions with positions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from shlex import quote
@@ -70,6 +70,10 @@ class Source(ABC, Generic[P]):
     def starts(self, _partitions: list[P], _state: LogState, _in_hand: InHand) -> dict[str, SourceSpan]:
         """Return spans by key that are to be committed before these partitions are read: where reading starts."""
         return {}
+
+    def in_log(self, partitions: list[P]) -> Set[str] | None:
+        """Return the keys of all that the log holds; None where they are not known, so that no file is forgotten."""
+        return {partition.key for partition in partitions}
 
     @abstractmethod
     def identify(self, partitions: list[P], state: LogState, in_hand: InHand) -> list[P]:

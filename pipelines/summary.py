@@ -1,5 +1,7 @@
 """What runs of the pipeline have committed, in numbers."""
 
+from collections import Counter
+
 from pydantic import Field
 
 from weir.contracts import Commit, WindowCounts
@@ -14,6 +16,7 @@ class IngestSummary(FrozenModel):
     read: int = Field(default=0, description="rows accounted for: valid, duplicates, ignored and dead")
     valid: int = Field(default=0, description="distinct valid events committed")
     dead: int = Field(default=0, description="rows refused")
+    refused: dict[str, int] = Field(default={}, description="rows refused, by reason")
     duplicates: int = Field(default=0, description="events dropped because their event_id was known")
     late: int = Field(default=0, description="of the valid: came after their window was committed")
     ignored: int = Field(default=0, description="events of ignored types")
@@ -33,6 +36,7 @@ class IngestSummary(FrozenModel):
             read=counts.events + counts.duplicates + counts.ignored + dead,
             valid=counts.events,
             dead=dead,
+            refused=dict(sum((Counter(file.reasons) for file in commit.letters), Counter())),
             duplicates=counts.duplicates,
             late=counts.late,
             ignored=counts.ignored,
@@ -44,4 +48,5 @@ class IngestSummary(FrozenModel):
 
     def __add__(self, other: "IngestSummary") -> "IngestSummary":
         mine, theirs = self.model_dump(), other.model_dump()
-        return IngestSummary(**{name: mine[name] + theirs[name] for name in mine})
+        refused = Counter(mine.pop("refused")) + Counter(theirs.pop("refused"))
+        return IngestSummary(**{name: mine[name] + theirs[name] for name in mine}, refused=dict(refused))

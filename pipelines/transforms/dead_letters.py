@@ -3,6 +3,7 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 import apache_beam as beam
 import msgspec
@@ -12,9 +13,12 @@ from weir.contracts import CorruptArtefactError, LetterFile, Store
 from weir.contracts.storage import checksum
 from weir.pipelines.positions import END_OF_TIME, WHOLE_FILE, Run
 from weir.pipelines.progress import LettersWritten
-from weir.readers import BlockId, DeadLetter, Letters
+from weir.readers import BlockId, DeadLetter, Letters, Reason
 
-__all__ = ["WriteDeadLetters", "file_name", "read_dead_letters"]
+__all__ = ["WriteDeadLetters", "file_name", "is_retried", "origin_of", "read_dead_letters", "retried"]
+
+_FOLDER: Final = "dead-letters"
+_REASONS: Final = frozenset(map(str, Reason))
 
 
 class WriteDeadLetters(beam.DoFn):
@@ -41,9 +45,31 @@ class WriteDeadLetters(beam.DoFn):
 
 
 def file_name(block: BlockId, run: str) -> str:
-    """Return a name for a file of dead letters of a block in the store; no two calls return the same."""
+    """Return a name for a file of dead letters of a block in the store; no two calls return the same.
+
+    Letters of letters that were read again lie in the folder of the first ones.
+    """
     start = "file" if block.start == WHOLE_FILE else f"{block.start:015d}"
-    return f"dead-letters/{block.partition}/{start}-{secrets.token_hex(4)}-{run}.jsonl"
+    origin = origin_of(block.partition) if is_retried(block.partition) else block.partition
+    return f"{_FOLDER}/{origin}/{start}-{secrets.token_hex(4)}-{run}.jsonl"
+
+
+def retried(name: str, reason: str, line: int = 0) -> str:
+    """Return the key of a partition: the letters of one reason in a file of dead letters, by its first name.
+
+    Or the rows of one of them, by its line, which stands for several.
+    """
+    return f"{name}#{reason}:{line}" if line else f"{name}#{reason}"
+
+
+def is_retried(key: str) -> bool:
+    """Say whether a partition holds letters that are read again; the key of a file of a log ends with its suffix."""
+    return key.startswith(f"{_FOLDER}/") and key.rpartition("#")[2].partition(":")[0] in _REASONS
+
+
+def origin_of(name: str) -> str:
+    """Return the partition of the log that a file of dead letters, or the key of one read again, comes from."""
+    return name.removeprefix(f"{_FOLDER}/").rpartition("/")[0]
 
 
 def read_dead_letters(store: Store, name: str, expected: str | None = None) -> list[DeadLetter]:

@@ -20,6 +20,8 @@ from weir.contracts.catalogue_files import CatalogueError, decode_catalogue
 from weir.contracts.features import MAX_VALUES
 from weir.contracts.ids import MISSING_IDS
 from weir.contracts.watched_file import WatchedFile
+from weir.readers.delimited import read_columns
+from weir.readers.delimited import rows_of as table_rows_of
 
 EIGHT = datetime(2026, 11, 20, 8, tzinfo=UTC)
 EIGHT_MS = round(EIGHT.timestamp() * 1000)
@@ -381,7 +383,7 @@ def test_a_column_of_another_type_is_told_by_name(column: str, values: list[Any]
 def test_a_text_that_stands_for_no_id_is_no_item_in_any_format() -> None:
     ids = ["a", "NaN", " ", "null", r"\N", "b"]
     lines = "\n".join(json.dumps({"item_id": item}) for item in ids).encode()
-    cells = "\n".join(["item_id,tags", *(f"{item},x" for item in ids)]).encode()
+    cells = "\n".join(["item_id,tags", *(f'"{item}",x' for item in ids)]).encode()
     buffer = io.BytesIO()
     pq.write_table(pa.table({"item_id": pa.array(ids).cast(pa.binary())}), buffer)
     for name, data in (("items.jsonl", lines), ("items.csv", cells), ("items.parquet", buffer.getvalue())):
@@ -403,3 +405,51 @@ def test_decimals_and_texts_are_prices_and_floats_are_times() -> None:
     assert features_in(in_parquet(pa.table(table))) == [{"price": 9.5}, {}]
     found = decode_catalogue("items.jsonl", f'{{"item_id": "a", "available_until": {EIGHT_MS}.5}}'.encode())
     assert rows_of(found)["a"] == (set(), ALWAYS[0], EIGHT_MS)
+
+
+cells = st.text("ab1 \"\t,;|\n'", min_size=1, max_size=6).filter(lambda text: text.strip())
+
+
+def spelled(cell: str, before: str, after: str, *, quoted: bool, delimiter: str) -> str:
+    """Return a value as a row may have it, with blanks around it."""
+    is_plain = cell == cell.strip(" \t") and not any(sign in cell for sign in f'"\n{delimiter}')
+    body = cell if is_plain and not quoted else '"' + cell.replace('"', '""') + '"'
+    return "".join(sign for sign in before if sign != delimiter) + body + after.replace(delimiter, "")
+
+
+@given(
+    rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=6),
+    delimiter=st.sampled_from([",", ";", "\t", "|"]),
+    end=st.sampled_from(["\n", "\r\n"]),
+    has_blanks=st.booleans(),
+    data=st.data(),
+)
+def test_a_table_says_the_same_as_a_log_and_as_a_catalogue(
+    rows: list[tuple[str, str]], delimiter: str, end: str, has_blanks: bool, data: st.DataObject
+) -> None:
+    text = ""
+    for row in [("item_id", "tags", "title"), *((item, tag, "x, y") for item, tag in rows)]:
+        # Tabs in the first row might be taken for separators.
+        around = st.text(" \t" if text else " ", max_size=2 * has_blanks)
+        parts = [
+            spelled(cell, data.draw(around), data.draw(around), quoted=data.draw(st.booleans()), delimiter=delimiter)
+            for cell in row
+        ]
+        text += delimiter.join(parts) + end
+    lines = table_rows_of(text.encode(), is_tsv=False)
+    assert lines.header is not None
+    table, faults = read_columns(lines.lines, lines.header, {"item_id", "tags"})
+    assert not faults
+    as_log = list(zip(*(table[name].to_pylist() for name in ("item_id", "tags")), strict=True))
+    assert as_log == rows
+    found = decode_catalogue("items.csv", text.encode())
+    assert found.refused == 0
+    expected = {item: {tag for tag in (tags or "").split("|") if tag} for item, tags in as_log}
+    assert {item: tags for item, (tags, *_) in rows_of(found).items()} == expected
+
+
+def test_a_damaged_row_among_blanks_costs_its_line_alone() -> None:
+    text = b'item_id , tags\n a , x\n"b" c, y\nd, z, more\n\n "e " ,"x|y" \nf, "never closed\ng,x\n'
+    found = decode_catalogue("items.csv", text)
+    assert {item: tags for item, (tags, *_) in rows_of(found).items()} == {"a": {"x"}, "e ": {"x", "y"}}
+    assert found.refused == 3

@@ -24,6 +24,7 @@ from weir.pipelines.forgotten import Forgotten
         (["zoë"], '{"user_id": "zo\\u00eb"', {"zoë"}),
         (["😀x"], '{"user_id": "\\ud83d\\ude00x"', {"😀x"}),
         (['a"b'], '{"user_id": "a\\"b"}', {'a"b'}),
+        (['a"b'], '"a""b",item-1,1700000000', {'a"b'}),
         (["§§"], "x §§ y", {"§§"}),
         (["a", "b", "a"], "a c", {"a"}),
         (["user"], "", set()),

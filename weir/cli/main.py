@@ -56,6 +56,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Query": (ask.query, ask.click),
     "Run one stage": (
         stages.ingest,
+        stages.retry,
         stages.stream,
         stages.train,
         stages.export,

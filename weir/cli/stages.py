@@ -12,8 +12,9 @@ from weir.cli.nodes import Nodes
 from weir.cli.options import JsonOutput, StoreOptions, Variant
 from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
 from weir.cli.tables import print_facts
+from weir.errors import CommandError, UsageError
 from weir.session import Session
-from weir.text import plain
+from weir.text import counted, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from weir.pipelines.ingest import IngestSummary
     from weir.trainer.stream.progress import TrainProgress
 
-__all__ = ["export", "ingest", "monitor", "serve", "stream", "train", "train_worker"]
+__all__ = ["export", "ingest", "monitor", "retry", "serve", "stream", "train", "train_worker"]
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep processing new data until SIGTERM or Ctrl-C.")]
 AcceptGap = Annotated[
@@ -52,7 +53,8 @@ def ingest(
 ) -> None:
     """Read the log, reject invalid rows, drop duplicates, and commit windows of event time to the store.
 
-    It can be killed and restarted at any moment: no event is lost or counted twice.
+    It can be killed and restarted at any moment: no event is lost or counted twice. Without `--follow` the exit status
+    is 1 where all that is new was refused.
     """
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
@@ -62,6 +64,50 @@ def ingest(
     with Bar(session.notes, "ingest") as bar:
         summary = run(session.store, session.settings.pipeline, follow=follow, report=_shown(bar))
     _print_facts(session, summary, json=json)
+    if not follow and summary.dead and summary.dead == summary.read:
+        from weir.readers import HINTS, Reason, then_retry
+
+        reason = Reason(max(summary.refused, key=summary.refused.__getitem__))
+        refused = f"none of {counted(summary.dead, 'new row')} is valid, {summary.refused[reason]:,} for {reason}"
+        raise CommandError(f"{refused}: {HINTS[reason]}{then_retry(reason)}")
+
+
+def retry(
+    *,
+    reasons: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[REASON]...", help="Reasons for which rows were refused.", show_default="all"),
+    ] = None,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log", "-l", help="The log of the store: its CSV, TSV and Parquet files name columns.", show_default="log"
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be read again.")] = False,
+    options: StoreOptions,
+    json: JsonOutput = False,
+) -> None:
+    """Read refused rows again from their dead letters, under the settings of now, and commit those that are valid.
+
+    For rows refused by a clock, the time of their file or a setting. It can be killed and run again at any moment: each
+    row counts once. End the pipeline of a local store first.
+    """
+    from weir.readers import Reason
+
+    if unknown := sorted({*(reasons or [])} - {*map(str, Reason)}):
+        raise UsageError(f"{unknown[0]}: there is no such reason; allowed: {', '.join(Reason)}")
+    session = options.open({"pipeline.log": log})
+    set_up_logging(session.notes)
+    from weir.pipelines.retry import HINTS_OF_LEFT
+    from weir.pipelines.retry import retry as run
+    from weir.pipelines.transforms.letters import Left
+
+    summary = run(session.store, session.settings.pipeline, reasons or (), dry_run=dry_run)
+    _print_facts(session, summary, json=json)
+    for cause, count in summary.left.items():
+        first = f"{counted(count, 'letter')} (the first: {summary.first_left[cause]})"
+        session.notes.print(plain(f"{first} {HINTS_OF_LEFT[Left(cause)]}"), soft_wrap=True)
 
 
 def stream(

@@ -4,11 +4,12 @@ Files are parsed by Arrow, column by column. Only where a file has lines that do
 by one, so that every other line counts.
 """
 
+import codecs
 import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 from weir.contracts import arrow_columns, columns
 from weir.contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
 from weir.contracts.catalogue_times import milliseconds
+from weir.contracts.delimited import BLANKS, delimiter_of, rows_of_text
 from weir.contracts.errors import UserError
 from weir.contracts.features import (
     CATEGORICAL_TYPE,
@@ -91,6 +93,28 @@ def _read_parquet(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[s
 
 
 def _read_csv(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]:
+    wanted = [*CATALOGUE_SCHEMA.names, *features.all]
+    text = data.removeprefix(codecs.BOM_UTF8)
+    first = text.lstrip(b"\r\n").partition(b"\n")[0].decode(errors="replace")
+    delimiter = delimiter_of(first)
+    # Arrow takes blanks around a value for a part of it, and a quote behind them for a character.
+    table, problems = _read_plain_csv(text, delimiter, wanted)
+    if problems or _has_blanks(first.rstrip("\r").split(delimiter)) or any(map(_has_blanks, table.columns)):
+        table, problems = _read_rows(text.decode(errors="surrogateescape"), delimiter, wanted)
+    for name in features.categorical:
+        lists = lists_of_cells(table[name].combine_chunks())
+        table = table.set_column(table.column_names.index(name), name, lists)
+    return table, problems
+
+
+def _has_blanks(values: list[str] | pa.ChunkedArray) -> bool:
+    """Say whether a text begins or ends with a blank."""
+    texts = pa.chunked_array([values], pa.string()) if isinstance(values, list) else values
+    return bool(pc.any(pc.not_equal(pc.ascii_trim(texts, BLANKS), texts)).as_py())
+
+
+def _read_plain_csv(data: bytes, delimiter: str, wanted: list[str]) -> tuple[pa.Table, list[str]]:
+    """Return columns as Arrow reads them, and what is wrong with the rows that it leaves out."""
     problems: list[str] = []
 
     def skip(row: Any) -> str:
@@ -99,19 +123,44 @@ def _read_csv(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]
 
     table = pyarrow.csv.read_csv(
         io.BytesIO(data),
-        parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+        parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
         convert_options=pyarrow.csv.ConvertOptions(
-            column_types={**_TEXTS, columns.TAGS: pa.string(), **dict.fromkeys(features.all, pa.string())},
-            include_columns=[*CATALOGUE_SCHEMA.names, *features.all],
+            column_types=dict.fromkeys(wanted, pa.string()),
+            include_columns=wanted,
             include_missing_columns=True,
             strings_can_be_null=True,
             null_values=[""],
         ),
     )
-    for name in features.categorical:
-        lists = lists_of_cells(table[name].combine_chunks())
-        table = table.set_column(table.column_names.index(name), name, lists)
     return table, problems
+
+
+def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, list[str]]:
+    """Return columns of a file as the rule has them, row by row."""
+    problems: list[str] = []
+    cells: dict[str, list[str | None]] = {name: [] for name in wanted}
+    rows = rows_of_text(text, delimiter)
+    names, problem = next(rows, ([], ""))
+    if problem:
+        raise TypeError(f"the header is no row: {problem}")
+    places = {name: names.index(name) for name in wanted if name in names}
+    for values, fault in rows:
+        wrong = fault or _what_is_wrong(values, names, places)
+        if wrong:
+            problems.append(wrong)
+            continue
+        for name, column in cells.items():
+            column.append(values[places[name]] or None if name in places else None)
+    return pa.table({name: pa.array(column, pa.string()) for name, column in cells.items()}), problems
+
+
+def _what_is_wrong(values: list[str], names: list[str], places: Mapping[str, int]) -> str:
+    """Return why a row cannot be used, "" if it can; bytes that are not UTF-8 come as surrogates."""
+    if len(values) != len(names):
+        return f"a row has {len(values)} columns, not {len(names)}"
+    texts = ((name, values[place]) for name, place in places.items())
+    broken = (name for name, text in texts if not text.isascii() and any("\udc80" <= sign <= "\udcff" for sign in text))
+    return next((f"{name} is not UTF-8" for name in broken), "")
 
 
 def _read_lines(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]:

@@ -8,10 +8,10 @@ goes the whole way for finished files, `read_newest` for their last rows. `LogCo
 Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
 """
 
-from weir.readers.advice import OF_READING, OUTSIDE, next_step
+from weir.readers.advice import OF_READING, OUTSIDE, next_step, then_retry
 from weir.readers.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from weir.readers.config import LogColumns, LogConfig, TimestampUnit
-from weir.readers.delimited import rows_of
+from weir.readers.delimited import header_of, rows_of
 from weir.readers.faults import HINTS, DeadLetter, Fault, Reason
 from weir.readers.first_look import FirstLook, first_look, row_count
 from weir.readers.generations import KnownFile, generation, identified
@@ -67,6 +67,7 @@ __all__ = [
     "first_look",
     "generation",
     "has_ending",
+    "header_of",
     "identified",
     "is_topic",
     "latest_event_ms",
@@ -76,5 +77,6 @@ __all__ = [
     "read_newest",
     "row_count",
     "rows_of",
+    "then_retry",
     "topic_of",
 ]

@@ -12,7 +12,7 @@ import msgspec
 from weir.readers.faults import HINTS, Reason
 from weir.readers.sources import Format, Partition
 
-__all__ = ["OF_READING", "OUTSIDE", "next_step"]
+__all__ = ["OF_READING", "OUTSIDE", "next_step", "then_retry"]
 
 OF_READING: Final = frozenset(
     {
@@ -25,6 +25,9 @@ OF_READING: Final = frozenset(
 
 OUTSIDE: Final = frozenset({Reason.AHEAD_OF_ARRIVAL, Reason.TIMESTAMP_OUT_OF_RANGE, Reason.BEFORE_RETENTION})
 """Reasons that lie in the time of a file or in a setting, and not in the row."""
+
+_FINAL: Final = OF_READING | {Reason.REPEATED_FIELD, Reason.KEY_COLLISION, Reason.BEFORE_RETENTION}
+"""Reasons that no setting lifts, or whose letters hold no row."""
 
 _HEAD: Final = 1 << 16
 _GZIP: Final = (Format.GZIP_LINES, Format.GZIP_DELIMITED)
@@ -54,6 +57,11 @@ _SEPARATOR_ROW: Final = re.compile(rb'"?sep=."?', re.IGNORECASE)
 
 _NUMBER: Final = re.compile(rb'(?:^|[,;\t|])[\s"]*\d{9,}(?:\.\d*)?[\s"]*(?:$|[,;\t|])')
 """A value that is a time in seconds or finer: no name of a column."""
+
+
+def then_retry(reason: str) -> str:
+    """Return what to add to the advice about committed dead letters of a reason: how their rows are read again."""
+    return "" if reason in _FINAL else f"; then `weir retry {reason}` reads these rows again"
 
 
 def next_step(reason: str, partition: Partition | None = None) -> str:

@@ -1,19 +1,15 @@
 """CSV and TSV: the header of a file, and rows of text to columns.
 
-A row ends at a line break (LF or CRLF) outside quotes. Blanks around a value are no part of it, those within quotes
-are. A quote where a value starts opens a quoted value, in which two quotes stand for one, and behind which only blanks
-may stand; any other quote is a character of its value. The rule is the same for the header and for values, whether or
-not they are read; `split_row` is the rule, the other ways to it are faster ones.
+The rule (`weir.contracts.delimited`) is the same for the header and for values, whether or not they are read;
+`split_row` is the rule, the other ways to it are faster ones.
 """
 
 import codecs
 import csv
 import gzip
 import io
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -21,21 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from weir.contracts.delimited import DELIMITERS, blanks_beside, delimiter_of, row_of
 from weir.readers.blocks import Block, BlockId, Header, Int64, Lines
 from weir.readers.faults import Fault, Reason
 from weir.readers.lines import MAX_LINE_BYTES, RowCutter
 from weir.readers.log_file import LogFile
-from weir.readers.quotes import BLANKS, Quotes
+from weir.readers.quotes import Quotes
 from weir.readers.sources import Format, Partition, has_ending
 
 __all__ = ["first_row", "header_of", "parse_header", "read_columns", "rows_of", "split_row", "with_header"]
 
-_DELIMITERS: Final = ",;\t|"
-"""What separates values in a file that ends in .csv; the first one wins a tie."""
-
 _PIECE: Final = 1 << 16
-_QUOTED: Final = re.compile(r'"((?:[^"]++|"")*+)"')
-_END: Final = re.compile(r"\r*\n?\Z")
 
 # One of the process, and by default far below what a line may have.
 csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
@@ -58,7 +50,7 @@ def header_of(file: LogFile, partition: Partition, *, only_whole: bool = False) 
 
 def first_row(read: Callable[[int], bytes], *, is_tsv: bool) -> tuple[bytes, bool]:
     """Return the first row of a text as far as it goes, without its line break, and whether it has one."""
-    cutter = RowCutter(Quotes("\t" if is_tsv else _DELIMITERS))
+    cutter = RowCutter(Quotes("\t" if is_tsv else DELIMITERS))
     while cutter.held <= MAX_LINE_BYTES and (piece := read(_PIECE)):
         rows, _ = cutter.cut(piece)
         if rows:
@@ -69,8 +61,7 @@ def first_row(read: Callable[[int], bytes], *, is_tsv: bool) -> tuple[bytes, boo
 def parse_header(raw: bytes, *, is_tsv: bool) -> Header:
     """Return what a first row says; raises `ValueError` where it is none."""
     text = raw.decode("utf-8-sig")
-    unquoted = "".join(text.split('"')[::2])
-    delimiter = "\t" if is_tsv else max(_DELIMITERS, key=unquoted.count)
+    delimiter = "\t" if is_tsv else delimiter_of(text)
     names = _split(text, delimiter) if text.strip() else []
     if isinstance(names, Fault):
         raise ValueError(f"the header is no row: {names.detail}")
@@ -171,7 +162,7 @@ def _without_quotes(text: bytes, rows: int, header: Header, places: Mapping[str,
 
 def _trimmed(found: dict[str, pa.Array], lines: Sequence[bytes], header: Header) -> dict[str, pa.Array]:
     """Return columns without the blanks around values; where the row has quotes, they may be part of the value."""
-    trimmed = {name: pc.ascii_trim(values, _blanks(header.delimiter)) for name, values in found.items()}
+    trimmed = {name: pc.ascii_trim(values, blanks_beside(header.delimiter)) for name, values in found.items()}
     for name, values in found.items():
         changed = pc.not_equal(values, trimmed[name]).to_numpy(zero_copy_only=False)
         doubtful = [row for row in np.flatnonzero(changed).tolist() if b'"' in lines[row]]
@@ -208,45 +199,8 @@ def split_row(line: bytes, header: Header, wanted: Collection[str] = ()) -> list
 
 
 def _split(text: str, delimiter: str) -> list[str] | Fault:
-    blanks, (blank, unquoted) = _blanks(delimiter), _patterns(delimiter)
-    values, at = list[str](), 0
-    while True:
-        at = _end_of(blank, text, at)
-        if text.startswith('"', at):
-            quoted = _QUOTED.match(text, at)
-            if quoted is None:
-                return _fault(f"the quote of value {len(values) + 1} does not close before the end of the file", text)
-            values.append(quoted[1].replace('""', '"'))
-            at = _end_of(blank, text, quoted.end())
-        else:
-            end = _end_of(unquoted, text, at)
-            values.append(text[at:end].rstrip(blanks))
-            at = end
-        if _END.match(text, at):
-            return values
-        if not text.startswith(delimiter, at):
-            came = text[at : at + 20]
-            where = f"value {len(values)} is followed by {came!r}; expected is {delimiter!r} or the end of the row"
-            return _fault(f"{where} (LF or CRLF)" if came.startswith("\r") else where, text)
-        at += 1
-
-
-def _fault(detail: str, text: str) -> Fault:
+    values, problem = row_of(text, delimiter)
+    if not problem:
+        return values
     lines = text.count("\n")
-    return Fault(Reason.MALFORMED_ROW, f"{detail}; {lines + 1} lines are refused as one row" if lines else detail)
-
-
-def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Return where the longest match from a place on ends, which may be empty."""
-    found = pattern.match(text, start)
-    return start if found is None else found.end()
-
-
-def _blanks(delimiter: str) -> str:
-    return BLANKS.replace(delimiter, "")
-
-
-@lru_cache
-def _patterns(delimiter: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return the patterns of blanks, and of a value without quotes."""
-    return re.compile(f"[{_blanks(delimiter)}]*+"), re.compile(f"[^{re.escape(delimiter)}\r\n]*+")
+    return Fault(Reason.MALFORMED_ROW, f"{problem}; {lines + 1} lines are refused as one row" if lines else problem)

@@ -1,6 +1,7 @@
 """Why a row is refused: stable reasons, and the dead letter that keeps the row."""
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +12,7 @@ import msgspec
 __all__ = ["HINTS", "DeadLetter", "Fault", "Reason"]
 
 _RAW_BYTES = 1024
+_OF_ALL = re.compile(r" \(all (\d+) rows refused\)\Z")
 
 
 class Reason(StrEnum):
@@ -97,6 +99,11 @@ class Fault:
     reason: Reason
     detail: str
 
+    @classmethod
+    def of_all(cls, reason: Reason, detail: str, rows: int) -> "Fault":
+        """Return what is wrong with all rows of a block, which have one letter (`DeadLetter.stands_for`)."""
+        return cls(reason, f"{detail} (all {rows} rows refused)")
+
 
 class DeadLetter(msgspec.Struct, frozen=True):
     """A refused row, as a line of ``dead-letters/<partition>/<position of the block>-<token>-<run>.jsonl``.
@@ -117,6 +124,18 @@ class DeadLetter(msgspec.Struct, frozen=True):
         """Return the letter for a row."""
         text, encoding = _spell(raw)
         return cls(partition, position, str(fault.reason), fault.detail, text, encoding, len(raw))
+
+    @property
+    def row(self) -> bytes | None:
+        """The row as it came; None where the letter holds a part of it, or none."""
+        raw = self.raw.encode() if self.encoding == "utf-8" else base64.b64decode(self.raw)
+        return raw if raw and len(raw) == self.size else None
+
+    @property
+    def stands_for(self) -> int:
+        """How many rows it stands for, from its position on: all of a block where they share a fault, else 0."""
+        found = None if self.raw else _OF_ALL.search(self.detail)
+        return int(found[1]) if found else 0
 
 
 def _spell(raw: bytes) -> tuple[str, str]:

@@ -12,12 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from weir.contracts.delimited import BLANKS
 from weir.readers.blocks import Bool, Int64
 
-__all__ = ["BLANKS", "Quotes"]
-
-BLANKS: Final = " \t"
-"""What may stand around a value, unless it separates values."""
+__all__ = ["Quotes"]
 
 _QUOTE: Final = ord('"')
 _BREAK: Final = ord("\n")

@@ -40,7 +40,7 @@ def decode_table(content: TableRows, config: LogConfig, required: Sequence[str])
         millis = _millis(times, spelling[columns.TIMESTAMP], config)
         found = features_of_table(table, config.features)
     except TypeError as error:
-        return Fault(Reason.WRONG_TYPE, f"{error} (all {table.num_rows} rows refused)")
+        return Fault.of_all(Reason.WRONG_TYPE, str(error), table.num_rows)
 
     def value(name: str, row: int) -> Any:
         return cell(arrays[name][row])
@@ -57,11 +57,11 @@ def _shared_fault(names: Sequence[str], rows: int, config: LogConfig, required: 
     for name in required:
         if spelling[name] not in names:
             message = f"column {spelling[name]} is missing; {absent(name, names, 'file')}"
-            return Fault(Reason.MISSING_FIELD, f"{message} (all {rows} rows refused)")
+            return Fault.of_all(Reason.MISSING_FIELD, message, rows)
     for name in (*spelling.values(), *config.features.all):
         if (count := names.count(name)) > 1:
             message = f"column {name} is in the file {count} times; one is allowed"
-            return Fault(Reason.REPEATED_FIELD, f"{message} (all {rows} rows refused)")
+            return Fault.of_all(Reason.REPEATED_FIELD, message, rows)
     return None
 
 

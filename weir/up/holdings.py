@@ -26,8 +26,8 @@ _ORIGIN: Final = "state/replay-of"
 """Holds the path of the log that is replayed into the store."""
 _MARK: Final = "state/demo"
 """Marked the store of a demo in version 0.1."""
-_REPLAYED: Final = re.compile(r"(segment-\d+|click-\d+-\w+)\.\w+(@\d+)?")
-"""The files of a replay, and those of `weir click`."""
+_REPLAYED: Final = re.compile(r"(dead-letters/)?(segment-\d+|click-\d+-\w+)\.\w+(@\d+)?(/[^/]+\.jsonl#[\w:]+)?")
+"""The files of a replay, those of `weir click`, and rows of both that were refused and read again."""
 
 
 @dataclass(frozen=True)

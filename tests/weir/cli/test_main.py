@@ -27,6 +27,7 @@ COMMANDS = [
         "query",
         "click",
         "ingest",
+        "retry",
         "stream",
         "train",
         "train-worker",
@@ -297,6 +298,35 @@ def test_replay_ingest_inspect_and_click_work_on_one_store(tmp_path: Path) -> No
     assert json.loads(again.stdout)["valid"] == 1
     newest = WindowLog(Store(store)).committed()[-1]
     assert newest.max_event_ms == event["event_ms"]
+
+
+def test_rows_that_are_all_refused_end_a_bounded_run_with_an_error_and_are_read_again(tmp_path: Path) -> None:
+    log, store = tmp_path / "log.jsonl", str(tmp_path / "store")
+    common = ["--log", str(log), "--store", store, "--set", "pipeline.metrics_port=0"]
+    log.write_text('{"user_id": "ann", "item_id": "jazz", "timestamp": 1700000000}\n')
+
+    def ingest() -> subprocess.CompletedProcess[str]:
+        # The metrics of a pipeline belong to its process.
+        command = [sys.executable, "-m", "weir", "ingest", *common, "--json"]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert ingest().returncode == 0
+    row = '{"user_id": "ann", "item_id": "soul", "timestamp": 1700000001, "weight": %s}\n'
+    log.write_text(log.read_text() + row % 400 + row % 500 + "no json\n")
+    found = ingest()
+    assert found.returncode == 1
+    assert json.loads(found.stdout)["refused"] == {"weight_too_large": 2, "malformed_json": 1}
+    assert "2 for weight_too_large" in found.stderr
+    assert "`weir retry weight_too_large`" in found.stderr
+    # Nothing is new.
+    assert ingest().returncode == 0
+    assert "malformed_avro" in run("retry", "weight", *common, status=2)
+    raised = [*common, "--set", "pipeline.max_weight=1000"]
+    shown = run_json("retry", "--dry-run", *raised)
+    assert (shown["letters"], shown["valid"], shown["events"]) == (3, 2, 0)
+    done = run_json("retry", "weight_too_large", *raised)
+    assert (done["letters"], done["events"], done["refused"]) == (2, 2, {})
+    assert run_json("retry", *raised)["refused"] == {"malformed_json": 1}
 
 
 def test_a_damaged_commit_is_named(tmp_path: Path) -> None:
