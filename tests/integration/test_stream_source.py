@@ -12,8 +12,10 @@ import pytest
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from prometheus_client import CollectorRegistry
 
-from tests.integration.kafka_broker import Broker, ends, kafka
-from tests.integration.test_kafka import COMPACTED
+from tests.integration import moved_broker
+from tests.integration.kafka_broker import NAME, Broker, ends, kafka
+from tests.integration.named_hosts import named_hosts
+from tests.integration.test_kafka import COMPACTED, wait_until
 from tests.pipelines.kafka.schema_registry import schema_registry
 from tests.pipelines.kafka.support import config, new_topic, now, values
 from tests.pipelines.support import ORIGIN
@@ -399,3 +401,22 @@ def test_while_a_schema_registry_is_away_nothing_is_judged_and_no_window_closes(
         engine.wait_for(lambda: bool(engine.batches))
     assert sum(len(one.letters) for one in engine.batches) == 3
     assert {letter.reason for one in engine.batches for letter in one.letters} == {"not_an_object"}
+
+
+def test_every_client_finds_a_broker_that_comes_back_at_another_address(tmp_path: Path) -> None:
+    hosts = named_hosts(tmp_path)
+    with kafka(tmp_path) as broker:
+        for topic in ("clicks", "clicks-sent"):
+            broker.create(topic, 1)
+        broker.send("clicks", values(range(10)))
+        hosts.set({NAME: "127.0.0.1"})
+        with moved_broker.running(hosts, f"kafka://{broker.named}/clicks", tmp_path) as clients:
+            clients.wait_for(reader=10, driver=10)
+            wait_until(lambda: ends(broker, "clicks-sent") > 0)
+            with broker.killed():
+                broker.move("127.0.0.2")
+                hosts.set({NAME: "127.0.0.2"})
+            sent = ends(broker, "clicks-sent")
+            broker.send("clicks", values(range(10, 300)))
+            clients.wait_for(reader=300, driver=300, follower=200)
+            wait_until(lambda: ends(broker, "clicks-sent") > sent)
