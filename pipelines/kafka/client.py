@@ -158,6 +158,11 @@ class TopicClient:
         self._renewed = Renewed(f"{topic}: questions", partial(_new_admin, topic, settings), _unused.put)
         weakref.finalize(self, self._renewed.close)
 
+    @property
+    def unanswered_since(self) -> float | None:
+        """Since when no broker has answered (wall clock, s); None while they do."""
+        return self._renewed.unanswered_since
+
     def partitions(self) -> list[KafkaPartition]:
         """Return the partitions in order of number; raises `BrokerAwayError` or `TopicMissingError`."""
         found = self._describe()

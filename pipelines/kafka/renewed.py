@@ -29,6 +29,8 @@ class Renewed(Generic[T]):
         self._name, self._make, self._drop = name, make, drop
         self._lock = RLock()
         self._failing_since: float | None = None
+        self.unanswered_since: float | None = None
+        """Since when this client, or those before it, have failed (wall clock, s); None while one works."""
         self._patience = PATIENCE_SECONDS
         self._client = make()
 
@@ -41,7 +43,7 @@ class Renewed(Generic[T]):
             return self._client
 
     def _replace(self, seconds: float) -> None:
-        level = logging.WARNING if self._patience == PATIENCE_SECONDS else logging.DEBUG
+        level = logging.INFO if self._patience == PATIENCE_SECONDS else logging.DEBUG
         logger.log(level, "%s: a client has failed for %.0f s; a new one takes its place", self._name, seconds)
         before, self._client = self._client, self._make()
         self._failing_since, self._patience = None, min(2 * self._patience, _LONGEST_SECONDS)
@@ -52,12 +54,14 @@ class Renewed(Generic[T]):
         with self._lock:
             if client is self._client and self._failing_since is None:
                 self._failing_since = time.monotonic()
+                self.unanswered_since = self.unanswered_since or time.time()
 
     def worked(self, client: T) -> None:
         """Take in that a client did what was asked of it."""
         with self._lock:
             if client is self._client:
                 self._failing_since, self._patience = None, PATIENCE_SECONDS
+                self.unanswered_since = None
 
     def close(self) -> None:
         """Drop the client."""

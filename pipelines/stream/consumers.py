@@ -71,6 +71,12 @@ class PartitionConsumer:
     _asked: Asked[int] | None = field(default=None, init=False)
     _next_question: float = field(default=0.0, init=False)
 
+    @property
+    def unanswered_since(self) -> float | None:
+        """Since when it has got nothing, neither answers nor messages that are there (wall clock, s), or None."""
+        both = (self.client.unanswered_since, self.consumer.unanswered_since)
+        return min((since for since in both if since is not None), default=None)
+
     def __post_init__(self) -> None:
         self.silence = Silence(self.idle_seconds)
 
@@ -161,10 +167,10 @@ class PartitionConsumer:
         if end is None:
             return None
         asked_at, self._asked = self._asked.at, None
+        if self._assigned is not None:
+            (self.consumer.failed if end > start else self.consumer.worked)(self._assigned)
         if end > start:
             self.silence.broken()
-            if self._assigned is not None:
-                self.consumer.failed(self._assigned)
             return None
         return asked_at if self.silence.answered(asked_at) else None
 
