@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-__all__ = ["Hosts", "named_hosts"]
+__all__ = ["Hosts", "named_hosts", "possible_hosts"]
 
 _MOUNT: Final = 'mount --bind "$0" /etc/hosts && exec "$@"'
 _WAYS: Final = (["unshare", "--mount"], ["unshare", "--map-root-user", "--mount"])
@@ -36,15 +36,21 @@ class Hosts:
         return [*self.way, "sh", "-c", _MOUNT, str(self.file), *command]
 
 
-def named_hosts(folder: Path) -> Hosts:
-    """Return names of which none is known yet; skips the test where a process cannot have its own /etc/hosts."""
-    file = folder / "hosts"
+def possible_hosts(folder: Path) -> Hosts | None:
+    """Return names, none of them known yet; None where a process cannot have its own /etc/hosts."""
     for way in _WAYS:
-        hosts = Hosts(file, way)
+        hosts = Hosts(folder / "hosts", way)
         hosts.set({})
         try:
             subprocess.run(hosts.command(["true"]), check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
             continue
         return hosts
-    pytest.skip("no mount namespace, in which a name moves to another address: needs root, or user namespaces")
+    return None
+
+
+def named_hosts(folder: Path) -> Hosts:
+    """Return names, none of them known yet; skips the test where there can be none."""
+    if (hosts := possible_hosts(folder)) is None:
+        pytest.skip("no mount namespace, in which a name moves to another address: needs root, or user namespaces")
+    return hosts
