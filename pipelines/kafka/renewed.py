@@ -11,7 +11,7 @@ __all__ = ["PATIENCE_SECONDS", "Renewed"]
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 5.0
-_LONGEST_SECONDS: Final = 30.0
+_LONGEST_SECONDS: Final = 15.0
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class Renewed(Generic[T]):
     A client of librdkafka (2.16) may never find its brokers again, though they are back and a new client reaches them
     at once: where the last broker's connection closes while an answer without brokers arrives, its search for brokers
     is cancelled for good. `drop` gets the client that is replaced. As long as none works, each gets twice the time of
-    the one before, thirty seconds at most. Safe to use from several threads.
+    the one before, fifteen seconds at most. Safe to use from several threads.
     """
 
     def __init__(self, name: str, make: Callable[[], T], drop: Callable[[T], None]) -> None:
