@@ -71,12 +71,6 @@ class PartitionConsumer:
     _asked: Asked[int] | None = field(default=None, init=False)
     _next_question: float = field(default=0.0, init=False)
 
-    @property
-    def unanswered_since(self) -> float | None:
-        """Since when it has got nothing, neither answers nor messages that are there (wall clock, s), or None."""
-        both = (self.client.unanswered_since, self.consumer.unanswered_since)
-        return min((since for since in both if since is not None), default=None)
-
     def __post_init__(self) -> None:
         self.silence = Silence(self.idle_seconds)
 

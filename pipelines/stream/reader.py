@@ -67,7 +67,7 @@ class PartitionReader(UnboundedReader):
 
     def _advance(self) -> bool:
         consumer = consumer_of(self._reading.config, self._reading.partition)
-        self._unanswered.set(round(1000 * (consumer.unanswered_since or 0)))
+        self._unanswered.set(round(1000 * (consumer.client.unanswered_since or 0)))
         try:
             if self._waiting is None:
                 self._read(consumer)

@@ -27,6 +27,7 @@ from weir.pipelines.kafka.source import TopicSource
 from weir.pipelines.plan import InHand
 from weir.pipelines.stream.batch import Batch
 from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.consumers import consumer_of
 from weir.pipelines.stream.mark import Mark
 from weir.pipelines.stream.reader import PartitionReader
 from weir.pipelines.stream.source import PartitionSource
@@ -269,7 +270,8 @@ def test_a_broker_that_is_away_advances_nothing_and_loses_nothing(tmp_path: Path
     topic = new_topic(broker)
     settings = config(tmp_path, broker, topic, idle_seconds=2, allowed_lateness_seconds=0, kafka={"timeout_seconds": 1})
     broker.send(topic, values(range(10)))
-    engine = Engine(begin(tmp_path, settings)[0])
+    [source] = begin(tmp_path, settings)
+    engine, client = Engine(source), consumer_of(settings, source.reading.partition).client
     engine.read_to(10)
     with broker.away():
         # Longer than after which silence counts.
@@ -282,12 +284,14 @@ def test_a_broker_that_is_away_advances_nothing_and_loses_nothing(tmp_path: Path
             time.sleep(0.1)
         # An answer that was on its way when it went is no more than that.
         assert engine.watermark_ms == held
+        assert quiet - 5 < (client.unanswered_since or 0) - time.time() + time.monotonic() < quiet, "it says since when"
     # What was produced meanwhile is not late, though it comes only now.
     fresh = round(1000 * time.time()) - 4000
     assert engine.watermark_ms <= fresh
     broker.send(topic, values(range(10, 20)))
     engine.read_to(20)
     check_tiles(engine.batches, 0, 20)
+    assert client.unanswered_since is None
 
 
 def test_a_broker_that_starts_again_is_read_on(tmp_path: Path) -> None:
