@@ -25,6 +25,7 @@ _METRIC: Final = re.compile(r"(?<![\w:])(?:weir|grpc_server|process)_[a-z0-9_]+"
 _RARE: Final = frozenset({"weir_bundle_refused_total"})
 """What there is only after something went wrong."""
 _LOOK_SECONDS: Final = 5
+_HELP: Final = "docs/deploy.md#a-pod-that-does-not-start"
 _ALERT: Final = "WeirTargetDown"
 _MONITOR: Final = "deployment/weir-monitor"
 _ITEMS: Final = ("jazz-blue-note-000", "jazz-blue-note-001", "jazz-blue-note-002")
@@ -89,7 +90,10 @@ class Checks:
         for name in found:
             while not self._is_rolled_out(name):
                 if problems := doomed(self.kubectl.pods(), before):
-                    raise ClusterError(f"{'; '.join(problems)}: see docs/deploy.md, a pod that does not start")
+                    lines = "".join(f"\n  {problem}" for problem in problems)
+                    raise ClusterError(
+                        f"a pod does not start, and waiting does nothing: {_HELP} says what to do{lines}"
+                    )
                 if time.monotonic() > end:
                     raise ClusterError(f"{name} is not ready after {self.patience:.0f} s")
         return f"{len(found)} workloads are ready"

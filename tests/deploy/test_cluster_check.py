@@ -118,7 +118,7 @@ def test_the_wait_for_pods_ends_at_once_and_says_where_to_read(tmp_path: Path, m
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     started = time.monotonic()
-    with pytest.raises(ClusterError, match=r"weir-serving-1.*ImagePullBackOff.*docs/deploy\.md"):
+    with pytest.raises(ClusterError, match=r"(?s)docs/deploy\.md#a-pod.*weir-serving-1.*ImagePullBackOff"):
         Checks(Kubectl(), patience=900).pods_are_ready()
     assert time.monotonic() - started < 60
 
