@@ -294,21 +294,6 @@ def test_a_broker_that_is_away_advances_nothing_and_loses_nothing(tmp_path: Path
     assert client.unanswered_since is None
 
 
-def test_a_broker_that_starts_again_is_read_on(tmp_path: Path) -> None:
-    with kafka(tmp_path) as broker:
-        topic = new_topic(broker)
-        settings = config(tmp_path, broker, topic, kafka={"timeout_seconds": 2})
-        broker.send(topic, values(range(30)))
-        engine = Engine(begin(tmp_path, settings)[0])
-        engine.read_to(30)
-        with broker.killed():
-            engine.step()
-        broker.send(topic, values(range(30, 50)))
-        engine.read_to(50)
-        check_tiles(engine.batches, 0, 50)
-        assert event_ids(engine.batches) == [f"e-{n}" for n in range(50)]
-
-
 def test_a_partition_ends_where_its_messages_are_gone(tmp_path: Path, broker: Broker) -> None:
     topic = new_topic(broker)
     broker.send(topic, values(range(10)))
