@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.cluster_check.checks import Checks
+from deploy.cluster_check.checks import Checks, parts
 from deploy.cluster_check.kubectl import Kubectl
 from weir.contracts import UserError
 
@@ -33,9 +33,9 @@ def check(
 ) -> None:
     """Run the checks one after the other; the first that fails ends it with status 1."""
     kubectl = Kubectl()
-    checks = Checks(kubectl, patience)
     try:
         _say(f"context {kubectl.context()}")
+        checks = Checks(kubectl, patience, frozenset(parts(kubectl.rendered(overlay))))
         if apply:
             _say(_applied(kubectl, overlay))
         steps: list[Callable[[], str]] = [

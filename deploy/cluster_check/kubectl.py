@@ -1,12 +1,16 @@
 """kubectl, as the program that it is: the cluster is that of the current context."""
 
+import json
 import re
 import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Final
+from pathlib import Path
+from typing import IO, Any, Final
+
+import yaml
 
 from weir.contracts import UserError
 
@@ -48,6 +52,14 @@ class Kubectl:
     def names(self, *kinds: str) -> list[str]:
         """Return the resources of these kinds, as ``kind/name``."""
         return self("get", ",".join(kinds), "--output=name").split()
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return the pods, as the API has them."""
+        return list(json.loads(self("get", "pods", "--output=json"))["items"])
+
+    def rendered(self, overlay: Path) -> list[dict[str, Any]]:
+        """Return the resources of an overlay."""
+        return list(yaml.safe_load_all(self("kustomize", str(overlay))))
 
     @contextmanager
     def forwarded(self, resource: str, port: int) -> Iterator[str]:

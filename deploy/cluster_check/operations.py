@@ -23,13 +23,34 @@ from weir.contracts import UserError
 __all__ = ["OPERATIONS", "app"]
 
 _STORE: Final = "/var/lib/weir/store"
-_KINDS: Final = ("serving", "monitor", "trainer", "ingest", "taskmanager", "jobmanager", "kafka", "producer")
+_KINDS: Final = (
+    "serving",
+    "monitor",
+    "trainer",
+    "trainer-variant",
+    "ingest",
+    "taskmanager",
+    "jobmanager",
+    "kafka",
+    "producer",
+)
+_USERS: Final = (
+    "statefulset/weir-ingest",
+    "deployment/weir-taskmanager",
+    "statefulset/weir-trainer",
+    "statefulset/weir-trainer-variant",
+    "deployment/weir-serving",
+    "deployment/weir-monitor",
+)
+"""What reads or writes the store; the JobManager, which has its volume, does neither."""
 _FILL: Final = "dd if=/dev/zero bs=4k 2>/dev/null >> /var/lib/weir/filler || true"
 _IN_ORDER: Final = (
+    "variants",
     "checkpoints",
     "bundles",
     "evaluations",
     "monitor",
+    "served",
     "commits",
     "windows",
     "dead-letters",
@@ -163,17 +184,10 @@ class Operations:
         )
         copied = self._commits(f"{_STORE}-copy")
         started = time.monotonic()
-        writers = (
-            "statefulset/weir-ingest",
-            "deployment/weir-taskmanager",
-            "statefulset/weir-trainer",
-            "deployment/weir-serving",
-            "deployment/weir-monitor",
-        )
-        replicas = {name: int(self.kubectl("get", name, "--output=jsonpath={.spec.replicas}")) for name in writers}
-        for name in writers:
+        replicas = {name: int(self.kubectl("get", name, "--output=jsonpath={.spec.replicas}")) for name in _USERS}
+        for name in _USERS:
             self.kubectl("scale", name, "--replicas=0")
-        self.checks.wait(lambda: not any(self._pods(name.split("weir-")[1]) for name in writers), "pods do not end")
+        self.checks.wait(lambda: not any(self._pods(name.split("weir-")[1]) for name in _USERS), "pods do not end")
         self.kubectl(
             "exec",
             "deployment/weir-jobmanager",

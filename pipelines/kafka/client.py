@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
@@ -26,12 +27,15 @@ from weir.pipelines.kafka.address import Topic
 from weir.pipelines.kafka.config import KEY_PASSWORD, PASSWORD, KafkaConfig
 from weir.pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, TopicMissingError
 from weir.pipelines.kafka.passwords import password_of
+from weir.pipelines.kafka.renewed import Renewed
 
 __all__ = ["Asked", "KafkaPartition", "TopicClient", "client_settings"]
 
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _NO_SUCH_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _NO_OFFSET: Final = -1
+_SLACK_SECONDS: Final = 5.0
+"""A question has an answer, or none, this long after its time is over; one to a client that is gone has neither."""
 
 T = TypeVar("T")
 
@@ -42,17 +46,23 @@ class Asked(Generic[T]):
 
     _future: "Future[Any]"
     _read: Callable[[Any], T]
+    _worked: Callable[[], None]
     _away: Callable[[str], BrokerAwayError]
+    _limit_seconds: float
     at: float = field(default_factory=time.time)
 
     def answer(self, wait_seconds: float = 0.0) -> T | None:
         """Return the answer, None while there is none; raises `BrokerAwayError` where there will be none."""
         try:
-            return self._read(self._future.result(wait_seconds))
+            found = self._read(self._future.result(wait_seconds))
         except TimeoutError:
+            if time.time() - self.at > self._limit_seconds:
+                raise self._away(f"no answer within {self._limit_seconds:g} s") from None
             return None
         except KafkaException as error:
             raise self._away(error.args[0].str()) from error
+        self._worked()
+        return found
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
 
 
 _unused: "SimpleQueue[AdminClient]" = SimpleQueue()
-"""Clients whose `TopicClient` is gone.
+"""Clients whose `TopicClient` is gone, or has another one.
 
 librdkafka aborts the process where its own thread destroys a client, and that thread takes answers in Python, whose
 collector may find a client just then. So a client is destroyed by a thread that makes another one.
@@ -122,8 +132,19 @@ def _destroy_unused() -> None:
         return
 
 
+def _new_admin(topic: Topic, settings: dict[str, Any]) -> AdminClient:
+    _destroy_unused()
+    try:
+        return AdminClient(settings)
+    except KafkaException as error:
+        raise KafkaSettingsError(f"{topic}: {error.args[0].str()}") from error
+
+
 class TopicClient:
-    """Asks the brokers about one topic; raises `KafkaSettingsError` where the settings make no client."""
+    """Asks the brokers about one topic; raises `KafkaSettingsError` where the settings make no client.
+
+    Its connection to the brokers is replaced where it fails for seconds, so that it may be kept for ever.
+    """
 
     def __init__(self, topic: Topic, config: KafkaConfig) -> None:
         self._topic, self._config = topic, config
@@ -134,12 +155,13 @@ class TopicClient:
             # A client that is no consumer would create the topic that it asks for.
             "allow.auto.create.topics": False,
         }
-        _destroy_unused()
-        try:
-            self._admin = AdminClient(settings)
-        except KafkaException as error:
-            raise KafkaSettingsError(f"{topic}: {error.args[0].str()}") from error
-        weakref.finalize(self, _unused.put, self._admin)
+        self._renewed = Renewed(f"{topic}: questions", partial(_new_admin, topic, settings), _unused.put)
+        weakref.finalize(self, self._renewed.close)
+
+    @property
+    def unanswered_since(self) -> float | None:
+        """Since when no broker has answered (wall clock, s); None while they do."""
+        return self._renewed.unanswered_since
 
     def partitions(self) -> list[KafkaPartition]:
         """Return the partitions in order of number; raises `BrokerAwayError` or `TopicMissingError`."""
@@ -161,15 +183,21 @@ class TopicClient:
 
     def ask_topic_id(self) -> "Asked[str]":
         """Ask for the identity of the topic, without waiting for the answer."""
-        return Asked(self._describing(), _spelled, self._away)
+        admin = self._renewed.client
+        return self._asked(admin, self._describing(admin), _spelled)
 
     def ask_end(self, number: int) -> "Asked[int]":
         """Ask for the offset after the newest message of a partition, be its transaction open or not; do not wait."""
+        admin = self._renewed.client
         wanted = {TopicPartition(self._topic.name, number): OffsetSpec.latest()}
         timeout = self._config.timeout_seconds
         ways: Any = {"isolation_level": IsolationLevel.READ_UNCOMMITTED, "request_timeout": timeout}
-        [future] = self._admin.list_offsets(wanted, **ways).values()
-        return Asked(future, self._offset, self._away)
+        [future] = admin.list_offsets(wanted, **ways).values()
+        return self._asked(admin, future, partial(self._offset, admin))
+
+    def _asked(self, admin: AdminClient, future: "Future[Any]", read: Callable[[Any], T]) -> "Asked[T]":
+        limit = self._config.timeout_seconds + _SLACK_SECONDS
+        return Asked(future, read, partial(self._renewed.worked, admin), partial(self._away, admin), limit)
 
     def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
         """Return the offset at which each partition is read first, by number; raises `BrokerAwayError`."""
@@ -191,8 +219,9 @@ class TopicClient:
         """Return the offsets at which the consumer group goes on, by number; those that it has committed."""
         group = ConsumerGroupTopicPartitions(self._config.group or "")
         timeout = self._config.timeout_seconds
-        [future] = self._admin.list_consumer_group_offsets([group], request_timeout=timeout).values()
-        found = self._ask(future).topic_partitions
+        with self._asking() as admin:
+            [future] = admin.list_consumer_group_offsets([group], request_timeout=timeout).values()
+            found = future.result(timeout).topic_partitions
         return {one.partition: one.offset for one in found if one.topic == self._topic.name and one.offset >= 0}
 
     def offsets(self, numbers: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
@@ -200,16 +229,18 @@ class TopicClient:
         wanted = {TopicPartition(self._topic.name, number): spec for number in numbers}
         if not wanted:
             return {}
-        asked: Mapping[TopicPartition, Future[Any]] = self._admin.list_offsets(
-            wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._config.timeout_seconds
-        )
-        return {partition.partition: self._offset(self._ask(future)) for partition, future in asked.items()}
+        timeout = self._config.timeout_seconds
+        with self._asking() as admin:
+            asked: Mapping[TopicPartition, Future[Any]] = admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
+            )
+            return {one.partition: self._offset(admin, future.result(timeout)) for one, future in asked.items()}
 
-    def _offset(self, found: Any) -> int:
+    def _offset(self, admin: AdminClient, found: Any) -> int:
         offset = int(found.offset)
         if offset < _NO_OFFSET:
             # So the client spells that no broker has answered.
-            raise self._away("no answer about the offsets of a partition")
+            raise self._away(admin, "no answer about the offsets of a partition")
         return offset
 
     def _cluster(self) -> str:
@@ -218,37 +249,38 @@ class TopicClient:
         `describe_cluster` has it as well, but librdkafka (2.16) aborts the process where the answer lists no broker, as
         that of the only broker does for seconds after it was away.
         """
-        with self._asking():
-            known = self._admin.list_topics(self._topic.name, timeout=self._config.timeout_seconds)
+        with self._asking() as admin:
+            known = admin.list_topics(self._topic.name, timeout=self._config.timeout_seconds)
         return known.cluster_id or "unnamed"
 
     def _describe(self) -> Any:
-        return self._ask(self._describing())
+        with self._asking() as admin:
+            return self._describing(admin).result(self._config.timeout_seconds)
 
-    def _describing(self) -> "Future[Any]":
-        [future] = self._admin.describe_topics(
+    def _describing(self, admin: AdminClient) -> "Future[Any]":
+        [future] = admin.describe_topics(
             TopicCollection([self._topic.name]), request_timeout=self._config.timeout_seconds
         ).values()
         return future
 
-    def _ask(self, future: "Future[T]") -> T:
-        with self._asking():
-            return future.result(self._config.timeout_seconds)
-
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _asking(self) -> Iterator[AdminClient]:
+        admin = self._renewed.client
         try:
-            yield
+            yield admin
         except KafkaException as error:
             problem: KafkaError = error.args[0]
             if problem.code() in _NO_SUCH_TOPIC:
+                self._renewed.worked(admin)
                 raise TopicMissingError(f"{self._topic}: the brokers know no topic {self._topic.name}") from error
-            raise self._away(problem.str()) from error
+            raise self._away(admin, problem.str()) from error
         except TimeoutError as error:
-            raise self._away(f"no answer within {self._config.timeout_seconds:g} s") from error
+            raise self._away(admin, f"no answer within {self._config.timeout_seconds:g} s") from error
+        self._renewed.worked(admin)
 
-    def _away(self, problem: str) -> BrokerAwayError:
-        self._admin.poll(0)
+    def _away(self, admin: AdminClient, problem: str) -> BrokerAwayError:
+        self._renewed.failed(admin)
+        admin.poll(0)
         reason = self._reasons.pop() if self._reasons else ""
         return BrokerAwayError(f"{self._topic}: {problem}{f' ({reason})' if reason else ''}")
 

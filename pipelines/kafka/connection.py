@@ -38,12 +38,13 @@ def new_consumer(config: PipelineConfig) -> Consumer:
         raise KafkaSettingsError(f"pipeline.kafka.options: {error.args[0].str()}") from error
 
 
-@dataclass(frozen=True)
+@dataclass
 class Connection:
-    """A consumer, and a client that knows which topic it reads."""
+    """A consumer, and a client that knows which topic it reads; not lent again once it `has_failed`."""
 
     consumer: Consumer
     topic: TopicClient
+    has_failed: bool = False
 
     @classmethod
     def open(cls, config: PipelineConfig) -> "Connection":
@@ -65,5 +66,8 @@ def connected(config: PipelineConfig) -> Iterator[Connection]:
     except BaseException:
         connection.consumer.close()
         raise
+    if connection.has_failed:
+        connection.consumer.close()
+        return
     connection.consumer.unassign()
     free.append(connection)

@@ -7,12 +7,11 @@ from time import monotonic
 from typing import Final
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from weir.contracts import UserError
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.kafka.client import TopicClient
-from weir.pipelines.kafka.connection import connected
+from weir.pipelines.kafka.connection import Connection, connected
 from weir.pipelines.kafka.errors import BrokerAwayError
 from weir.pipelines.kafka.lines import MessageLines
 from weir.pipelines.kafka.ranges import OffsetRange
@@ -56,8 +55,8 @@ class RangeReader:
         with connected(self.config) as connection:
             connection.consumer.assign([TopicPartition(partition.topic, partition.number, self.wanted.start)])
             while not self._is_over:
-                lines, skipped = self._next(connection.consumer)
-                if not self._is_same(connection.topic):
+                lines, skipped = self._next(connection)
+                if not self._is_same(connection):
                     return
                 try:
                     lines, faults = self._spelling.spelled(lines)
@@ -68,22 +67,23 @@ class RangeReader:
                 self.skipped += skipped
                 yield Block(BlockId(partition.key, start), lines, faults, stop=self.reached)
 
-    def _is_same(self, topic: TopicClient) -> bool:
+    def _is_same(self, connection: Connection) -> bool:
         """Say whether what was read came from the topic that was meant; an identity that is gone never returns."""
         try:
-            return topic.topic_id() == self.wanted.partition.topic_id
+            return connection.topic.topic_id() == self.wanted.partition.topic_id
         except UserError as error:
+            connection.has_failed = True
             logger.warning("%s; what was read is read again", error)
             return False
 
-    def _next(self, consumer: Consumer) -> tuple[Lines, int]:
+    def _next(self, connection: Connection) -> tuple[Lines, int]:
         """Return the rows of the next block, and how many messages without a value are new among them."""
         parts: list[Lines] = []
         rows = size = skipped = 0
         most = min(_BATCH, self.config.chunk_rows)
         answered = monotonic()
         while not self._is_over and rows < self.config.chunk_rows and size < self.config.chunk_bytes:
-            messages = consumer.consume(min(most, self.wanted.stop - self._at), _POLL_SECONDS)
+            messages = connection.consumer.consume(min(most, self.wanted.stop - self._at), _POLL_SECONDS)
             if messages:
                 answered = monotonic()
             elif monotonic() - answered > self.config.kafka.timeout_seconds:
@@ -93,7 +93,10 @@ class RangeReader:
             rows, skipped = rows + len(lines.lines), skipped + fresh
             read = sum(map(len, lines.lines)) + _ROW_BYTES * len(lines.lines)
             size, self._left = size + read, self._left - read
-            self._is_over |= self._at >= self.wanted.stop or self._left <= 0
+            if self._at >= self.wanted.stop or self._left <= 0:
+                self._is_over = True
+            elif self._is_over:
+                connection.has_failed = True
         return _joined(parts), skipped
 
     def _take(self, messages: list[Message]) -> tuple[Lines, int]:

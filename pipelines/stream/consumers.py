@@ -7,6 +7,7 @@ costs more than to read what comes in a second.
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Final
 
@@ -18,6 +19,7 @@ from weir.pipelines.kafka.client import Asked, KafkaPartition, TopicClient
 from weir.pipelines.kafka.connection import new_consumer
 from weir.pipelines.kafka.consume import PASSING
 from weir.pipelines.kafka.errors import BrokerAwayError
+from weir.pipelines.kafka.renewed import Renewed
 from weir.pipelines.stream.watermark import Silence
 
 __all__ = ["Fetched", "LostError", "PartitionConsumer", "consumer_of"]
@@ -50,15 +52,19 @@ class Fetched:
 
 @dataclass
 class PartitionConsumer:
-    """Reads one partition from wherever its reader is; `client` asks about the topic."""
+    """Reads one partition from wherever its reader is; `client` asks about the topic.
+
+    A consumer that brings nothing for seconds, though the brokers say that there is more, is replaced.
+    """
 
     partition: KafkaPartition
     idle_seconds: float
-    consumer: Consumer
+    consumer: Renewed[Consumer]
     client: TopicClient
     silence: Silence = field(init=False)
     used: float = field(default_factory=time.monotonic, init=False)
     _lock: Lock = field(default_factory=Lock, init=False)
+    _assigned: Consumer | None = field(default=None, init=False)
     _at: int | None = field(default=None, init=False)
     _problem: KafkaError | None = field(default=None, init=False)
     _said: int | None = field(default=None, init=False)
@@ -75,28 +81,29 @@ class PartitionConsumer:
         """
         with self._lock:
             self.used = time.monotonic()
-            wait = _WAIT_SECONDS
-            if self._at != start:
-                self.consumer.assign([self._place(start)])
-                self._at, self._problem, wait = start, None, _FIRST_WAIT_SECONDS
-            messages = self._take(most, most_bytes, wait)
+            wait, consumer = _WAIT_SECONDS, self.consumer.client
+            if self._at != start or consumer is not self._assigned:
+                consumer.assign([self._place(start)])
+                self._assigned, self._at, self._problem, wait = consumer, start, None, _FIRST_WAIT_SECONDS
+            messages = self._take(consumer, most, most_bytes, wait)
             stop = self._at
             if stop == start:
                 self._judge()
                 return None
+            self.consumer.worked(consumer)
             self.silence.broken()
-            _, end = self.consumer.get_watermark_offsets(self._place(start), cached=True) or (0, 0)
+            _, end = consumer.get_watermark_offsets(self._place(start), cached=True) or (0, 0)
             return Fetched(messages, stop, max(stop, end))
 
     def _place(self, offset: int) -> TopicPartition:
         return TopicPartition(self.partition.topic, self.partition.number, offset)
 
-    def _take(self, most: int, most_bytes: int, wait_seconds: float) -> list[Message]:
+    def _take(self, consumer: Consumer, most: int, most_bytes: int, wait_seconds: float) -> list[Message]:
         found: list[Message] = []
         size = 0
         while len(found) < most and size < most_bytes:
             wanted = min(_PIECE, most - len(found))
-            taken = self.consumer.consume(wanted, 0.0 if found else wait_seconds)
+            taken = consumer.consume(wanted, 0.0 if found else wait_seconds)
             good = [message for message in taken if message.error() is None]
             if good:
                 self._at = (good[-1].offset() or 0) + 1
@@ -154,6 +161,8 @@ class PartitionConsumer:
         if end is None:
             return None
         asked_at, self._asked = self._asked.at, None
+        if self._assigned is not None:
+            (self.consumer.failed if end > start else self.consumer.worked)(self._assigned)
         if end > start:
             self.silence.broken()
             return None
@@ -184,5 +193,6 @@ def consumer_of(config: PipelineConfig, partition: KafkaPartition) -> PartitionC
         if ways not in _clients:
             _clients[ways] = TopicClient(Topic.parse(config.log), config.kafka)
         if key not in _consumers:
-            _consumers[key] = PartitionConsumer(partition, config.idle_seconds, new_consumer(config), _clients[ways])
+            consumer = Renewed(f"{config.log}: {partition.name}", partial(new_consumer, config), Consumer.close)
+            _consumers[key] = PartitionConsumer(partition, config.idle_seconds, consumer, _clients[ways])
         return _consumers[key]

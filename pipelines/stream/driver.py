@@ -6,6 +6,7 @@ the next driver replaces it.
 
 import copy
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 
 from weir.contracts import CommitLog, EventClock, LogState, Store, UserError
 from weir.contracts.exposition import exposed
@@ -38,7 +39,7 @@ from weir.pipelines.stream.upkeep import Upkeep
 from weir.pipelines.summary import IngestSummary
 from weir.readers import is_topic
 
-__all__ = ["NoTopicError", "stream"]
+__all__ = ["NoTopicError", "Standstill", "stream"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,9 @@ _GONE: Final = {"finished", "missing"}
 _ENDING_SECONDS: Final = 30.0
 """Time for readers to find that their topic is gone, and for their last windows."""
 _BROKEN: Final = {"failed", "canceled"}
+_OPEN_WINDOWS: Final = 2
+"""A commit may take as long as so many windows are open, and a minute more, for a start of the job."""
+_START_SECONDS: Final = 60.0
 
 
 class NoTopicError(UserError):
@@ -91,6 +95,39 @@ def stream(
 
 
 @dataclass
+class Standstill:
+    """Whether commits follow while the topic has messages that none has; says once why not.
+
+    `since` shows when the newest of them came, or the first message after it (wall clock, s). After `patience_seconds`
+    a standstill is logged.
+    """
+
+    since: Gauge
+    patience_seconds: float
+    _since: float | None = field(default=None, init=False)
+    _is_told: bool = field(default=False, init=False)
+
+    def moved(self) -> None:
+        """Take in a commit."""
+        if self._is_told:
+            logger.warning("commits follow again")
+        self._since, self._is_told = None, False
+        self.since.set(math.nan)
+
+    def look(self, unread: int, why: Callable[[], str]) -> None:
+        """Take in how many messages no commit has, and what a look at the job says of it."""
+        if not unread:
+            self.moved()
+            return
+        now = time.time()
+        self._since = self._since or now
+        self.since.set(self._since)
+        if not self._is_told and now - self._since > self.patience_seconds:
+            logger.error("no commit for %.0f s, and %d messages are in none: %s", now - self._since, unread, why())
+            self._is_told = True
+
+
+@dataclass
 class _Driver:
     """Starts jobs one after the other: a restart is exact, so whatever changes is met by another job."""
 
@@ -117,7 +154,11 @@ class _Driver:
         self._name = job_name(self.store)
         self._metrics.started(self.store, self.config, self._state)
         client = FlinkClient(self.settings.flink_rest)
-        self._job = FlinkJob(client, self._name, FlinkMetrics(self.registry))
+        metrics = FlinkMetrics(self.registry)
+        self._job = FlinkJob(client, self._name, metrics)
+        window_ms = self.config.window_ms + 1000 * self.config.allowed_lateness_seconds
+        open_seconds = window_ms / 1000 / EventClock.of(self.store).speed
+        self._standstill = Standstill(metrics.uncommitted, _OPEN_WINDOWS * open_seconds + _START_SECONDS)
 
     def run(self) -> None:
         """Run job after job; the last one is cancelled."""
@@ -175,12 +216,14 @@ class _Driver:
         """Say whether the job reads something else than there is now; shows how far it is behind."""
         if {one.topic_id for one in now} != {one.topic_id for one in listed}:
             return self._has_committed_all(listed)
-        read, unread = {key: span.stop for key, span in self._state.sources.items()}, 0
-        for one in self._source.identify(now, self._state, InHand(reached=read)):
-            behind = max(0, one.size - read.get(one.key, one.size))
-            self._metrics.topic.unread.labels(str(one.number)).set(behind)
-            unread += behind
+        read = {key: span.stop for key, span in self._state.sources.items()}
+        identified = self._source.identify(now, self._state, InHand(reached=read))
+        behind = {one.number: max(0, one.size - read.get(one.key, one.size)) for one in identified}
+        for number, messages in behind.items():
+            self._metrics.topic.unread.labels(str(number)).set(messages)
+        unread = sum(behind.values())
         self._say_awaited(unread)
+        self._standstill.look(unread, lambda: self._job.obstacle)
         if new := {one.key for one in now} - {one.key for one in listed}:
             logger.info("the topic has %d more partitions: another job reads them, too", len(new))
             return True
@@ -242,3 +285,4 @@ class _Driver:
                 self.report(summary)
         if any(span.stop > known.get(key, -1) for key, span in self._state.sources.items()):
             self._metrics.input.set(time.time())
+            self._standstill.moved()

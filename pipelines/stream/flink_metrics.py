@@ -3,12 +3,13 @@
 import logging
 import math
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from weir.pipelines.stream.flink import Checkpoints, FlinkAwayError, FlinkClient, Job, JobFailure, JobMissingError
-from weir.pipelines.stream.reading import WATERMARK
+from weir.pipelines.stream.reading import PARTITION, UNANSWERED, WATERMARK
 
 __all__ = ["STATES", "FlinkMetrics"]
 
@@ -37,7 +38,8 @@ _log = logging.getLogger(__name__)
 class FlinkMetrics:
     """The metrics of the job that a driver follows, one look after the other.
 
-    `watermarks_ms` are those of its partitions by number, event time, as of the last look.
+    `watermarks_ms` are those of its partitions by number, event time, and `waiting_ms` since when readers have had no
+    answer of the brokers, Unix time, as of the last look.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -64,6 +66,16 @@ class FlinkMetrics:
             ["partition"],
             registry=registry,
         )
+        self.unanswered = Gauge(
+            "weir_pipeline_partition_unanswered_since_timestamp_seconds",
+            "Since when the reader of a partition has had no answer of the brokers, Unix time; 0 while it has.",
+            ["partition"],
+            registry=registry,
+        )
+        self.uncommitted = gauge(
+            "uncommitted_since_timestamp_seconds",
+            "Since when the topic has had messages that are in no commit, and none came, Unix time; NaN without any.",
+        )
         self.checkpoint = gauge(
             "checkpoint_timestamp_seconds",
             "When the newest checkpoint of the job was completed, before the first when the job started, Unix time.",
@@ -81,6 +93,7 @@ class FlinkMetrics:
         self._job, self._newest_failure_ms = "", 0
         self.newest_failure = ""
         self.watermarks_ms: dict[str, float] = {}
+        self.waiting_ms: dict[str, float] = {}
         self._seen: dict[str, float] = {}
         self._show("")
 
@@ -112,7 +125,7 @@ class FlinkMetrics:
             # First, so that nothing is counted of a job that is gone by then.
             failures, checkpoints = client.failures(job), client.checkpoints(job)
             restarts, dropped = client.restarts(job), client.counters(job, _DROPPED)
-            watermarks, partitions = client.watermarks(job), client.gauges(job, WATERMARK)
+            watermarks, gauges = client.watermarks(job), client.gauges(job, PARTITION)
         except JobMissingError:
             return "missing"
         if job != self._job:
@@ -122,9 +135,11 @@ class FlinkMetrics:
         for task, rows in dropped.items():
             self._add(self.dropped, f"dropped {task}", rows)
         self._checkpoint(found, checkpoints)
-        self.watermarks_ms = partitions
-        for partition, milliseconds in partitions.items():
-            self.partitions.labels(partition).set(milliseconds / 1000)
+        self.watermarks_ms, since_ms = _by_partition(gauges, WATERMARK), _by_partition(gauges, UNANSWERED)
+        self.waiting_ms = {partition: ms for partition, ms in since_ms.items() if ms}
+        for values, shown in ((self.watermarks_ms, self.partitions), (since_ms, self.unanswered)):
+            for partition, milliseconds in values.items():
+                shown.labels(partition).set(milliseconds / 1000)
         known = [value for value in watermarks.values() if value is not None]
         self.watermark.set(min(known) / 1000 if known and len(known) == len(watermarks) else math.nan)
         return found.state.lower()
@@ -158,3 +173,8 @@ class FlinkMetrics:
     def _show(self, state: str) -> None:
         for name in STATES:
             self.state.labels(name).set(name == state)
+
+
+def _by_partition(gauges: Mapping[str, float], name: str) -> dict[str, float]:
+    """Return the gauges of a name, by partition."""
+    return {key.removeprefix(name): value for key, value in gauges.items() if key.startswith(name)}

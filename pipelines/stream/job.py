@@ -3,6 +3,8 @@
 import logging
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Final
 
 import apache_beam as beam
@@ -64,7 +66,24 @@ class FlinkJob:
     def __init__(self, client: FlinkClient, name: str, metrics: FlinkMetrics) -> None:
         self._client, self._name, self._metrics = client, name, metrics
         self._id = ""
+        self._state: str | None = None
         self.flaw = ""
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps windows from being committed, as of the last look."""
+        seen = self._metrics
+        if self._state is None:
+            return f"Flink at {self._client.url} does not answer"
+        if self._state != "running":
+            return f"the job is {self._state}{f': {self.failure}' if self.failure else ''}"
+        if waiting := seen.waiting_ms:
+            numbers, since = ", ".join(sorted(waiting)), _spelled(min(waiting.values()))
+            return f"the brokers have not answered the readers of partitions {numbers} since {since}"
+        if not seen.watermarks_ms:
+            return "the job runs, and no reader has begun"
+        partition, watermark_ms = min(seen.watermarks_ms.items(), key=itemgetter(1))
+        return f"partition {partition} holds the windows: its watermark is {_spelled(watermark_ms)} (event time)"
 
     @property
     def failure(self) -> str:
@@ -95,7 +114,7 @@ class FlinkJob:
     def state(self) -> str | None:
         """Return its state as Flink spells it, in lower case, None while Flink does not answer; update the metrics."""
         before = self._metrics.rows_dropped
-        found = self._metrics.look(self._client, self._id)
+        found = self._state = self._metrics.look(self._client, self._id)
         if any(name in self._metrics.newest_failure for name in _REFUSALS):
             self.flaw = self._metrics.newest_failure
         if self._metrics.rows_dropped > before:
@@ -117,3 +136,7 @@ class FlinkJob:
             if time.monotonic() > end:
                 raise EngineError(f"job {job} was cancelled {_ENDS_SECONDS:g} s ago, and Flink has not ended it")
             time.sleep(_PAUSE_SECONDS)
+
+
+def _spelled(milliseconds: float) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

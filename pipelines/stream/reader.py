@@ -16,7 +16,7 @@ from weir.pipelines.kafka.lines import MessageLines, Taken
 from weir.pipelines.stream.batch import Batch
 from weir.pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
 from weir.pipelines.stream.mark import Mark
-from weir.pipelines.stream.reading import WATERMARK, Reading
+from weir.pipelines.stream.reading import PARTITION, UNANSWERED, WATERMARK, Reading
 from weir.pipelines.stream.watermark import Watermark
 from weir.readers import Block, BlockId, Lines, Validator
 
@@ -51,7 +51,9 @@ class PartitionReader(UnboundedReader):
         self._question: Asked[str] | None = None
         self._next_question = 0.0
         self._is_over = False
-        self._shown = Metrics.gauge("weir", f"{WATERMARK}{reading.partition.number}")
+        number = reading.partition.number
+        self._shown = Metrics.gauge("weir", f"{PARTITION}{WATERMARK}{number}")
+        self._unanswered = Metrics.gauge("weir", f"{PARTITION}{UNANSWERED}{number}")
 
     def start(self) -> bool:
         """Read the first batch, if there is one."""
@@ -65,6 +67,7 @@ class PartitionReader(UnboundedReader):
 
     def _advance(self) -> bool:
         consumer = consumer_of(self._reading.config, self._reading.partition)
+        self._unanswered.set(round(1000 * (consumer.client.unanswered_since or 0)))
         try:
             if self._waiting is None:
                 self._read(consumer)

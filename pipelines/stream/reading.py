@@ -7,10 +7,14 @@ from weir.contracts.models import FrozenModel
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.client import KafkaPartition
 
-__all__ = ["WATERMARK", "Reading"]
+__all__ = ["PARTITION", "UNANSWERED", "WATERMARK", "Reading"]
 
-WATERMARK: Final = "partition_watermark_ms_"
-"""The gauges of Beam with the watermark of each partition; its number follows."""
+PARTITION: Final = "partition_"
+"""What the names of the gauges of Beam start with that readers show; the number of the partition ends them."""
+WATERMARK: Final = "watermark_ms_"
+"""The watermark of the partition."""
+UNANSWERED: Final = "unanswered_ms_"
+"""Since when its reader has had no answer of the brokers, Unix time; 0 while it has."""
 
 
 class Reading(FrozenModel):

@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,10 @@ from deploy.engines.settings import HOST, EngineSettings
 from tests.campaigns import size
 from tests.campaigns.lives import ROOT
 from tests.integration.flink_cluster import moved
+from tests.integration.kafka_broker import NAME
+from tests.integration.named_hosts import Hosts, possible_hosts
 from tests.integration.test_kafka import wait_until
+from tests.ports import free_port
 from weir.contracts import CommitLog, EventClock, LogState, Store
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.metrics import TopicMetrics
@@ -51,12 +55,35 @@ class Stream:
     """Settings of the pipeline other than these."""
     engine: dict[str, Any] = field(default_factory=dict)
     """Settings of the stream other than these."""
+    hosts: Hosts | None = None
+    """Where the broker has a name, under which it comes back at another address; None: it stays where it is."""
+    named_port: int = field(default_factory=free_port)
     services: dict[str, Service] = field(init=False)
     driver: "subprocess.Popen[bytes] | None" = None
 
     def __post_init__(self) -> None:
         made = [make(self.engines) for make in (broker, job_manager, task_manager, job_server, worker_pool)]
         self.services = {service.name: service for service in made}
+        self._addresses = cycle(("127.0.0.2", "127.0.0.3"))
+        if self.hosts is not None:
+            kafka, pool = self.services["kafka"], self.services["worker-pool"]
+            self.services["kafka"] = replace(kafka, prepare=partial(self._prepare_named, kafka.prepare))
+            self.services["worker-pool"] = replace(pool, command=self.hosts.command(pool.command))
+
+    def _prepare_named(self, prepare: Callable[[], None]) -> None:
+        """Give the broker another listener, with a name and the next address."""
+        assert self.hosts is not None
+        prepare()
+        address, ports = next(self._addresses), self.engines
+        plain, named = f"PLAINTEXT://{self.servers}", f"NAMED://{address}:{self.named_port}"
+        # The last line of a name counts.
+        with (self.engines.folder / "kafka/server.properties").open("a") as file:
+            file.write(
+                f"listeners={plain},{named},CONTROLLER://{HOST}:{ports.controller_port}\n"
+                f"advertised.listeners={plain},NAMED://{NAME}:{self.named_port}\n"
+                "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,NAMED:PLAINTEXT\n"
+            )
+        self.hosts.set({NAME: address})
 
     @property
     def servers(self) -> str:
@@ -69,7 +96,7 @@ class Stream:
     @property
     def pipeline(self) -> PipelineConfig:
         settings: dict[str, Any] = {
-            "log": f"kafka://{self.servers}/{self.topic}",
+            "log": f"kafka://{f'{NAME}:{self.named_port}' if self.hosts else self.servers}/{self.topic}",
             "event_types": {"click": "positive", "skip": "negative", "view": "ignore"},
             "window_seconds": 5,
             "allowed_lateness_seconds": 1,
@@ -105,7 +132,8 @@ class Stream:
         settings.write_text(
             f'{{"pipeline": {self.pipeline.model_dump_json()}, "stream": {self.settings.model_dump_json()}}}'
         )
-        return [sys.executable, "-m", "weir", "stream", "--store", self.store.url, "--config", str(settings)]
+        command = [sys.executable, "-m", "weir", "stream", "--store", self.store.url, "--config", str(settings)]
+        return self.hosts.command(command) if self.hosts else command
 
     def newest(self) -> int:
         """The number of the newest commit, -1 before the first."""
@@ -117,7 +145,8 @@ class Stream:
 
     def another_job(self) -> None:
         """Start a second job on the same store, as somebody does by mistake on another machine."""
-        source = TopicSource.open(self.pipeline, TopicMetrics(CollectorRegistry()))
+        here = self.pipeline.model_copy(update={"log": f"kafka://{self.servers}/{self.topic}"})
+        source = TopicSource.open(here, TopicMetrics(CollectorRegistry()))
         state = LogState.open(self.store)
         found = source.identify(source.discover(), state, InHand())
         reading = sources(found, state, self.pipeline, self.settings, EventClock.of(self.store))
@@ -191,7 +220,7 @@ def streaming(
     `heal` starts the stream.
     """
     engines = moved(folder / "engines").model_copy(update={"task_slots": 4, "start_seconds": PATIENCE})
-    stream = Stream(folder, engines, topic, random.Random(seed), changes, engine or {})
+    stream = Stream(folder, engines, topic, random.Random(seed), changes, engine or {}, possible_hosts(folder))
     try:
         start(list(stream.services.values()), engines.start_seconds)
         admin = AdminClient({"bootstrap.servers": stream.servers})

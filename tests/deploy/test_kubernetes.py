@@ -31,7 +31,14 @@ pytestmark = needs_kubectl
 BASE = KUBERNETES / "base"
 WORKLOADS = {"weir-ingest", "weir-trainer", "weir-serving", "weir-monitor"}
 ENGINES = {
-    "kind": {"weir-kafka", "weir-jobmanager", "weir-taskmanager", "weir-producer", "weir-prometheus"},
+    "kind": {
+        "weir-trainer-variant",
+        "weir-kafka",
+        "weir-jobmanager",
+        "weir-taskmanager",
+        "weir-producer",
+        "weir-prometheus",
+    },
     "production": {"weir-job-server"},
 }
 """What else runs in an overlay, beside what operators make of their resources."""

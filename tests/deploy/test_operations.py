@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from deploy.cluster_check.operations import OPERATIONS, Operations
+from deploy.cluster_check.operations import _KINDS, _USERS, OPERATIONS, Operations
 from deploy.cluster_check.under_load import Load
-from tests.deploy.support import ROOT
+from tests.deploy.support import KUBERNETES, ROOT, needs_kubectl, resources
+from tests.deploy.test_kubernetes import workloads
 
 
 def test_every_operation_exists_says_what_it_does_and_is_documented() -> None:
@@ -15,6 +16,20 @@ def test_every_operation_exists_says_what_it_does_and_is_documented() -> None:
     for name in OPERATIONS:
         assert getattr(Operations, name).__doc__
         assert f"`{name}`" in page, name
+
+
+@needs_kubectl
+def test_they_reach_every_pod_of_the_single_node() -> None:
+    found = workloads(resources(KUBERNETES / "overlays/kind"))
+    kinds = {each["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"] for each in found.values()}
+    assert set(_KINDS) == kinds - {"prometheus"}
+    volumes = {
+        f"{each['kind'].lower()}/{name}"
+        for name, each in found.items()
+        for volume in each["spec"]["template"]["spec"]["volumes"]
+        if volume.get("persistentVolumeClaim", {}).get("claimName") == "weir-store"
+    }
+    assert set(_USERS) == volumes - {"deployment/weir-jobmanager"}
 
 
 def test_an_unknown_one_is_refused() -> None:

@@ -1,9 +1,11 @@
 """A real Kafka broker on loopback: one node without ZooKeeper, from the jars that `make tools` fetches.
 
-Two of its listeners are encrypted: one asks for a password, the other for a certificate.
+Two of its listeners are encrypted: one asks for a password, the other for a certificate. One more is known by a name,
+and may move to another address (`tests.integration.named_hosts`).
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,9 +21,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSp
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_key_and_certificates
 
-from deploy.engines.settings import EngineSettings
+from deploy.engines.settings import HOST, EngineSettings
 from tests.ports import free_port
 
+NAME = "weir-kafka.test"
 USER, PASSWORD = "reader", "something-long"
 _HEAP = "-Xmx256m"
 _LOGGING = """
@@ -35,22 +38,31 @@ log4j.appender.E.layout=org.apache.log4j.SimpleLayout
 class Broker:
     """A running broker.
 
-    `sasl` is the address of the listener with TLS and a password, `mtls` of that which asks for a certificate, `ca` the
-    certificate that both can be verified with. `client` holds a client's certificate and its key, encrypted with
-    `PASSWORD`.
+    `named` is the address of the listener that is known as `NAME`, `sasl` of the one with TLS and a password, `mtls` of
+    that which asks for a certificate, `ca` the certificate that both can be verified with. `client` holds a client's
+    certificate and its key, encrypted with `PASSWORD`.
     """
 
     address: str
+    named: str
     sasl: str
     mtls: str
     ca: Path
     client: tuple[Path, Path]
     log: Path
+    settings: Path
     launch: "Callable[[], subprocess.Popen[bytes]]"
     process: "subprocess.Popen[bytes]"
 
     def url(self, topic: str) -> str:
         return f"kafka://{self.address}/{topic}"
+
+    def move(self, address: str) -> None:
+        """Let the listener that is known by a name be at another address from the next start on."""
+        port = self.named.rpartition(":")[2]
+        self.settings.write_text(
+            re.sub(rf"NAMED://[0-9.]+:{port}", f"NAMED://{address}:{port}", self.settings.read_text())
+        )
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
@@ -162,10 +174,10 @@ def kafka(folder: Path, changes: str = "") -> Iterator[Broker]:
     found = jars()
     if found is None or shutil.which("java") is None:
         pytest.skip("no Kafka: `make tools` fetches it where there are Java and Maven")
-    port, sasl, mtls, controller = (free_port() for _ in range(4))
+    port, named, sasl, mtls, controller = (free_port() for _ in range(5))
     settings = folder / "server.properties"
     ca, client = _make_certificate(folder, "broker"), _make_client(folder)
-    settings.write_text(_settings(folder, port, sasl, mtls, controller) + changes)
+    settings.write_text(_settings(folder, (port, named, sasl, mtls, controller)) + changes)
     (folder / "log4j.properties").write_text(_LOGGING)
     java = [
         "java",
@@ -182,8 +194,8 @@ def kafka(folder: Path, changes: str = "") -> Iterator[Broker]:
         with (folder / "kafka.log").open("ab") as log:
             return subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log)
 
-    addresses = (f"127.0.0.1:{one}" for one in (port, sasl, mtls))
-    broker = Broker(*addresses, ca, client, folder / "kafka.log", launch, launch())
+    addresses = (f"{host}:{one}" for host, one in ((HOST, port), (NAME, named), (HOST, sasl), (HOST, mtls)))
+    broker = Broker(*addresses, ca, client, folder / "kafka.log", settings, launch, launch())
     try:
         _wait_for(broker)
         yield broker
@@ -222,18 +234,19 @@ def _make_client(folder: Path) -> tuple[Path, Path]:
     return certificate, file
 
 
-def _settings(folder: Path, port: int, sasl: int, mtls: int, controller: int) -> str:
+def _settings(folder: Path, ports: tuple[int, int, int, int, int]) -> str:
+    port, named, sasl, mtls, controller = ports
     login = "org.apache.kafka.common.security.plain.PlainLoginModule"
     offered = f"PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl},MTLS://127.0.0.1:{mtls}"
     return f"""
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners={offered},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners={offered}
+listeners={offered},NAMED://127.0.0.1:{named},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners={offered},NAMED://{NAME}:{named}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,MTLS:SSL
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,NAMED:PLAINTEXT,SASL:SASL_SSL,MTLS:SSL
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl.plain.sasl.jaas.config={login} required user_{USER}="{PASSWORD}";
 ssl.keystore.type=PKCS12

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
+from math import isnan
 from pathlib import Path
 
 import pytest
@@ -163,6 +165,9 @@ def test_a_stream_that_is_ended_killed_and_replaced_commits_every_event_once(run
         running.wait(process, lambda: running.metric("weir_pipeline_unread_offsets", partition="0") == 0)
         assert running.metric("weir_pipeline_job_state", state="running") == 1
         assert running.metric("weir_pipeline_dropped_late_rows_total") == 0
+        answered = partial(running.metric, "weir_pipeline_partition_unanswered_since_timestamp_seconds", partition="0")
+        running.wait(process, lambda: answered() == 0)
+        running.wait(process, lambda: isnan(running.metric("weir_pipeline_uncommitted_since_timestamp_seconds") or 0))
         summary = running.end(process)
         assert summary["valid"] == LogState.open(running.store).counts.events
         assert summary["dead"] == running.refused

@@ -12,8 +12,10 @@ import pytest
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from prometheus_client import CollectorRegistry
 
-from tests.integration.kafka_broker import Broker, ends, kafka
-from tests.integration.test_kafka import COMPACTED
+from tests.integration import moved_broker
+from tests.integration.kafka_broker import NAME, Broker, ends, kafka
+from tests.integration.named_hosts import named_hosts
+from tests.integration.test_kafka import COMPACTED, wait_until
 from tests.pipelines.kafka.schema_registry import schema_registry
 from tests.pipelines.kafka.support import config, new_topic, now, values
 from tests.pipelines.support import ORIGIN
@@ -25,6 +27,7 @@ from weir.pipelines.kafka.source import TopicSource
 from weir.pipelines.plan import InHand
 from weir.pipelines.stream.batch import Batch
 from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.consumers import consumer_of
 from weir.pipelines.stream.mark import Mark
 from weir.pipelines.stream.reader import PartitionReader
 from weir.pipelines.stream.source import PartitionSource
@@ -267,7 +270,8 @@ def test_a_broker_that_is_away_advances_nothing_and_loses_nothing(tmp_path: Path
     topic = new_topic(broker)
     settings = config(tmp_path, broker, topic, idle_seconds=2, allowed_lateness_seconds=0, kafka={"timeout_seconds": 1})
     broker.send(topic, values(range(10)))
-    engine = Engine(begin(tmp_path, settings)[0])
+    [source] = begin(tmp_path, settings)
+    engine, client = Engine(source), consumer_of(settings, source.reading.partition).client
     engine.read_to(10)
     with broker.away():
         # Longer than after which silence counts.
@@ -280,27 +284,14 @@ def test_a_broker_that_is_away_advances_nothing_and_loses_nothing(tmp_path: Path
             time.sleep(0.1)
         # An answer that was on its way when it went is no more than that.
         assert engine.watermark_ms == held
+        assert quiet - 5 < (client.unanswered_since or 0) - time.time() + time.monotonic() < quiet, "it says since when"
     # What was produced meanwhile is not late, though it comes only now.
     fresh = round(1000 * time.time()) - 4000
     assert engine.watermark_ms <= fresh
     broker.send(topic, values(range(10, 20)))
     engine.read_to(20)
     check_tiles(engine.batches, 0, 20)
-
-
-def test_a_broker_that_starts_again_is_read_on(tmp_path: Path) -> None:
-    with kafka(tmp_path) as broker:
-        topic = new_topic(broker)
-        settings = config(tmp_path, broker, topic, kafka={"timeout_seconds": 2})
-        broker.send(topic, values(range(30)))
-        engine = Engine(begin(tmp_path, settings)[0])
-        engine.read_to(30)
-        with broker.killed():
-            engine.step()
-        broker.send(topic, values(range(30, 50)))
-        engine.read_to(50)
-        check_tiles(engine.batches, 0, 50)
-        assert event_ids(engine.batches) == [f"e-{n}" for n in range(50)]
+    assert client.unanswered_since is None
 
 
 def test_a_partition_ends_where_its_messages_are_gone(tmp_path: Path, broker: Broker) -> None:
@@ -399,3 +390,22 @@ def test_while_a_schema_registry_is_away_nothing_is_judged_and_no_window_closes(
         engine.wait_for(lambda: bool(engine.batches))
     assert sum(len(one.letters) for one in engine.batches) == 3
     assert {letter.reason for one in engine.batches for letter in one.letters} == {"not_an_object"}
+
+
+def test_every_client_finds_a_broker_that_comes_back_at_another_address(tmp_path: Path) -> None:
+    hosts = named_hosts(tmp_path)
+    with kafka(tmp_path) as broker:
+        for topic in ("clicks", "clicks-sent"):
+            broker.create(topic, 1)
+        broker.send("clicks", values(range(10)))
+        hosts.set({NAME: "127.0.0.1"})
+        with moved_broker.running(hosts, f"kafka://{broker.named}/clicks", tmp_path) as clients:
+            clients.wait_for(reader=10, driver=10)
+            wait_until(lambda: ends(broker, "clicks-sent") > 0)
+            with broker.killed():
+                broker.move("127.0.0.2")
+                hosts.set({NAME: "127.0.0.2"})
+            sent = ends(broker, "clicks-sent")
+            broker.send("clicks", values(range(10, 300)))
+            clients.wait_for(reader=300, driver=300, follower=200)
+            wait_until(lambda: ends(broker, "clicks-sent") > sent)

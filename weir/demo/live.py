@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -15,6 +16,7 @@ from weir.demo.generator import GeneratorConfig, generate
 from weir.pipelines.kafka.address import Topic
 from weir.pipelines.kafka.client import client_settings
 from weir.pipelines.kafka.config import KafkaConfig
+from weir.pipelines.kafka.renewed import PATIENCE_SECONDS, Renewed
 
 __all__ = ["live_events", "produce"]
 
@@ -24,6 +26,8 @@ _PERIOD_SECONDS: Final = 0.1
 _FLUSH_SECONDS: Final = 10.0
 _QUIET_SECONDS: Final = 30.0
 """Between two messages about the same brokers."""
+_PURGED: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+"""The outcome of events whose producer is given up; another one sends them."""
 
 
 def live_events(config: GeneratorConfig, clock: Callable[[], float] = time.time) -> Iterator[bytes]:
@@ -63,36 +67,74 @@ def produce(topic: Topic, kafka: KafkaConfig, events: Iterator[bytes], rate: flo
     return sender.close()
 
 
+def _give_up(producer: Producer) -> None:
+    """Drop a producer with what it has not sent; it lives as long as one of its events has no outcome."""
+    producer.purge()
+    producer.poll(0)
+
+
 class _Sender:
+    """Sends events, each again where its producer is replaced before a broker has confirmed it."""
+
     def __init__(self, topic: Topic, kafka: KafkaConfig) -> None:
-        self._topic, self._arrived, self._said = topic, 0, -_QUIET_SECONDS
+        self._topic, self._sent, self._arrived, self._said = topic, 0, 0, -_QUIET_SECONDS
+        self._waiting: dict[int, bytes] = {}
+        self._heard = time.monotonic()
         try:
-            self._producer = Producer(client_settings(topic, kafka))
+            self._renewed = Renewed(f"{topic}: events", partial(Producer, client_settings(topic, kafka)), _give_up)
         except KafkaException as error:
             raise UserError(f"pipeline.kafka.options: {error.args[0].str()}") from error
+        self._producer = self._renewed.client
 
     def send(self, events: list[bytes]) -> None:
+        self._renew()
         for event in events:
-            try:
-                self._producer.produce(self._topic.name, event, on_delivery=self._done)
-            except BufferError:
-                self._say("no broker takes events: the newest are dropped")
+            if not self._hand_over(self._sent, event):
                 break
-            except KafkaException as error:
-                # Such as a topic that the brokers make at its first event, and do not know yet.
-                self._say(f"an event was not taken: {error.args[0].str()}")
-                break
+            self._sent += 1
         self._producer.poll(0)
 
     def close(self) -> int:
-        self._producer.flush(_FLUSH_SECONDS)
+        end = time.monotonic() + _FLUSH_SECONDS
+        while self._waiting and time.monotonic() < end:
+            self._renew()
+            self._producer.flush(1.0)
         return self._arrived
 
-    def _done(self, error: KafkaError | None, _message: Any) -> None:
+    def _renew(self) -> None:
+        """Send what waits by another producer where this one has got no answer for seconds."""
+        if not self._waiting:
+            self._heard = time.monotonic()
+        elif time.monotonic() - self._heard > PATIENCE_SECONDS:
+            self._renewed.failed(self._producer)
+        if (now := self._renewed.client) is not self._producer:
+            self._producer = now
+            for number, event in list(self._waiting.items()):
+                if not self._hand_over(number, event):
+                    break
+
+    def _hand_over(self, number: int, event: bytes) -> bool:
+        try:
+            self._producer.produce(self._topic.name, event, on_delivery=partial(self._done, number))
+        except BufferError:
+            self._say("no broker takes events: the newest are dropped")
+            return False
+        except KafkaException as error:
+            # Such as a topic that the brokers make at its first event, and do not know yet.
+            self._say(f"an event was not taken: {error.args[0].str()}")
+            return False
+        self._waiting[number] = event
+        return True
+
+    def _done(self, number: int, error: KafkaError | None, _message: Any) -> None:
+        if error is not None and error.code() in _PURGED:
+            return
         if error is None:
-            self._arrived += 1
+            self._arrived, self._heard = self._arrived + 1, time.monotonic()
+            self._renewed.worked(self._producer)
         else:
             self._say(f"an event was not taken: {error.str()}")
+        self._waiting.pop(number, None)
 
     def _say(self, text: str) -> None:
         if time.monotonic() - self._said >= _QUIET_SECONDS:

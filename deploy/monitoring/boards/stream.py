@@ -7,6 +7,7 @@ from deploy.monitoring.grafana import board, chart, increase, quantiles, rate, s
 __all__ = ["BOARD"]
 
 _WATERMARK_AGE: Final = "time() - max by (partition) (weir_pipeline_partition_watermark_timestamp_seconds{} > 0)"
+_UNANSWERED: Final = "weir_pipeline_partition_unanswered_since_timestamp_seconds{}"
 
 BOARD = board(
     "weir-stream",
@@ -107,6 +108,15 @@ BOARD = board(
                 "Offsets that no commit has",
                 {"{{partition}}": "max by (partition) (weir_pipeline_unread_offsets{})"},
                 "A sawtooth as long as a window is normal.",
+            ),
+            chart(
+                "Time without a commit",
+                {
+                    "offsets wait": "time() - max (weir_pipeline_uncommitted_since_timestamp_seconds{})",
+                    "{{partition}}: no broker answers": f"time() - max by (partition) ({_UNANSWERED} > 0)",
+                },
+                "While the topic has messages that are in no commit.",
+                unit="s",
             ),
         ],
         "Commits": [

@@ -1,5 +1,7 @@
 """How counters of Flink, which start again and can be forgotten, become counters of the process."""
 
+import logging
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -8,14 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from weir.pipelines.stream.driver import Standstill
 from weir.pipelines.stream.flink import Checkpoints, FlinkClient, Job, JobFailure
 from weir.pipelines.stream.flink_metrics import STATES, FlinkMetrics
+from weir.pipelines.stream.job import FlinkJob
 
 
 @dataclass
 class Told(FlinkClient):
     """Says of the job what it was told to say."""
 
+    url: str = "http://127.0.0.1:8081"
     start_ms: int = field(default_factory=lambda: 1000 * int(time.time() + 60))
     state: str = "RUNNING"
     restarted: int = 0
@@ -131,12 +136,54 @@ def test_one_state_is_shown(state: str) -> None:
 
 
 def test_each_partition_shows_its_watermark() -> None:
-    shown, told = Shown(), Told(partitions={"0": 1500.0, "1": 9000.0})
+    shown, told = Shown(), Told(partitions={"watermark_ms_0": 1500.0, "watermark_ms_1": 9000.0})
     shown.metrics.look(told, "a")
-    told.partitions["0"] = 2500.0
+    told.partitions["watermark_ms_0"] = 2500.0
     shown.metrics.look(told, "a")
     found = [shown.value("partition_watermark_timestamp_seconds", partition=one) for one in ("0", "1")]
     assert found == [2.5, 9.0]
+
+
+def test_what_keeps_windows_open_is_told_from_the_newest_look() -> None:
+    shown, told = Shown(), Told()
+    job = FlinkJob(told, "weir", shown.metrics)
+    assert "does not answer" in job.obstacle
+    told.state = "RESTARTING"
+    job.state()
+    assert job.obstacle == "the job is restarting"
+    told.state, told.partitions = "RUNNING", {"watermark_ms_0": 9000.0, "unanswered_ms_0": 0.0}
+    told.partitions |= {"watermark_ms_1": 2000.0, "unanswered_ms_1": 60_000.0, "unanswered_ms_2": 61_000.0}
+    job.state()
+    assert job.obstacle.startswith(
+        "the brokers have not answered the readers of partitions 1, 2 since 1970-01-01T00:01:00"
+    )
+    since = [shown.value("partition_unanswered_since_timestamp_seconds", partition=one) for one in ("0", "1", "2")]
+    assert since == [0, 60, 61]
+    told.partitions |= {"unanswered_ms_1": 0.0, "unanswered_ms_2": 0.0}
+    job.state()
+    assert job.obstacle.startswith("partition 1 holds the windows: its watermark is 1970-01-01T00:00:02")
+
+
+def test_a_stream_without_commits_says_so_once_until_they_follow(caplog: pytest.LogCaptureFixture) -> None:
+    shown = Shown()
+    standstill = Standstill(shown.metrics.uncommitted, patience_seconds=0.2)
+    standstill.look(0, lambda: "nothing to say")
+    assert math.isnan(shown.value("uncommitted_since_timestamp_seconds") or 0)
+    standstill.look(5, lambda: "too early")
+    since = shown.value("uncommitted_since_timestamp_seconds")
+    assert since == pytest.approx(time.time(), abs=5)
+    time.sleep(0.25)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            standstill.look(7, lambda: "the job is restarting")
+        assert shown.value("uncommitted_since_timestamp_seconds") == since
+        standstill.moved()
+        standstill.look(7, lambda: "too early again")
+    assert [record.message.partition(", ")[2] for record in caplog.records] == [
+        "and 7 messages are in none: the job is restarting",
+        "",
+    ]
+    assert (shown.value("uncommitted_since_timestamp_seconds") or 0) > (since or 0)
 
 
 def test_rows_that_were_dropped_are_told_apart_from_those_of_before() -> None:
