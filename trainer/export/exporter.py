@@ -165,17 +165,20 @@ class Exporter:
 
     def _compare_logs(self, log: BundleLog) -> None:
         """Warn where the promoted bundle was trained on the windows of another commit log."""
+        if (version := current_or_none(log)) is None:
+            return
         try:
-            manifest = log.manifest(current) if (current := current_or_none(log)) else None
-            if manifest is not None:
-                CommitLog(self.store).require(
-                    f"bundle {manifest.version}", manifest.trained_sequence, manifest.trained_commit
-                )
+            found = log.manifest(version)
+        except (CorruptArtefactError, FileNotFoundError) as error:
+            logger.warning("the promoted bundle is not compared with the commit log: %s", error)
+            return
+        try:
+            CommitLog(self.store).require(f"bundle {version}", found.trained_sequence, found.trained_commit)
         except LogMismatchError as error:
             logger.warning(
-                "%s: it stays promoted, and is not tested on windows up to %d", error, manifest.trained_sequence
+                "%s: it stays promoted, and is not tested on windows up to %d", error, found.trained_sequence
             )
-        except (CorruptArtefactError, FileNotFoundError) as error:
+        except CorruptArtefactError as error:
             logger.warning("the promoted bundle is not compared with the commit log: %s", error)
 
     def export(self, state: TrainerState) -> None:

@@ -203,7 +203,9 @@ class CheckpointLog:
         if newest is None:
             return None
         if len(gone) == len(names):
-            remedy = f"remove {self.store.path('checkpoints/')}, and all windows that the log holds are trained on again"
+            remedy = (
+                f"remove {self.store.path('checkpoints/')}, and all windows that the log holds are trained on again"
+            )
         else:
             folders = " and ".join(self.store.path(f"checkpoints/{name}") for name in sorted(gone))
             remedy = f"remove {folders} to continue from the one before"

@@ -16,9 +16,9 @@ from weir.contracts.format import ensure_format, read_format
 from weir.contracts.horizon import Horizon, RetiredError, stored_horizon
 from weir.contracts.storage import Store, checksum
 
-__all__ = ["CommitLog", "CommitTakenError", "Cursor", "Head", "LogMismatchError"]
+__all__ = ["HEAD", "CommitLog", "CommitTakenError", "Cursor", "Head", "LogMismatchError"]
 
-_HEAD: Final = "commits/HEAD"
+HEAD: Final = "commits/HEAD"
 _LOOKS_PER_HEAD: Final = 16
 """Every so many polls without a new commit, one reads HEAD instead."""
 
@@ -107,11 +107,12 @@ class CommitLog:
         if not self._has_format:
             return None
         # A poll without a new commit costs one request: mostly for the commit, now and then for HEAD instead.
-        head = self.head() if self._vain % _LOOKS_PER_HEAD == _LOOKS_PER_HEAD - 1 else None
+        looks = self._vain % _LOOKS_PER_HEAD == _LOOKS_PER_HEAD - 1
+        head = self.head() if looks else None
         found = None if head and head.number < at.number else self._read(at.number)
         if found is None:
-            looks = head is not None or not self._vain
-            head = head or (None if self._vain else self.head())
+            if not self._vain:
+                looks, head = True, self.head()
             self._vain += 1
             if head is None or head.number < at.number:
                 if looks and (head is None or head.number < at.number - 1):
@@ -126,7 +127,7 @@ class CommitLog:
     def head(self) -> Head | None:
         """Return the hint, None where it is missing or damaged."""
         try:
-            return decode_document(self.store.path(_HEAD), self.store.read(_HEAD), Head)
+            return decode_document(self.store.path(HEAD), self.store.read(HEAD), Head)
         except (FileNotFoundError, CorruptArtefactError):
             return None
 
@@ -163,7 +164,9 @@ class CommitLog:
         if low > newest:
             panes = self.at(low).sequence
             if sequence > panes:
-                raise LogMismatchError(self.store.url, f"pane {sequence - 1} was read, {_ends(panes)}", "log_ends_before")
+                raise LogMismatchError(
+                    self.store.url, f"pane {sequence - 1} was read, {_ends(panes)}", "log_ends_before"
+                )
             return Cursor(low, sequence)
         return Cursor(low, self._demand(low)[0].sequence)
 
@@ -264,7 +267,7 @@ class CommitLog:
 
     def point(self, head: Head) -> None:
         """Write the hint."""
-        write_document(self.store, _HEAD, head)
+        write_document(self.store, HEAD, head)
 
     def get(self, number: int) -> Commit:
         """Return a commit that exists; raises `CorruptArtefactError`."""
