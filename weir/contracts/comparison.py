@@ -75,6 +75,16 @@ class Comparison(Document):
         except FileNotFoundError:
             return None
 
+    @classmethod
+    def between(cls, store: Store, one: str, other: str) -> "Comparison | None":
+        """Return what is stored of two lines, whichever of them challenged the other, the newest; None without.
+
+        Raises `CorruptArtefactError`.
+        """
+        found = [made for name in (one, other) if (made := cls.read(store, name)) is not None]
+        pairs = [made for made in found if {made.champion, made.challenger} == {one, other}]
+        return max(pairs, key=lambda made: made.started_at, default=None)
+
     def write(self, store: Store) -> None:
         """Store it."""
         write_document(store, _path(self.challenger), self)

@@ -1,8 +1,11 @@
 """The monitor against a real server process, its figures against brute force."""
 
+import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,12 +13,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.contracts.panes import retire_before
+from tests.serving.colds import COLD, names, with_cold, write_warm
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, user_weights, write_bundle, write_window
 from tests.serving.users import Event
 from weir.contracts import BundleLog, CommitLog, EventClock, Store, hash_id
 from weir.contracts.commit import CommitRef
 from weir.contracts.places import MonitorPlace
+from weir.serving.catalogue import CatalogueFiles
 from weir.serving.client import RetrievalClient
 from weir.serving.monitor.config import MonitorConfig
 from weir.serving.monitor.loop import Monitor
@@ -451,3 +456,31 @@ def test_answers_of_a_bundle_that_was_trained_on_another_log_do_not_count(store:
         with following(store, server.target) as (monitor, _):
             monitor.step()
     assert [result.examples.skipped for result in recorded(store)] == [{"other_log": 40}] * 2
+
+
+def test_cold_items_count_as_found(store: Store, tmp_path: Path) -> None:
+    """The next item of each event is one that no bundle has, and the catalogue has."""
+    catalogue = with_cold(Catalogue.random())
+    write_warm(store, "v1", catalogue, "Flat")
+    path = tmp_path / "items.jsonl"
+    features = (dict(zip(names().dense, one, strict=True)) for one in catalogue.embeddings[2:].tolist())
+    lines = (json.dumps({"item_id": item, **one}) for item, one in zip(catalogue.ids, features, strict=True))
+    path.write_text("\n".join(lines))
+    cold = set(catalogue.ids[-COLD:])
+    made = []
+    for number, item in enumerate(catalogue.ids[:30]):
+        shown = [one for one in catalogue.top(catalogue.user([item]), 21) if one != item][:20]
+        made += [Event(f"user-{number}", one, T + HOUR_MS + number, [item]) for one in shown if one in cold][:1]
+    assert len(made) > 10
+    write_window(store, 0, [Event("u", item, T) for item in catalogue.ids])
+    write_window(store, 1, made)
+    files = CatalogueFiles(str(path), features=names())
+    with ServerProcess(store, files) as server:
+        server.serving("v1")
+        while server.metric("weir_cold_items") != COLD:
+            time.sleep(0.02)
+        with following(store, server.target) as (monitor, _):
+            monitor.step()
+    result = recorded(store)[1]
+    assert result.examples.served == len(made)
+    assert (result.served[20], result.committed[20]) == (1.0, 1.0)
