@@ -74,7 +74,7 @@ def test_it_is_refused_by_name_and_what_the_error_says_works(
     if summary.windows:
         mark = checkpoint_names(store)[-1].split("-")
         assert int(mark[1]) == WINDOWS - lost + new
-        assert "it stays promoted, and is not tested up to window" in caplog.text
+        assert "it stays promoted, and is not tested up to pane" in caplog.text
         assert BundleLog(store).manifest(str(summary.bundle)).trained_sequence == WINDOWS - lost + new - 1
 
 

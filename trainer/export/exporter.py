@@ -175,9 +175,7 @@ class Exporter:
         try:
             CommitLog(self.store).require(f"bundle {version}", found.trained_sequence, found.trained_commit)
         except LogMismatchError as error:
-            logger.warning(
-                "%s: it stays promoted, and is not tested on windows up to %d", error, found.trained_sequence
-            )
+            logger.warning("%s: it stays promoted, and is not tested up to pane %d", error, found.trained_sequence)
         except CorruptArtefactError as error:
             logger.warning("the promoted bundle is not compared with the commit log: %s", error)
 
