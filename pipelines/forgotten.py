@@ -22,7 +22,7 @@ import numpy as np
 
 from weir.contracts import UserKeys, hash_id, shards_of
 
-__all__ = ["Forgotten", "spellings", "texts_of"]
+__all__ = ["Forgotten", "texts_of"]
 
 _WORD: Final = re.compile(r"[\w-]+")
 _BINARY: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]")
