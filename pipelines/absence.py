@@ -22,7 +22,7 @@ from weir.contracts import CorruptArtefactError, LocalCache, LogState, Store, Us
 from weir.contracts.local_files import is_draft
 from weir.pipelines.forgotten import Forgotten
 from weir.pipelines.key_owners import KeyOwners
-from weir.pipelines.redacted_files import texts_of
+from weir.pipelines.redacted_files import named_in_letter
 from weir.readers import DeadLetter
 
 __all__ = ["Sighting", "sightings"]
@@ -146,10 +146,9 @@ class _Search:
         found = set[str]()
         for line in lines:
             try:
-                texts: Iterable[str] = texts_of(msgspec.json.decode(line, type=DeadLetter))
+                found |= named_in_letter(msgspec.json.decode(line, type=DeadLetter), self.users)
             except (msgspec.DecodeError, ValueError):
-                texts = (line.decode(errors="replace"),)
-            found |= {one for text in texts for one in self.users.named_in(text)}
+                found |= self.users.named_in(line.decode(errors="replace"))
         return found
 
     def _of_bytes(self, file: IO[bytes], name: str) -> str:
@@ -164,11 +163,22 @@ class _Search:
         file.seek(0)
         is_of_items = name.startswith(_OF_ITEMS) or name.endswith("/sketch.bin")
         keys = self.keys if is_of_items else tuple(key.tobytes() for key in self.users.keys.astype("<i8"))
-        found = {key for block in _overlapping(file) for key in keys if key in block}
-        return self._of("its data, by key", {self._id_of(key) for key in found})
+        spelled = {} if is_of_items else self._spelled()
+        longest = max(map(len, [*keys, *spelled]), default=2)
+        blocks = _overlapping(file, longest - 1)
+        held = {key for block in blocks for key in (*keys, *spelled) if key in block}
+        found = {self._id_of(key) for key in held - spelled.keys()}
+        return self._of("its data, by key or id", found | {spelled[text] for text in held & spelled.keys()})
+
+    def _spelled(self) -> dict[bytes, str]:
+        """Return the bytes of ids that say something in any text, in the encodings that text has."""
+        charsets = ("utf-8", "utf-16-le", "utf-16-be", "cp1252")
+        spelled = {one.encode(charset, errors="ignore"): one for one in self.words.ids for charset in charsets}
+        return {text: one for text, one in spelled.items() if len(text) >= _SHORT}
 
     def _of_text(self, text: str, name: str) -> set[str]:
-        found = self.words.named_in(text)
+        is_log = name.removesuffix(".gz").endswith((".csv", ".tsv"))
+        found = (self.users if is_log else self.words).named_in(text)
         if not name.startswith(("commits/", "evaluations/", "monitor/", "variants/")):
             found |= set(self.users.ids) & set(_users_in_lines(text, self.user_column))
         return found
@@ -184,17 +194,17 @@ class _Search:
         return f"{where}: {', '.join(sorted(ids))}" if ids else ""
 
 
-def _overlapping(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield a file in blocks, each of which repeats the end of the one before: no key lies between two."""
+def _overlapping(file: IO[bytes], repeated: int) -> Iterator[bytes]:
+    """Yield a file in blocks, each of which repeats the end of the one before: what is searched for lies in one."""
     end = b""
     while block := file.read(_BLOCK):
         yield end + block
-        end = block[-7:]
+        end = (end + block[-repeated:])[-repeated:]
 
 
 def _users_in_lines(text: str, column: str) -> Iterator[str]:
     """Yield the users of the lines of a log."""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("{") and column in line:
             try:
                 yield str(json.loads(line).get(column))

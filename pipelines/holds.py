@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from weir.contracts import CorruptArtefactError, LogState, Store, WindowLog
 from weir.contracts.checkpoint import checkpoint_names, read_checkpoint_mark
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.places import GATE_CASES, GATE_WINDOWS, MonitorPlace
 from weir.contracts.variants import line_of, lines
 
@@ -24,17 +25,17 @@ class Hold(NamedTuple):
 def holds(store: Store, state: LogState) -> list[Hold]:
     """Return what every reader of windows still needs; one that has left no trace in the store needs nothing.
 
-    What is damaged holds all: nobody can say how far its reader has got.
+    What is damaged, or of another commit log, holds all: nobody can say how far its reader has got.
     """
     needed = histories_from(state)
     found = [Hold("histories", needed, "their events are not in the histories of users yet: start `weir ingest` once")]
     try:
         found += _trainer(store)
-    except CorruptArtefactError as error:
+    except (CorruptArtefactError, LogMismatchError) as error:
         found.append(Hold("trainer", 0, str(error)))
     try:
         found += _monitor(store)
-    except CorruptArtefactError as error:
+    except (CorruptArtefactError, LogMismatchError) as error:
         found.append(Hold("monitor", 0, str(error)))
     return found
 

@@ -22,7 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from weir.contracts import CorruptArtefactError, Keys, Store, WindowLog, columns
+from weir.contracts import CommitLog, CorruptArtefactError, Keys, Store, WindowLog, columns
+from weir.contracts.commit import CommitRef
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.documents import seal, unseal
 from weir.pipelines.progress import Claims, Owners
 from weir.readers import BlockId, DeadLetter, Fault, Int64, Letters, Reason
@@ -62,33 +64,37 @@ def _no_keys() -> Int64:
 
 @dataclass
 class KeyOwners:
-    """Keys (n,), sorted, and the checks (n,) of their owners, as of the pane `sequence`."""
+    """Keys (n,), sorted, and the checks (n,) of their owners, as of the pane `sequence` of a `commit`."""
 
     store: Store
     sequence: int = -1
     keys: Keys = field(default_factory=_no_keys)
     checks: Int64 = field(default_factory=_no_keys)
+    commit: CommitRef | None = None
     _saved: int = -1
 
     @classmethod
     def load(cls, store: Store) -> "KeyOwners":
-        """Return what was saved last; no owners where nothing was, or where it is damaged."""
+        """Return what was saved last; no owners where nothing was, or where it is damaged or of another commit log."""
         try:
             data = unseal(store.path(_NAME), store.read(_NAME))
             sequence, count = _HEADER.unpack_from(data)
-            values = np.frombuffer(data, "<i8", offset=_HEADER.size).reshape(2, count)
+            end = _HEADER.size + 2 * 8 * count
+            values = np.frombuffer(data[:end], "<i8", offset=_HEADER.size).reshape(2, count)
+            commit = CommitRef.model_validate_json(data[end:]) if data[end:] else None
+            CommitLog(store).require(store.path(_NAME), sequence, commit)
         except FileNotFoundError:
             return cls(store)
-        except (CorruptArtefactError, ValueError, struct.error) as error:
+        except (CorruptArtefactError, LogMismatchError, ValueError, struct.error) as error:
             logger.warning("owners of keys are read from the windows again: %s", error)
             return cls(store)
-        return cls(store, sequence, values[0], values[1], sequence)
+        return cls(store, sequence, values[0], values[1], commit, sequence)
 
     def catch_up(self, sequence: int) -> None:
         """Add the panes up to a sequence; a damaged list of items is left out with a warning."""
         if self.sequence > sequence:
             # The store was restored from an older copy.
-            self.sequence, self.keys, self.checks, self._saved = -1, _no_keys(), _no_keys(), -1
+            self.sequence, self.keys, self.checks, self.commit, self._saved = -1, _no_keys(), _no_keys(), None, -1
         if self.sequence == sequence:
             return
         log = WindowLog(self.store)
@@ -99,7 +105,7 @@ class KeyOwners:
                 logger.warning("its items own no keys: %s", error)
             else:
                 self._add(items)
-            self.sequence = pane.sequence
+            self.sequence, self.commit = pane.sequence, log.last
         if self.sequence - self._saved >= _PANES_BETWEEN_SAVES:
             self.save()
 
@@ -113,7 +119,8 @@ class KeyOwners:
     def save(self) -> None:
         """Keep them in the store: they outlive the windows that they come from."""
         values = np.stack([self.keys, self.checks]).astype("<i8").tobytes()
-        self.store.write(_NAME, seal(_NAME, _HEADER.pack(self.sequence, len(self.keys)) + values))
+        commit = b"" if self.commit is None else self.commit.model_dump_json().encode()
+        self.store.write(_NAME, seal(_NAME, _HEADER.pack(self.sequence, len(self.keys)) + values + commit))
         self._saved = self.sequence
 
     def is_unknown(self, keys: Keys) -> Bool:

@@ -23,6 +23,8 @@ from weir.contracts import (
     ensure_format,
     read_format,
 )
+from weir.contracts.commit import CommitRef
+from weir.contracts.commits import LogMismatchError
 from weir.pipelines.chain import RowsToWindows
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.layout import with_window
@@ -35,6 +37,10 @@ __all__ = ["RebuildError", "WindowSource", "address", "prepare"]
 
 _ROW_BYTES: Final = 128
 """About so many bytes has a row in JSON Lines, in which `run_bytes` counts."""
+
+
+_AT: Final = "@"
+"""In a fingerprint, between the identity of the origin and the newest of its commits whose windows are taken in."""
 
 
 class RebuildError(UserError):
@@ -83,17 +89,30 @@ class WindowSource(Source[Partition]):
         self._identity = identity if self._redaction < 0 else f"{identity}-{self._redaction}"
 
     def check(self, store: Store, state: LogState) -> None:
-        """Refuse a store that is no rebuild of this origin; raises `RebuildError`."""
+        """Refuse a store that is no rebuild of this origin.
+
+        Raises `RebuildError`; `LogMismatchError` where the origin does not hold the windows that were taken any more.
+        """
         span = state.sources.get(WINDOWS)
         if state.moved_from:
             raise RebuildError(f"{store.url}: was rebuilt from {state.moved_from}, and has its log since")
         if state.sources and span is None:
             raise RebuildError(f"{store.url}: holds rows of a log; windows are rebuilt into a new store")
-        if span is not None and span.fingerprint != self._identity:
+        identity, _, ref = ("", "", "") if span is None else span.fingerprint.partition(_AT)
+        if span is not None and identity != self._identity:
             problem = (
                 f"is the rebuild of another store than {self.origin.url}, or of this one before users were forgotten"
             )
             raise RebuildError(f"{store.url}: {problem}; rebuild it into a new folder")
+        if span is not None:
+            self._require_log(store, pane_of(span.stop) - 1, _decoded(ref))
+
+    def _require_log(self, store: Store, sequence: int, ref: CommitRef | None) -> None:
+        try:
+            self._commits.require(f"{store.url}, which is rebuilt from {self.origin.url}", sequence, ref)
+        except LogMismatchError as error:
+            problem = f"{error.problem}: rebuild it into a new folder"
+            raise LogMismatchError(error.reader, problem, error.reason) from None
 
     def check_rows(self, state: LogState) -> None:
         """Refuse a state of the origin in which rows have other positions; raises `RebuildError`."""
@@ -119,15 +138,21 @@ class WindowSource(Source[Partition]):
         [windows] = found
         seen = state.sources | in_hand.pending
         start = pane_of(seen[WINDOWS].stop) if WINDOWS in seen else 0
-        rows, stop = 0, pane_of(windows.size)
-        for pane in takewhile(lambda pane: pane.sequence < stop, WindowLog(self.origin).follow(after=start - 1)):
+        ref = _decoded(seen[WINDOWS].fingerprint.partition(_AT)[2]) if WINDOWS in seen else None
+        rows, stop, log = 0, pane_of(windows.size), WindowLog(self.origin)
+        for pane in takewhile(lambda pane: pane.sequence < stop, log.follow(after=start - 1)):
             _check_features(self.origin, "item", self.config.item_features, pane.item_features)
             _check_features(self.origin, "user", self.config.user_features, pane.user_features.names)
             if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes:
                 rows = 0
-                yield [replace(windows, size=position_of(pane.sequence))]
+                yield [self._up_to(ref, replace(windows, size=position_of(pane.sequence)))]
             rows += pane.counts.events
-        yield [windows]
+            ref = log.last
+        yield [self._up_to(ref, windows)]
+
+    def _up_to(self, ref: CommitRef | None, windows: Partition) -> Partition:
+        """Return the windows up to a commit, which identifies them."""
+        return windows if ref is None else replace(windows, fingerprint=f"{self._identity}{_AT}{_encoded(ref)}")
 
     def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
         """Return the partition where it has more windows than are taken in."""
@@ -137,6 +162,15 @@ class WindowSource(Source[Partition]):
         """Read the panes and commit their rows."""
         rows = readings | "Read windows" >> ReadPanes(self.origin, self.config)
         return rows | "Windows" >> RowsToWindows(store, plan.run, self.config, plan.histories)
+
+
+def _encoded(ref: CommitRef) -> str:
+    return f"{ref.number}-{ref.checksum}"
+
+
+def _decoded(text: str) -> CommitRef | None:
+    number, _, found = text.partition("-")
+    return CommitRef(number=int(number), checksum=found) if text else None
 
 
 def _check_features(origin: Store, of: str, wanted: FeatureNames, known: FeatureNames) -> None:

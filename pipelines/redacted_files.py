@@ -31,12 +31,12 @@ from weir.contracts import (
 from weir.contracts.artefacts import read_column, read_table, write_table
 from weir.contracts.redaction import RedactedPane, RewrittenLetters
 from weir.contracts.user_histories import open_file
-from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.forgotten import Forgotten, texts_of
 from weir.pipelines.transforms.dead_letters import read_dead_letters
 from weir.readers import DeadLetter
 from weir.sketches import ExactCounter, load
 
-__all__ = ["letters_without", "pane_without", "texts_of", "users_file_without"]
+__all__ = ["letters_without", "named_in_letter", "pane_without", "users_file_without"]
 
 REDACTED: Final = "the text named a user who has been forgotten"
 _ROWS: Final = 4096
@@ -152,7 +152,7 @@ def letters_without(
     The letters stay, since what was refused stays refused, and is counted once. Raises `CorruptArtefactError`.
     """
     found = read_dead_letters(store, file.name, file.checksum)
-    named = [{one for text in texts_of(letter) for one in users.named_in(text)} for letter in found]
+    named = [named_in_letter(letter, users) for letter in found]
     if not any(named):
         return None
     kept = [_without_text(letter) if ids else letter for letter, ids in zip(found, named, strict=True)]
@@ -164,10 +164,17 @@ def letters_without(
     return written, {one for ids in named for one in ids}
 
 
-def texts_of(letter: DeadLetter) -> tuple[str, str]:
-    """Return what a letter keeps of the row that came: its start, and what was wrong with it."""
-    is_text = letter.encoding == "utf-8"
-    return letter.raw if is_text else base64.b64decode(letter.raw).decode(errors="replace"), letter.detail
+def named_in_letter(letter: DeadLetter, users: Forgotten) -> set[str]:
+    """Return the users whom a letter names, in what it keeps of the row that came or in what was wrong with it.
+
+    Of a row that was cut, an id counts that begins like the end of what is kept.
+    """
+    data = letter.raw.encode() if letter.encoding == "utf-8" else base64.b64decode(letter.raw)
+    is_cut = len(data) < letter.size
+    found = {one for text in texts_of(data) for one in users.named_in(text, is_cut=is_cut)}
+    # Long values are shortened, with dots at their end.
+    *shortened, last = letter.detail.split("...")
+    return found.union(users.named_in(last), *(users.named_in(part, is_cut=True) for part in shortened))
 
 
 def _without_text(letter: DeadLetter) -> DeadLetter:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from weir.contracts import Commit, CommitLog, CorruptArtefactError, LogState, RetiredError, Store, WindowManifest
-from weir.contracts.horizon import snapshots
+from weir.contracts.horizon import snapshot_name, snapshots
 from weir.contracts.variants import MAIN, lines
 
 __all__ = ["GRACE_SECONDS", "Removal"]
@@ -82,7 +82,7 @@ class Removal:
         removed = [number for number in numbers if self._remove(number)]
         for number in snapshots(self.store):
             if number < self.state.retirement:
-                self.store.remove(f"commits/snapshot-{number:010d}.json")
+                self.store.remove(snapshot_name(number))
         if removed:
             logger.info("removed what %d retired commits have left, up to commit %d", len(removed), removed[-1])
         return len(removed)

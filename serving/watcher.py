@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from weir.contracts import BundleLog, CorruptArtefactError, EventClock, Store
 from weir.contracts.variants import MAIN, log_of
@@ -22,6 +23,9 @@ from weir.serving.problems import Problems
 __all__ = ["BundleWatcher"]
 
 log = logging.getLogger(__name__)
+
+_REFRESHES_PER_LOOK: Final = 16
+"""Every so many refreshes without a promoted bundle, one lists the bundles that are there."""
 
 
 @dataclass
@@ -52,6 +56,8 @@ class BundleWatcher:
     bundle: LoadedBundle | None = None
     promoted: str | None = None
     _refused: str | None = field(default=None, init=False)
+    _lost: CorruptArtefactError | None = field(default=None, init=False)
+    _vain: int = field(default=0, init=False)
     _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
 
     @property
@@ -69,7 +75,11 @@ class BundleWatcher:
         version = None
         try:
             version = self.promoted = self.log.current()
-            if version is None or version == self._refused or (self.bundle and self.bundle.version == version):
+            if version is None:
+                self._look_for_others()
+                return False
+            self._vain, self._lost = 0, None
+            if version == self._refused or (self.bundle and self.bundle.version == version):
                 self._problems.over()
                 return False
             swapped = self._swap(version)
@@ -82,6 +92,24 @@ class BundleWatcher:
             self._problems.over()
             return swapped
         return False
+
+    def _look_for_others(self) -> None:
+        """Say, once, that none of the bundles that are there is promoted; now and then, since it lists them.
+
+        Between the manifest of the very first one and its promotion that is so for a moment: it counts the second time.
+        """
+        vain, self._vain = self._vain, self._vain + 1
+        if vain > 1 and vain % _REFRESHES_PER_LOOK:
+            return
+        before, self._lost = self._lost, self.log.lost()
+        if self._lost is None:
+            self._problems.over()
+        elif before is not None and self._problems.report(self._lost, f"no bundle is promoted, {self._served} stays"):
+            self.metrics.refused.inc()
+
+    @property
+    def _served(self) -> str:
+        return "none" if self.bundle is None else self.bundle.version
 
     def _swap(self, version: str) -> bool:
         """Swap in a version; say no where there was no room for it yet."""
@@ -174,9 +202,8 @@ class BundleWatcher:
 
     def _complain(self, error: Exception, version: str | None) -> None:
         """Log once what is wrong, and with which file."""
-        serving = "none" if self.bundle is None else self.bundle.version
         current = self.log.store.path("bundles/CURRENT")
         # What a damaged file names may hold any character.
         what = current if version is None else f"{current}: bundle {ascii(version)[1:-1]}"
-        if self._problems.report(error, f"{what} is refused, {serving} stays"):
+        if self._problems.report(error, f"{what} is refused, {self._served} stays"):
             self.metrics.refused.inc()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
-from weir.contracts import Store, WindowLog
+from weir.contracts import CommitLog, Store, WindowLog
 from weir.contracts.exposition import exposed
 from weir.contracts.variants import MAIN, line_of
 from weir.trainer.config import TrainerConfig
@@ -45,6 +45,8 @@ def train(
     ------
     CheckpointMismatchError
         If the store holds a checkpoint made with other settings.
+    LogMismatchError
+        If the commit log is not the one of the checkpoint: it ends before, or another commit is there.
     CorruptArtefactError
         If a window is not what its manifest says.
     NodeLeftError
@@ -60,6 +62,7 @@ def train(
         StopSignal() as stop,
     ):
         checkpoints = CheckpointLog(line, config.checkpoints_kept)
+        checkpoints.require_log(CommitLog(store), workers)
         config = checkpoints.continued(config, workers)
         workers.share(config.batch_size)
         config.check_stream(workers.world_size)

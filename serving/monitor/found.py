@@ -3,15 +3,17 @@
 import logging
 import time
 
-from weir.contracts import BundleManifest, CorruptArtefactError, Store, WindowManifest
+from weir.contracts import BundleManifest, CommitLog, CorruptArtefactError, Store, WindowManifest
+from weir.contracts.commit import CommitRef
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.places import MonitorPlace
 from weir.contracts.variants import log_of_version
 from weir.serving.monitor.recall import Tally
 from weir.serving.monitor.results import Examples, WindowRecall, load, recorded
 
-__all__ = ["is_recorded", "manifest_of", "place_in", "result_of", "summary_of"]
+__all__ = ["is_of_log", "is_recorded", "manifest_of", "place_in", "result_of", "summary_of"]
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def place_in(store: Store) -> MonitorPlace:
@@ -20,7 +22,7 @@ def place_in(store: Store) -> MonitorPlace:
         if (place := MonitorPlace.read(store)) is not None:
             return place
     except CorruptArtefactError as error:
-        log.warning("all results are read instead: %s", error)
+        logger.warning("all results are read instead: %s", error)
     results = recorded(store)
     return MonitorPlace(
         measured=max((result.sequence for result in results), default=-1),
@@ -42,6 +44,16 @@ def manifest_of(store: Store, version: str) -> BundleManifest | None:
         return log_of_version(store, version).manifest(version)
     except FileNotFoundError:
         return None
+
+
+def is_of_log(log: CommitLog, version: str, sequence: int, commit: CommitRef | None) -> bool:
+    """Say whether a bundle was trained on the windows of this log, up to the pane `sequence` of a commit."""
+    try:
+        log.require(f"bundle {version}", sequence, commit)
+    except LogMismatchError as error:
+        logger.warning("its answers do not count: %s", error)
+        return False
+    return True
 
 
 def result_of(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRecall:

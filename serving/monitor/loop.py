@@ -13,7 +13,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from weir.contracts import CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
+from weir.contracts import CommitLog, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
+from weir.contracts.commit import CommitRef
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.exposition import exposed
 from weir.contracts.places import MonitorPlace
 from weir.contracts.stopping import ended_by_signals
@@ -24,7 +26,7 @@ from weir.serving.errors import NoBundleError
 from weir.serving.monitor.ages import AgeHits, ages_of
 from weir.serving.monitor.clicks import ClickFollower
 from weir.serving.monitor.config import MonitorConfig
-from weir.serving.monitor.found import is_recorded, manifest_of, place_in, result_of, summary_of
+from weir.serving.monitor.found import is_of_log, is_recorded, manifest_of, place_in, result_of, summary_of
 from weir.serving.monitor.freshness import Coverage, seconds_to_servable
 from weir.serving.monitor.metrics import AttributionMetrics, MonitorMetrics
 from weir.serving.monitor.popularity import Popularity
@@ -96,6 +98,7 @@ class Monitor:
         self.coverage = Coverage(WindowLog(self.store))
         # Whatever is served comes from few bundles, and each is asked for about every example.
         self._bundle = lru_cache(_BUNDLES)(partial(manifest_of, self.store))
+        self._is_of_log = lru_cache(_BUNDLES)(partial(is_of_log, CommitLog(self.store)))
 
     def step(self, stop: threading.Event | None = None) -> int:
         """Measure what has been committed since the last step, until `stop` is set; return the number of windows.
@@ -123,8 +126,12 @@ class Monitor:
         """Find out, once, up to which window there are results; what was popular before them comes from the store."""
         if self._place is None:
             place = place_in(self.store)
+            self._require_log(place)
             self.coverage.reported = place.reported
             self.popularity = Popularity.load(self.store, self.config.popularity_half_life_seconds)
+            if self.popularity.sequence > place.measured:
+                # Its counts hold events of windows that are still to be measured.
+                self.popularity = Popularity(self.config.popularity_half_life_seconds)
             # Windows that have not been measured are read again for their results alone.
             self._last = self.windows.left(self.popularity.sequence)
             self._place = place.model_copy(update={"counted": self.popularity.sequence})
@@ -142,6 +149,14 @@ class Monitor:
             return
         if known is not None:
             self.metrics.known(known)
+
+    def _require_log(self, place: MonitorPlace) -> None:
+        """Check that the results are of the windows that the commit log holds."""
+        try:
+            CommitLog(self.store).require(self.store.path("monitor"), place.measured, place.commit)
+        except LogMismatchError as error:
+            remedy = "remove monitor/, and all windows that the log holds are measured again, as far as they can be"
+            raise LogMismatchError(error.reader, f"{error.problem}; {remedy}", error.reason) from None
 
     def _step(self, stop: threading.Event) -> None:
         self._resume()
@@ -170,7 +185,8 @@ class Monitor:
         self.popularity.add(self.windows, manifest)
         self._last = manifest.sequence
         self._taken += 1
-        self._note(measured=max(place.measured, manifest.sequence))
+        if manifest.sequence > place.measured:
+            self._note(measured=manifest.sequence, commit=self.windows.last)
         self._keep_popularity()
 
     def _keep_popularity(self) -> None:
@@ -182,7 +198,7 @@ class Monitor:
             self._saved_at = time.monotonic()
             self._note(counted=self.popularity.sequence)
 
-    def _note(self, **changes: int) -> None:
+    def _note(self, **changes: int | CommitRef | None) -> None:
         """Store how far the monitor has got, where that has changed."""
         place = self._resume()
         if (new := place.model_copy(update=changes)) != place:
@@ -239,6 +255,7 @@ class Monitor:
             self.comparing.measure(
                 manifest,
                 examples,
+                commit=self.windows.last,
                 client=self.client,
                 batch=partial(self._queries, examples),
                 unseen_by=lambda version: self._unseen_by(version, manifest.sequence),
@@ -260,6 +277,8 @@ class Monitor:
         bundle = self._bundle(version)
         if bundle is None:
             return "retired"
+        if not self._is_of_log(version, bundle.trained_sequence, bundle.trained_commit):
+            return "other_log"
         return "trained" if bundle.trained_sequence >= sequence else None
 
     def _ages(self, manifest: WindowManifest, tally: Tally) -> tuple[AgeHits, ...]:

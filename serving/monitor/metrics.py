@@ -40,11 +40,12 @@ class MonitorMetrics:
         self.skipped = Counter(
             "weir_recall_skipped",
             "Events whose answers were not counted: trained (the bundle was trained on them), swapped (bundles changed "
-            "between two requests), retired (the bundle's manifest is gone).",
+            "between two requests), retired (the bundle's manifest is gone), other_log (it was trained on windows "
+            "that the commit log does not hold).",
             ("reason",),
             registry=registry,
         )
-        for reason in ("trained", "swapped", "retired"):
+        for reason in ("trained", "swapped", "retired", "other_log"):
             self.skipped.labels(reason)
         self.age_events = Counter(
             "weir_recall_freshness_events",

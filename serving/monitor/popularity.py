@@ -13,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.contracts import CorruptArtefactError, ItemKeys, Key, Store, WindowLog, WindowManifest, columns
+from weir.contracts import CommitLog, CorruptArtefactError, ItemKeys, Key, Store, WindowLog, WindowManifest, columns
+from weir.contracts.commit import CommitRef
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.documents import seal, unseal
 from weir.sketches import FrequencyView
 
@@ -29,12 +31,13 @@ class Popularity:
     """Decayed counts of the items of all windows added so far, and the items' ids by key.
 
     A window's counts halve with every `half_life_seconds` of event time; one that comes late is added as if it had been
-    there all along. `sequence` is the newest pane added.
+    there all along. `sequence` is the newest pane added, and `commit` its commit.
     """
 
     half_life_seconds: float
     ids: dict[int, str] = field(default_factory=dict)
     sequence: int = -1
+    commit: CommitRef | None = None
     _recent: FrequencyView = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,14 +51,16 @@ class Popularity:
             facts = {name.decode(): value for name, value in table.schema.metadata.items()}
             if float(facts["half_life"]) == half_life_seconds:
                 ids = zip(table[columns.ITEM_KEY].to_pylist(), table[columns.ITEM_ID].to_pylist(), strict=True)
-                found = cls(half_life_seconds, dict(ids), int(facts["sequence"]))
+                commit = CommitRef.model_validate_json(facts["commit"]) if "commit" in facts else None
+                found = cls(half_life_seconds, dict(ids), int(facts["sequence"]), commit)
+                CommitLog(store).require(store.path(_NAME), found.sequence, commit)
                 found._recent.load_state_dict({"sketch": np.frombuffer(facts["sketch"], np.uint8)})
                 found._recent.time_ms = int(facts["time_ms"])
                 return found
             log.info("the popularity baseline has another half-life now: it is counted again")
         except FileNotFoundError:
             pass
-        except (CorruptArtefactError, pa.ArrowException, KeyError, ValueError) as error:
+        except (CorruptArtefactError, LogMismatchError, pa.ArrowException, KeyError, ValueError) as error:
             log.warning("%s is not used, popularity is counted again: %s", store.path(_NAME), error)
         return cls(half_life_seconds)
 
@@ -67,6 +72,8 @@ class Popularity:
             "time_ms": str(self._recent.time_ms),
             "sketch": self._recent.state_dict()["sketch"].tobytes(),
         }
+        if self.commit is not None:
+            facts["commit"] = self.commit.model_dump_json()
         keys, ids = pa.array(self.ids.keys(), pa.int64()), pa.array(self.ids.values(), pa.string())
         table = pa.table({columns.ITEM_KEY: keys, columns.ITEM_ID: ids}).replace_schema_metadata(facts)
         buffer = io.BytesIO()
@@ -88,7 +95,7 @@ class Popularity:
             log.warning("the windows' sketches changed, popularity starts from zero: %s", error)
             self._recent = FrequencyView(self.half_life_seconds)
             self._recent.add(sketch, manifest.end_ms)
-        self.sequence = manifest.sequence
+        self.sequence, self.commit = manifest.sequence, windows.last
 
     def top(self, k: int) -> list[Key]:
         """Return the keys of the `k` most frequent items, most frequent first; none before the first window."""

@@ -27,6 +27,7 @@ from weir.contracts import (
     UserHistories,
     UserKeys,
 )
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.user_histories import open_file
 from weir.serving.histories import user_shards
 from weir.serving.shared.config import FollowerConfig
@@ -129,7 +130,7 @@ class Follower:
             return ""
         try:
             state = LogState.open(self.store, stop=found.number)
-        except (CorruptArtefactError, RetiredError):
+        except (CorruptArtefactError, LogMismatchError, RetiredError):
             return "other-store"
         if (state.number + 1, state.cursor.checksum) != (found.number, found.checksum):
             return "other-store"
@@ -157,6 +158,8 @@ class Follower:
                 news += [file for file in commit.histories if not file.replaces]
         except RetiredError as error:
             raise _GapError("gap", str(error)) from error
+        except LogMismatchError as error:
+            raise _GapError("other-store", str(error)) from error
         if cursor == position.cursor:
             return
         self.metrics.behind_commits.set(cursor.number - position.number)

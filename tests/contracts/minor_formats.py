@@ -57,7 +57,8 @@ def rewrite(store: Store, change: Change, minor: int) -> dict[str, int]:
     """Rewrite all documents of a store; return how many of each kind."""
     counts: dict[str, int] = {}
     digests, folders = [""], dict[str, str]()
-    for name in sorted(store.find()):
+    # Commits come first: checkpoints, bundles and places name them by checksum.
+    for name in sorted(store.find(), key=lambda one: (not one.startswith("commits/"), one)):
         data = store.read(name)
         if not data.startswith(b'{"checksum"'):
             continue
@@ -71,6 +72,8 @@ def rewrite(store: Store, change: Change, minor: int) -> dict[str, int]:
             fields["predecessor"] = digests[-1]
         if parent := fields.get("parent"):
             parent["checksum"] = folders[f"{name.split('/')[0]}/{parent.get('name') or parent['version']}"]
+        for ref in filter(None, (fields.get("trained_commit"), fields.get("commit"))):
+            ref["checksum"] = digests[ref["number"] + 1]
         if KINDS.get(kind) is _Snapshot:
             number, sequence, _ = fields["state"]["cursor"]
             fields["state"]["cursor"] = [number, sequence, digests[number]]

@@ -85,6 +85,7 @@ def test_a_chain_leads_from_the_complete_bundle_to_the_newest_delta(log: BundleL
 def test_a_chain_with_a_gap_or_another_parent_names_the_bundle(log: BundleLog) -> None:
     write(log, "0001")
     delta = chained(log, "0002", "0001")
+    log.promote("0002")
     write(log, "0001", verdict="another one of the same name")
     with pytest.raises(CorruptArtefactError, match=r"0001/MANIFEST.json: has checksum .*, bundle 0002 changes the one"):
         log.chain(delta)
@@ -143,6 +144,7 @@ def test_a_chain_starts_at_what_has_been_compacted(log: BundleLog) -> None:
     write(log, "0001")
     assert log.versions() == ["0001", "0002", "0003"]
     assert log.read(whole, "index.faiss") == b"other index"
+    log.promote("0003")
     assert verify(log.store).findings == []
 
 
@@ -163,6 +165,7 @@ def test_what_a_compacted_chain_was_made_of_goes_when_nothing_kept_names_it(log:
         chained(log, version, parent)
     whole = compacted(log, "0003")
     fifth = chained(log, "0005", "0004", base="0003", depth=2)
+    log.promote("0005")
     # A version from before keeps its whole chain.
     assert log.retire(keep=2) == []
     assert log.retire(keep=1) == ["0001", "0002"]

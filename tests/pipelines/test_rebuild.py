@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.pipelines.test_chain import FEATURES, add, batches, with_features
-from weir.contracts import EventClock, LogState, Store, WindowCounts, WindowLog, WindowManifest, read_format
+from weir.contracts import CommitLog, EventClock, LogState, Store, WindowCounts, WindowLog, WindowManifest, read_format
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.verification import verify
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.forgotten import Forgotten
@@ -243,3 +244,24 @@ def test_a_rebuild_from_a_log_without_a_valid_row_commits_nothing(tmp_path: Path
         ingest(store, prepare(origin, store, config), follow=follow, registry=CollectorRegistry())
     assert not store.glob("commits/*")
     assert not store.exists("dead-letters")
+
+
+@pytest.mark.parametrize("new", [0, 1, 2])
+def test_an_origin_that_lost_the_newest_windows_that_were_taken_is_refused(tmp_path: Path, new: int) -> None:
+    origin, store = Store(str(tmp_path / "origin")), Store(str(tmp_path / "rebuilt"))
+    config = support.config(tmp_path)
+    for number in range(3):
+        support.write_lines(tmp_path / "log/events.jsonl", [event.line() for event in EVENTS[40 * number :][:40]])
+        bring_in(origin, config)
+    rebuild(origin, store, config)
+    before = support.committed(store)
+    newest = CommitLog(origin).newest()
+    origin.remove("commits/HEAD")
+    origin.remove(CommitLog.name(newest))
+    for number in range(new):
+        pane = support.committed(origin)[-1].model_copy(update={"attempt": f"f{number}"})
+        WindowLog(origin).commit(pane)
+    with pytest.raises(LogMismatchError, match="rebuild it into a new folder") as refused:
+        rebuild(origin, store, config)
+    assert refused.value.reason == ("other_commit" if new else "log_ends_before")
+    assert support.committed(store) == before

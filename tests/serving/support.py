@@ -34,6 +34,7 @@ from weir.contracts import (
     hash_id,
 )
 from weir.contracts.artefacts import write_table
+from weir.contracts.commit import CommitRef
 from weir.contracts.feature_weights import FeatureWeights, Moments
 from weir.contracts.features import MAX_DENSE
 from weir.contracts.user_features import UserFeatures
@@ -127,6 +128,7 @@ def write_bundle(
     user_features: FeatureWeights | None = None,
     variant: str = "main",
     history_read: int | None = None,
+    trained_commit: CommitRef | None = None,
 ) -> BundleManifest:
     """Write, commit and promote a bundle through the contracts; that of a variant in the store of its line."""
     count, dimension = catalogue.vectors.shape
@@ -166,6 +168,7 @@ def write_bundle(
         metric=metric,
         history_length=HISTORY_LENGTH,
         history_read=history_read,
+        trained_commit=trained_commit,
         index=IndexInfo(type=index, parameters=parameters or {}),
         evaluation={"recall@10": 0.25},
         promoted=True,

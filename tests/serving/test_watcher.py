@@ -132,6 +132,37 @@ def test_a_damaged_current_is_told_once_and_what_is_served_stays(
     assert follower.refresh()
 
 
+@pytest.mark.parametrize("served", [False, True])
+def test_a_current_that_is_missing_beside_bundles_is_told_once_with_the_command_that_repairs_it(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture, served: bool
+) -> None:
+    follower, registry = watcher(store)
+    for version in ("v1", "v2"):
+        write_bundle(store, version, catalogue)
+    if served:
+        follower.refresh()
+    store.remove("bundles/CURRENT")
+    for _ in range(40):
+        assert not follower.refresh()
+    assert (follower.bundle is not None) == served
+    assert caplog.text.count("bundles/CURRENT: is missing beside 2 bundles: `weir promote v2`") == 1
+    assert registry.get_sample_value("weir_bundle_refused_total") == 1
+    BundleLog(store).promote("v1")
+    assert follower.refresh()
+
+
+def test_before_the_first_promotion_nothing_is_told(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, _ = watcher(store)
+    assert not follower.refresh()
+    write_bundle(store, "v1", catalogue, promote=False)
+    assert not follower.refresh()
+    BundleLog(store).promote("v1")
+    assert follower.refresh()
+    assert caplog.text == ""
+
+
 def test_the_old_bundles_memory_is_released(store: Store, catalogue: Catalogue) -> None:
     follower, _ = watcher(store)
     write_bundle(store, "v1", catalogue, index="IVF4,Flat")

@@ -202,6 +202,7 @@ class _Export:
             created_at=time.time(),
             trained_sequence=max(at.trained_sequence, 0),
             trained_window=at.trained_window,
+            trained_commit=model.trained_commit,
             max_event_ms=at.max_event_ms,
             items=draft.content.total,
             dimension=tower.dimension,

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.contracts import CorruptArtefactError, ItemKeys, RetiredError, Store, WindowLog, WindowManifest
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.places import GATE_CASES, GATE_WINDOWS
 from weir.trainer.config import TrainerConfig
 from weir.trainer.ranks.workers import Workers
@@ -97,7 +98,7 @@ class RecentCases:
                 return False
             # Others wait or train meanwhile: this rank reads all of it.
             found = SharedWindow.read(self._log, manifest, self.config, Workers())
-        except (CorruptArtefactError, FileNotFoundError, RetiredError) as error:
+        except (CorruptArtefactError, FileNotFoundError, LogMismatchError, RetiredError) as error:
             logger.warning("bundles are compared without the cases of window %d and before: %s", sequence, error)
             return False
         drawn = found.sampled(self.config.seed, sequence, MOST)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from weir.contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.variants import MAIN, line_of, log_of
 from weir.trainer.config import TrainerConfig
 from weir.trainer.export.bundle import export_bundle
@@ -20,7 +21,7 @@ from weir.trainer.export.keeper import Keeper
 from weir.trainer.export.noting import recognise
 from weir.trainer.export.tower import is_traced
 from weir.trainer.export.tracing import Tracing, tracing_of
-from weir.trainer.export.trial import Trials
+from weir.trainer.export.trial import Trials, current_or_none
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.shared_window import SharedWindow
 from weir.trainer.stream.metrics import TrainerMetrics
@@ -157,9 +158,26 @@ class Exporter:
 
         A state that was loaded may be that of the newest bundle, of which its checkpoint does not know.
         """
+        self._compare_logs(BundleLog(self._line))
         recognise(BundleLog(self._line), state)
         if self.follows and not is_traced(self.config.tower):
             self._tracing = tracing_of(self.config.tower)
+
+    def _compare_logs(self, log: BundleLog) -> None:
+        """Warn where the promoted bundle was trained on the windows of another commit log."""
+        if (version := current_or_none(log)) is None:
+            return
+        try:
+            found = log.manifest(version)
+        except (CorruptArtefactError, FileNotFoundError) as error:
+            logger.warning("the promoted bundle is not compared with the commit log: %s", error)
+            return
+        try:
+            CommitLog(self.store).require(f"bundle {version}", found.trained_sequence, found.trained_commit)
+        except LogMismatchError as error:
+            logger.warning("%s: it stays promoted, and is not tested up to pane %d", error, found.trained_sequence)
+        except CorruptArtefactError as error:
+            logger.warning("the promoted bundle is not compared with the commit log: %s", error)
 
     def export(self, state: TrainerState) -> None:
         """Export for the last time, unless this state has been exported; failures are logged and counted.

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple, Self
 
 from weir.contracts import BundleFile
+from weir.contracts.commit import CommitRef
 from weir.contracts.recipe import Stretch
 from weir.trainer.export.scorer import scorer_to_onnx
 from weir.trainer.export.soundness import fault_of
@@ -27,6 +28,7 @@ class ModelPart(NamedTuple):
     position: Position
     evaluation: dict[str, float]
     stretches: tuple[Stretch, ...]
+    trained_commit: CommitRef | None
     fault: str | None
 
     @classmethod
@@ -46,4 +48,4 @@ class ModelPart(NamedTuple):
         if state.featured_users is not None:
             files[BundleFile.USER_FEATURES] = state.featured_users.weights.encode()
         evaluation, fault = mean_metrics(state.recent), fault_of(state, touched)
-        return cls(files, replace(state.position), evaluation, state.stretches, fault)
+        return cls(files, replace(state.position), evaluation, state.stretches, state.trained_commit, fault)

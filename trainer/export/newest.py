@@ -1,6 +1,6 @@
 """A bundle of the newest checkpoint."""
 
-from weir.contracts import BundleManifest, Store
+from weir.contracts import BundleManifest, CommitLog, Store
 from weir.contracts.variants import MAIN, line_of
 from weir.trainer.config import TrainerConfig
 from weir.trainer.export.bundle import export_bundle
@@ -22,9 +22,12 @@ def export(store: Store, config: TrainerConfig, variant: str = MAIN) -> BundleMa
         If there is no checkpoint, or the bundle cannot be made.
     CheckpointMismatchError
         If the checkpoint was made with other settings.
+    LogMismatchError
+        If it was trained on the windows of another commit log.
     """
     line = line_of(store, variant)
     checkpoints, workers = CheckpointLog(line, config.checkpoints_kept), Workers()
+    checkpoints.require_log(CommitLog(store), workers)
     state = checkpoints.load(checkpoints.continued(config, workers), workers)
     if state is None:
         raise ExportError(f"{line.path('checkpoints')}: holds no complete checkpoint; train first")

@@ -11,7 +11,7 @@ from weir.contracts.recipe import Recipe
 from weir.contracts.variants import log_of_version
 from weir.trainer.ranks.workers import Workers, deterministic
 from weir.trainer.replay.compare import differences
-from weir.trainer.replay.retrained import ReplayError, recipe_of, retrained
+from weir.trainer.replay.retrained import ReplayError, check_source, recipe_of, retrained
 from weir.trainer.state.stretches import software
 from weir.trainer.stream.progress import TrainProgress
 
@@ -35,11 +35,11 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
     Raises
     ------
     ReplayError
-        If it cannot be made again.
+        If it cannot be made again: a file of it or a window is damaged, retired or another one.
     FileNotFoundError
         If there is no such bundle.
     CorruptArtefactError
-        If the bundle or a window is damaged.
+        If the manifest of the bundle is damaged.
     """
     manifest = log_of_version(store, wanted).manifest(wanted)
     recipe = recipe_of(manifest)
@@ -48,8 +48,10 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
         if workers.world_size != first.ranks:
             raise ReplayError(f"{wanted} was trained by {first.ranks} ranks, here are {workers.world_size}")
         torch.set_num_threads(first.threads)
+        log = log_of_version(store, wanted)
+        check_source(store, log, manifest, recipe)
         state = retrained(store, manifest, recipe, workers, report)
-        found, log = list[str](), log_of_version(store, wanted)
+        found = list[str]()
         workers.first(lambda: found.extend(differences(log, manifest, state)), state.answer)
         if not workers.is_first:
             return None

@@ -7,7 +7,19 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from weir.contracts import BundleManifest, RetiredError, Store, UserError, WindowLog
+from weir.contracts import (
+    BundleLog,
+    BundleManifest,
+    CommitLog,
+    CorruptArtefactError,
+    FileEntry,
+    RetiredError,
+    Store,
+    UserError,
+    WindowLog,
+    WindowManifest,
+)
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.recipe import Recipe
 from weir.contracts.variants import version_of
 from weir.trainer.config import TrainerConfig
@@ -19,13 +31,18 @@ from weir.trainer.stream.learner import Learner
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.stream.progress import ProgressObserver, TrainProgress
 
-__all__ = ["ReplayError", "recipe_of", "retrained"]
+__all__ = ["ReplayError", "check_source", "recipe_of", "retrained"]
 
 _NEVER: Final = 2**62
 
 
 class ReplayError(UserError):
-    """A bundle cannot be made again; the message says what is missing."""
+    """A bundle cannot be made again, or not be compared; the message says what is missing."""
+
+    @classmethod
+    def damaged(cls, version: str, error: CorruptArtefactError) -> "ReplayError":
+        """Return the error for a file without which a bundle is not made again."""
+        return cls(f"{error}: without this file {version} cannot be made again and compared; restore it from a copy")
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,55 @@ def recipe_of(manifest: BundleManifest) -> Recipe:
             f"{manifest.version} was trained by other numbers of ranks x threads ({counts}): not repeatable"
         )
     return recipe
+
+
+def check_source(store: Store, log: BundleLog, manifest: BundleManifest, recipe: Recipe) -> None:
+    """Check, before any training, that the files of a bundle are what manifests say, and that its windows are there.
+
+    Raises `ReplayError`.
+    """
+    version, first = manifest.version, recipe.stretches[0].sequence
+    try:
+        for part in log.chain(manifest):
+            for entry in part.files:
+                name = f"{part.folder}/{entry.name}"
+                _compare(log.store, name, entry)
+        CommitLog(store).require(f"bundle {version}", manifest.trained_sequence, manifest.trained_commit)
+        gone = _first_retired(store, first, manifest.trained_sequence)
+    except CorruptArtefactError as error:
+        raise ReplayError.damaged(version, error) from error
+    except LogMismatchError as error:
+        raise ReplayError(f"{version} cannot be made again from other windows than its own: {error.problem}") from error
+    if gone is not None:
+        raise _retired(version, first, gone)
+
+
+def _first_retired(store: Store, first: int, last: int) -> int | None:
+    """Return the first of some panes that has retired; None where all are left."""
+    expected = first
+    try:
+        for pane in WindowLog(store).follow(first - 1):
+            if pane.sequence != expected or expected > last:
+                break
+            expected += 1
+    except RetiredError:
+        pass
+    return None if expected > last else expected
+
+
+def _compare(store: Store, name: str, entry: FileEntry) -> None:
+    try:
+        found = store.digest(name)
+    except FileNotFoundError:
+        raise CorruptArtefactError(store.path(name), "the manifest lists it, but it is missing") from None
+    if found != entry.checksum:
+        raise CorruptArtefactError(store.path(name), f"has checksum {found}, the manifest says {entry.checksum}")
+
+
+def _retired(version: str, first: int, pane: int) -> ReplayError:
+    return ReplayError(
+        f"{version} was trained from pane {first} on, and pane {pane} has retired: it cannot be made again"
+    )
 
 
 def retrained(
@@ -110,10 +176,9 @@ def _learn(learner: Learner, first: int, manifest: BundleManifest) -> None:
         try:
             found = learner.log.next(after)
         except RetiredError as error:
-            raise ReplayError(
-                f"{manifest.version} was trained from window {first} on, and those before "
-                f"{error.horizon.sequence} have retired: it cannot be made again"
-            ) from error
+            raise _retired(manifest.version, first, after + 1) from error
+        except CorruptArtefactError as error:
+            raise ReplayError.damaged(manifest.version, error) from error
         if not found:
             return
         for window in found:
@@ -121,7 +186,12 @@ def _learn(learner: Learner, first: int, manifest: BundleManifest) -> None:
             if after > manifest.trained_sequence:
                 return
             if window.sequence != after:
-                raise ReplayError(
-                    f"{manifest.version} was trained on pane {after}, which has retired: it cannot be made again"
-                )
-            learner.process_window(window)
+                raise _retired(manifest.version, first, after)
+            _process(learner, window, manifest)
+
+
+def _process(learner: Learner, window: WindowManifest, manifest: BundleManifest) -> None:
+    try:
+        learner.process_window(window)
+    except CorruptArtefactError as error:
+        raise ReplayError.damaged(manifest.version, error) from error

@@ -30,6 +30,7 @@ from weir.contracts.checkpoint import (
     read_checkpoint_chain,
     read_checkpoint_mark,
 )
+from weir.contracts.commits import CommitLog, LogMismatchError
 from weir.contracts.documents import write_document
 from weir.trainer.config import TrainerConfig
 from weir.trainer.items.rows import Reader, TableRows, no_rows
@@ -150,6 +151,7 @@ class CheckpointLog:
             sequence=at.sequence,
             batch=at.batch,
             trained_window=at.trained_window,
+            trained_commit=state.trained_commit,
             settings=state.config.defining(),
             tensors=tensors,
             files=files,
@@ -175,6 +177,41 @@ class CheckpointLog:
                 logger.info("%s is %r, as in the checkpoint: the default is %r now", name, kept[name], defaults[name])
         return found
 
+    def require_log(self, log: CommitLog, workers: Workers) -> None:
+        """Check that the newest checkpoint was trained on the windows of this log; all ranks must call it.
+
+        Raises `LogMismatchError`, which says which checkpoints to remove.
+        """
+        if (error := workers.broadcast(self._mismatch(log) if workers.is_first else None)) is not None:
+            raise error
+
+    def _mismatch(self, log: CommitLog) -> LogMismatchError | None:
+        newest: LogMismatchError | None = None
+        names, gone = self.names(), list[str]()
+        for name in reversed(names):
+            try:
+                mark = read_checkpoint_mark(self.store, name)
+                log.require(self.store.path(mark_path(name)), mark.sequence - 1, mark.trained_commit)
+            except (CorruptArtefactError, FileNotFoundError):
+                if newest is None:
+                    return None  # `load` says what is wrong with it
+            except LogMismatchError as error:
+                newest = newest or error
+            else:
+                break
+            gone.append(name)
+        if newest is None:
+            return None
+        if len(gone) == len(names):
+            remedy = (
+                f"remove {self.store.path('checkpoints/')}, and all windows that the log holds are trained on again"
+            )
+        else:
+            folders = " and ".join(self.store.path(f"checkpoints/{name}") for name in sorted(gone))
+            remedy = f"remove {folders} to continue from the one before"
+        problem = f"{newest.problem}: its windows are not those that the checkpoint was trained on; {remedy}"
+        return LogMismatchError(newest.reader, problem, newest.reason)
+
     def load(self, config: TrainerConfig, workers: Workers) -> TrainerState | None:
         """Return the newest complete state, or None where there is none; all ranks must call it.
 
@@ -197,6 +234,7 @@ class CheckpointLog:
             raise CheckpointMismatchError(str(error)) from error
         except CorruptArtefactError as error:
             raise DamagedCheckpointError(error.path, f"{error.problem}; {self._remedy(error.path, name)}") from error
+        state.trained_commit = links.marks[-1].trained_commit
         logger.info("continue from checkpoint %s", name)
         if workers.is_first:
             state.saved = links.saved(state.layout())

@@ -7,6 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from weir.contracts.commit import CommitRef
 from weir.contracts.places import GATE_WINDOWS
 from weir.contracts.pooling import of_newest_windows
 from weir.contracts.recipe import Stretch
@@ -58,6 +59,7 @@ class TrainerState:
     """The model, its optimisers, the item table, the frequencies and the position in the stream.
 
     `saved` is the newest checkpoint of it, which the next one may continue. `stretches` say by what it was trained.
+    `trained_commit` is the commit of the newest window trained on; rank 0 knows it.
     `touched` are the rows that have changed, for each reader, and `since` what differs from the newest bundle.
     """
 
@@ -76,6 +78,7 @@ class TrainerState:
     second: SecondPhase | None = None
     featured_users: FeaturedUsers | None = None
     saved: SavedChain | None = None
+    trained_commit: CommitRef | None = None
     counts: RowCounts = field(init=False)
     touched: TouchedOfAll = field(init=False)
     since: SinceBundle = field(init=False)

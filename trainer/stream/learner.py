@@ -142,6 +142,7 @@ class Learner:
         self.observer.window_started(str(manifest.name), manifest.sequence, steps, at.batch, at.step)
         at.trained_window, at.trained_sequence = str(manifest.name), manifest.sequence
         at.max_event_ms = max(at.max_event_ms, manifest.max_event_ms)
+        state.trained_commit = self.log.last or state.trained_commit
         for batch in ahead(dealt, state.device):
             with self._pace.step():
                 result = train_step(state, batch, self.workers, stop=self.stop.requested)

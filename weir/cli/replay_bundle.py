@@ -37,15 +37,18 @@ def replay_bundle(
     """
     session = options.open()
     set_up_logging(session.notes)
+    from weir.contracts import CorruptArtefactError
     from weir.contracts.variants import log_of_version
     from weir.trainer.replay.bundle import Replay
-    from weir.trainer.replay.retrained import recipe_of
+    from weir.trainer.replay.retrained import ReplayError, recipe_of
 
     try:
         recipe = recipe_of(log_of_version(session.store, version).manifest(version))
     except FileNotFoundError:
         where = session.store.path("bundles")
         raise CommandError(f"{where} has no bundle {version}: `weir inspect bundles` lists them") from None
+    except CorruptArtefactError as error:
+        raise ReplayError.damaged(version, error) from error
     with tempfile.TemporaryDirectory(prefix="weir-replay-") as folder:
         result = Path(folder) / "result.json"
         if recipe.stretches[0].ranks == 1:

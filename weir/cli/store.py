@@ -146,9 +146,10 @@ def _crown(session: "Session", variant: str, why: str) -> None:
     names = (MAIN, *session.settings.trainer.variants)
     if variant not in names:
         raise VariantError(f"trainer.variants: there is no {variant}; allowed: {', '.join(names)}")
-    comparison = Comparison.read(session.store, variant) if variant != MAIN else None
-    known = [comparison.sentence(one) for one in MEASURES] if comparison else ["it was not compared"]
-    if Champion.read(session.store).variant == variant:
+    champion = Champion.read(session.store).variant
+    comparison = Comparison.between(session.store, champion, variant)
+    known = [comparison.sentence(one) for one in MEASURES] if comparison else [f"it was not compared with {champion}"]
+    if champion == variant:
         typer.echo(f"{variant} is served to all already")
         return
     crown(session.store, variant, _operator(), "; ".join([*([why] if why else []), *known]))

@@ -27,9 +27,12 @@ def variant_facts(store: "Store", names: Iterable[str]) -> dict[str, Any]:
 
     names = list(names)
     roles, champion = roles_in(store, names), Champion.read(store)
-    comparison = Comparison.read(store, roles.challenger) if roles.challenger else None
-    if comparison is not None and comparison.champion != roles.champion:
-        comparison = None
+    # Without a challenger, what was found of the lines that the champion has replaced is still known.
+    others = [roles.challenger] if roles.challenger else champion.beaten
+    made = [found for one in others if (found := Comparison.between(store, roles.champion, one)) is not None]
+    if roles.challenger:
+        made = [one for one in made if one.champion == roles.champion]
+    comparison = max(made, key=lambda one: one.started_at, default=None)
     promotion = champion.model_dump(mode="json") if champion.at else None
     known = dict.fromkeys([*lines(store), *names])
     return {
@@ -70,6 +73,8 @@ def _compared(comparison: "Comparison") -> dict[str, Any]:
         ends = {"difference_low": found.interval.low, "difference_high": found.interval.high}
         measures.append(facts | ends | {"units": found.units, "sentence": comparison.sentence(measure)})
     return {
+        "champion": comparison.champion,
+        "challenger": comparison.challenger,
         "level": 1 - comparison.alpha,
         "k": comparison.k,
         "started_at": comparison.started_at,
@@ -89,12 +94,14 @@ def print_variants(session: Session, facts: dict[str, Any]) -> None:
         when = minute(promotion["at"])
         _say(session, f"{promotion['variant']} was promoted by {promotion['by']} at {when} UTC: {promotion['verdict']}")
     compared = facts["comparison"]
+    if facts["challenger"] is None:
+        _say(session, f"{facts['champion']} has no challenger")
+    elif compared is None:
+        _say(session, f"{facts['challenger']} has not been compared yet: `weir monitor` does")
     if compared is None:
-        rest = "not been compared yet: `weir monitor` does" if facts["challenger"] else "no challenger"
-        _say(session, f"{facts['challenger'] or facts['champion']} has {rest}")
         return
     skipped = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in compared["skipped"].items())
-    title = f"{facts['challenger']} against {facts['champion']}: {compared['windows']:,} windows"
+    title = f"{compared['challenger']} against {compared['champion']}: {compared['windows']:,} windows"
     rows = [
         [
             one["measure"],

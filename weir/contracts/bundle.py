@@ -81,6 +81,26 @@ class BundleLog:
         except FileNotFoundError:
             return None
 
+    def lost(self) -> CorruptArtefactError | None:
+        """Return what to say where ``CURRENT`` is missing beside bundles that were promoted; None before the first.
+
+        It lists the bundles, and names the one to promote: the pinned one, or the newest that passed the gate.
+        """
+        if self.store.exists(_CURRENT):
+            return None
+        versions = self.versions()
+        passed = [one.version for one in self.manifests() if one.promoted] if versions else []
+        try:
+            pin = self.pin()
+            left = [one for one in passed if self.withdrawal(one) is None] or passed
+        except CorruptArtefactError:
+            pin, left = None, passed
+        if not passed and pin is None:
+            return None
+        wanted = pin.version if pin and pin.version in versions else (left or versions or ["VERSION"])[-1]
+        remedy = f"`weir promote {wanted}` serves it, and `weir promote --unpin` lets the trainer promote the next one"
+        return CorruptArtefactError(self.store.path(_CURRENT), f"is missing beside {len(versions)} bundles: {remedy}")
+
     def manifest(self, version: str) -> BundleManifest:
         """Return a bundle's manifest; raises `CorruptArtefactError` or `FileNotFoundError`."""
         return self.manifest_and_ref(version)[0]

@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from weir.contracts import columns
 from weir.contracts.artefacts import MANIFEST
+from weir.contracts.commit import CommitRef
 from weir.contracts.documents import Document
 from weir.contracts.errors import CorruptArtefactError
 from weir.contracts.models import StoredModel
@@ -133,6 +134,9 @@ class BundleManifest(Document):
     created_at: float = Field(description="wall clock, seconds since 1970")
     trained_sequence: int = Field(ge=0)
     trained_window: str = Field(description="name of the last window trained on; its sketch gave log Q last")
+    trained_commit: CommitRef | None = Field(
+        default=None, description="the commit of that window; none: an earlier version made the bundle"
+    )
     max_event_ms: int = Field(description="newest event trained on, event time in milliseconds")
     items: int = Field(ge=0)
     dimension: int = Field(ge=1)
@@ -168,7 +172,7 @@ class BundleManifest(Document):
     @model_serializer(mode="wrap")
     def _leave_out_what_is_absent(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields: dict[str, Any] = serialise(self)
-        for name in ("rescored", "history_read"):
+        for name in ("rescored", "history_read", "trained_commit"):
             if getattr(self, name) is None:
                 fields.pop(name, None)
         return fields

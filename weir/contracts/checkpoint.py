@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
 
+from weir.contracts.commit import CommitRef
 from weir.contracts.documents import Document, decode_document
 from weir.contracts.errors import CorruptArtefactError
 from weir.contracts.models import StoredModel
@@ -86,6 +87,9 @@ class CheckpointMark(Document):
     sequence: int = Field(ge=0, description="number of the pane that is being trained on, or comes next")
     batch: int = Field(ge=0, description="batches of that window done")
     trained_window: str = Field(alias="learnt", description="the newest window that any step has touched")
+    trained_commit: CommitRef | None = Field(
+        default=None, description="the commit of that window; none: an earlier version wrote the checkpoint"
+    )
     settings: dict[str, Any] = Field(description="those that decide what is trained, flat")
     tensors: dict[str, TensorEntry]
     files: tuple[FileEntry, ...]

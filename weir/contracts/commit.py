@@ -7,17 +7,25 @@ from pydantic import Field
 from weir.contracts.documents import Document
 from weir.contracts.history_files import HISTORIES, HistoryFile
 from weir.contracts.horizon import RETENTION, WINDOWS, Retirement
+from weir.contracts.models import StoredModel
 from weir.contracts.redaction import REDACTION, LetterFile, RedactedPane, RewrittenLetters
 from weir.contracts.source_span import SPANS, SourceSpan
 from weir.contracts.window import WindowManifest
 
-__all__ = ["KNOWN", "MOVED", "Commit", "requirements"]
+__all__ = ["KNOWN", "MOVED", "Commit", "CommitRef", "requirements"]
 
 MOVED: Final = "moved"
 """Required by the last commit of a store that has moved, and by the commit with which the other store goes on."""
 
 KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS, WINDOWS})
 """What commits may require of a reader (`Commit.requires`) and this version supports."""
+
+
+class CommitRef(StoredModel):
+    """One certain commit: its number, and its checksum, which stands for all commits up to it."""
+
+    number: int = Field(ge=0)
+    checksum: str
 
 
 class Commit(Document):

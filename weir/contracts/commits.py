@@ -7,18 +7,18 @@ predecessor's.
 """
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from weir.contracts.commit import KNOWN, Commit
+from weir.contracts.commit import KNOWN, Commit, CommitRef
 from weir.contracts.documents import Document, decode_document, encode_document, write_document
-from weir.contracts.errors import CorruptArtefactError
+from weir.contracts.errors import CorruptArtefactError, UserError
 from weir.contracts.format import ensure_format, read_format
 from weir.contracts.horizon import Horizon, RetiredError, stored_horizon
 from weir.contracts.storage import Store, checksum
 
-__all__ = ["CommitLog", "CommitTakenError", "Cursor", "Head"]
+__all__ = ["HEAD", "CommitLog", "CommitTakenError", "Cursor", "Head", "LogMismatchError"]
 
-_HEAD: Final = "commits/HEAD"
+HEAD: Final = "commits/HEAD"
 _LOOKS_PER_HEAD: Final = 16
 """Every so many polls without a new commit, one reads HEAD instead."""
 
@@ -57,6 +57,25 @@ class CommitTakenError(Exception):
     """Another writer has created the commit of this number: what was prepared must be validated again."""
 
 
+Mismatch = Literal["log_ends_before", "other_commit"]
+
+
+class LogMismatchError(UserError):
+    """The commit log is not the one that a reader has read: it ends before the reader's place, or has another commit.
+
+    `reader` names the reader, and `reason` says which of both.
+    """
+
+    def __init__(self, reader: str, problem: str, reason: Mismatch) -> None:
+        super().__init__(f"{reader}: {problem}")
+        self.reader = reader
+        self.problem = problem
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["LogMismatchError"], tuple[str, str, Mismatch]]:
+        return type(self), (self.reader, self.problem, self.reason)
+
+
 @dataclass
 class CommitLog:
     """The commits of a store, one by one."""
@@ -77,6 +96,8 @@ class CommitLog:
         ------
         CorruptArtefactError
             If the commit is damaged, does not follow the one before, or is lost while later ones exist.
+        LogMismatchError
+            If the log ends before the cursor.
         RetiredError
             If it has been retired and removed.
         StoreFormatError
@@ -86,12 +107,16 @@ class CommitLog:
         if not self._has_format:
             return None
         # A poll without a new commit costs one request: mostly for the commit, now and then for HEAD instead.
-        head = self.head() if self._vain % _LOOKS_PER_HEAD == _LOOKS_PER_HEAD - 1 else None
+        looks = self._vain % _LOOKS_PER_HEAD == _LOOKS_PER_HEAD - 1
+        head = self.head() if looks else None
         found = None if head and head.number < at.number else self._read(at.number)
         if found is None:
-            head = head or (None if self._vain else self.head())
+            if not self._vain:
+                looks, head = True, self.head()
             self._vain += 1
             if head is None or head.number < at.number:
+                if looks and (head is None or head.number < at.number - 1):
+                    self._require_end(at)
                 return None
             found = self._demand(at.number)
         self._vain = 0
@@ -102,7 +127,7 @@ class CommitLog:
     def head(self) -> Head | None:
         """Return the hint, None where it is missing or damaged."""
         try:
-            return decode_document(self.store.path(_HEAD), self.store.read(_HEAD), Head)
+            return decode_document(self.store.path(HEAD), self.store.read(HEAD), Head)
         except (FileNotFoundError, CorruptArtefactError):
             return None
 
@@ -123,7 +148,7 @@ class CommitLog:
     def find(self, sequence: int) -> Cursor:
         """Return the cursor of the commit that holds a pane, or will: a binary search over the numbers.
 
-        Raises what `next` raises.
+        Raises what `next` raises; `LogMismatchError` if the log ends before the pane that precedes it.
         """
         newest, first = self.newest(), self.first()
         if sequence < first.sequence:
@@ -137,6 +162,11 @@ class CommitLog:
             else:
                 high = middle
         if low > newest:
+            panes = self.at(low).sequence
+            if sequence > panes:
+                raise LogMismatchError(
+                    self.store.url, f"pane {sequence - 1} was read, {_ends(panes)}", "log_ends_before"
+                )
             return Cursor(low, sequence)
         return Cursor(low, self._demand(low)[0].sequence)
 
@@ -153,6 +183,53 @@ class CommitLog:
                 raise self._lost("commit 0", 0)
         commit, digest = self._demand(number - 1)
         return Cursor(number, commit.sequence + len(commit.panes), digest)
+
+    def require(self, reader: str, sequence: int, ref: CommitRef | None = None) -> None:
+        """Check that this is the log of which a reader has taken in all panes up to a sequence.
+
+        Parameters
+        ----------
+        reader
+            What remembers the place, for the error.
+        sequence
+            The newest pane that it has taken in, -1 for none.
+        ref
+            The commit of that pane; None where the reader does not know it: then only numbers are compared.
+
+        Raises
+        ------
+        LogMismatchError
+            If the log ends before, or the commit is another one. What has retired counts as read.
+        CorruptArtefactError
+            If a commit is damaged or lost.
+        """
+        if ref is not None and (found := self._read(ref.number)) is not None:
+            self._compare(reader, ref, found[1])
+            return
+        first, newest = self.first(), self.newest()
+        if ref is not None and ref.number < first.number:
+            if ref.number == first.number - 1:
+                self._compare(reader, ref, first.checksum)
+            return
+        if ref is not None and ref.number > newest:
+            problem = f"commit {ref.number} was read, the log ends with commit {newest}"
+            raise LogMismatchError(reader, problem, "log_ends_before")
+        if ref is not None:
+            self._demand(ref.number)
+        if sequence >= (panes := self.at(newest + 1).sequence):
+            raise LogMismatchError(reader, f"pane {sequence} was read, {_ends(panes)}", "log_ends_before")
+
+    def _compare(self, reader: str, ref: CommitRef, there: str) -> None:
+        if there != ref.checksum:
+            problem = f"commit {ref.number} was read with checksum {ref.checksum}, the one in the log has {there}"
+            raise LogMismatchError(reader, problem, "other_commit")
+
+    def _require_end(self, at: Cursor) -> None:
+        """Check that the commit before a cursor exists, or has retired, where HEAD does not say so."""
+        if at.number and self._read(at.number - 1) is None and self.first().number < at.number:
+            raise LogMismatchError(
+                self.store.url, f"commit {at.number - 1} was read, and is not there any more", "log_ends_before"
+            )
 
     def newest(self) -> int:
         """Return the number of the newest commit, -1 without any; raises `CorruptArtefactError` for a lost one."""
@@ -190,7 +267,7 @@ class CommitLog:
 
     def point(self, head: Head) -> None:
         """Write the hint."""
-        write_document(self.store, _HEAD, head)
+        write_document(self.store, HEAD, head)
 
     def get(self, number: int) -> Commit:
         """Return a commit that exists; raises `CorruptArtefactError`."""
@@ -243,3 +320,7 @@ class CommitLog:
             if number != expected:
                 self._demand(expected)
         return numbers[-1] if numbers else first - 1
+
+
+def _ends(panes: int) -> str:
+    return f"the log ends with pane {panes - 1}" if panes else "the log holds no pane"

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
+from weir.contracts.commit import CommitRef
 from weir.contracts.confidence import Interval, Running
 from weir.contracts.documents import Document, read_document, write_document
 from weir.contracts.storage import Store
@@ -48,6 +49,7 @@ class Comparison(Document):
     k: int = Field(default=20, ge=1, description="cut-off of recall")
     started_at: float = Field(default=0.0, description="wall clock, seconds since 1970")
     sequence: int = Field(default=-1, description="newest window that is counted, or was passed over")
+    commit: CommitRef | None = Field(default=None, description="the commit of that window, where it is known")
     windows: int = Field(default=0, ge=0, description="windows that count")
     hits: Mapping[str, Running] = Field(
         default_factory=dict, description="by line: recall at k of each user within a window"
@@ -72,6 +74,16 @@ class Comparison(Document):
             return read_document(store, _path(challenger), cls)
         except FileNotFoundError:
             return None
+
+    @classmethod
+    def between(cls, store: Store, one: str, other: str) -> "Comparison | None":
+        """Return what is stored of two lines, whichever of them challenged the other, the newest; None without.
+
+        Raises `CorruptArtefactError`.
+        """
+        found = [made for name in (one, other) if (made := cls.read(store, name)) is not None]
+        pairs = [made for made in found if {made.champion, made.challenger} == {one, other}]
+        return max(pairs, key=lambda made: made.started_at, default=None)
 
     def write(self, store: Store) -> None:
         """Store it."""

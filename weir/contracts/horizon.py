@@ -15,7 +15,16 @@ from weir.contracts.errors import CorruptArtefactError, UserError
 from weir.contracts.models import StoredModel
 from weir.contracts.storage import Store
 
-__all__ = ["RETENTION", "WINDOWS", "Horizon", "RetiredError", "Retirement", "snapshots", "stored_horizon"]
+__all__ = [
+    "RETENTION",
+    "WINDOWS",
+    "Horizon",
+    "RetiredError",
+    "Retirement",
+    "snapshot_name",
+    "snapshots",
+    "stored_horizon",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -88,11 +97,16 @@ def snapshots(store: Store) -> list[int]:
     return sorted((int(name[-15:-5]) for name in names), reverse=True)
 
 
+def snapshot_name(number: int) -> str:
+    """Return the name of the snapshot of the state as of a commit."""
+    return f"commits/snapshot-{number:010d}.json"
+
+
 def stored_horizon(store: Store) -> Horizon | None:
     """Return the horizon of the newest snapshot that can be read, None where nothing has retired."""
     for number in snapshots(store):
         try:
-            return read_document(store, f"commits/snapshot-{number:010d}.json", _Snapshot).state.horizon
+            return read_document(store, snapshot_name(number), _Snapshot).state.horizon
         except (FileNotFoundError, CorruptArtefactError) as error:
             logger.warning("the horizon is read from an older snapshot: %s", error)
     return None

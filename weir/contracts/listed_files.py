@@ -29,10 +29,13 @@ class _Listing(Document):
 
 
 def expected_files(
-    store: Store, there: dict[str, FileStat], state: HistoryFiles, findings: list[Finding]
+    store: Store, there: dict[str, FileStat], state: HistoryFiles, findings: list[Finding], panes: dict[int, str]
 ) -> dict[str, FileEntry]:
-    """Return the files that commits and manifests list, by name; those that cannot be read are findings."""
-    expected = _committed(store, state, findings)
+    """Return the files that commits and manifests list, by name; those that cannot be read are findings.
+
+    `panes` gets the names of the windows in the log, by sequence.
+    """
+    expected = _committed(store, state, findings, panes)
     for name in there:
         folder, _, last = name.rpartition("/")
         if last in {MANIFEST, CHECKPOINT}:
@@ -66,12 +69,16 @@ def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Itera
         yield Finding(Kind.DAMAGED, path, f"has checksum {found}, {name} continues {parent.checksum}")
 
 
-def _committed(store: Store, state: HistoryFiles, findings: list[Finding]) -> dict[str, FileEntry]:
+def _committed(
+    store: Store, state: HistoryFiles, findings: list[Finding], panes: dict[int, str]
+) -> dict[str, FileEntry]:
     """Return what commits list; of files that have been replaced those that are still there."""
     found, histories, replaced = dict[str, FileEntry](), dict[str, FileEntry](), set[str]()
     horizon = CommitLog(store).horizon()
     for commit in _commits(store, findings):
-        found |= _listed_by(commit, _left(horizon, (*commit.panes, *(one.pane for one in commit.redacts))))
+        left = _left(horizon, (*commit.panes, *(one.pane for one in commit.redacts)))
+        found |= _listed_by(commit, left)
+        panes |= {pane.sequence: str(pane.name) for pane in _left(horizon, commit.panes)}
         histories |= {file.name: file for file in commit.histories}
         replaced |= {name for file in commit.histories for name in file.replaces}
         replaced |= {*commit.removed, *commit.replaced_by_redaction}

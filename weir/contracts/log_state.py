@@ -16,7 +16,7 @@ from weir.contracts.documents import Document, read_document, write_document
 from weir.contracts.errors import CorruptArtefactError
 from weir.contracts.format import SketchParameters
 from weir.contracts.history_files import HistoryFiles
-from weir.contracts.horizon import Horizon, Retirement, snapshots
+from weir.contracts.horizon import Horizon, Retirement, snapshot_name, snapshots
 from weir.contracts.source_span import SourceSpan
 from weir.contracts.storage import Store
 from weir.contracts.window import WindowCounts
@@ -180,9 +180,9 @@ class LogState(BaseModel):
     @classmethod
     def _snapshot(cls, store: Store, number: int) -> "LogState | None":
         try:
-            return read_document(store, _name(number), _Snapshot).state
+            return read_document(store, snapshot_name(number), _Snapshot).state
         except (FileNotFoundError, CorruptArtefactError) as error:
-            logger.warning("%s is not used, commits are read instead: %s", store.path(_name(number)), error)
+            logger.warning("%s is not used, commits are read instead: %s", store.path(snapshot_name(number)), error)
             return None
 
     def save(self, log: CommitLog) -> bool:
@@ -191,7 +191,7 @@ class LogState(BaseModel):
         if self.number - known < _EVERY and known >= self.retirement:
             return False
         self.snapshot = self.number
-        write_document(log.store, _name(self.number), _Snapshot(number=self.number, state=self))
+        write_document(log.store, snapshot_name(self.number), _Snapshot(number=self.number, state=self))
         named = {"snapshot": self.number} if self.horizon is None else {"base": self.number}
         log.point(Head(number=self.number, sequence=self.cursor.sequence, horizon=self.horizon, **named))
         return True
@@ -200,7 +200,3 @@ class LogState(BaseModel):
 class _Snapshot(Document):
     number: int
     state: LogState
-
-
-def _name(number: int) -> str:
-    return f"commits/snapshot-{number:010d}.json"

@@ -4,6 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
+from weir.contracts.commit import CommitRef
 from weir.contracts.documents import Document, read_document, write_document
 from weir.contracts.storage import Store
 
@@ -22,6 +23,9 @@ class MonitorPlace(Document):
     """``monitor/PLACE.json``: the newest panes that the monitor has done with, -1 before the first."""
 
     measured: int = Field(default=-1, ge=-1, description="measured, or passed over")
+    commit: CommitRef | None = Field(
+        default=None, description="the commit of the pane `measured`; none: before the first, or of an earlier version"
+    )
     reported: int = Field(default=-1, ge=-1, description="with the time until they were servable")
     counted: int = Field(default=-1, ge=-1, description="in the stored popularity")
 

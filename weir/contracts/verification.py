@@ -1,4 +1,7 @@
-"""Verification: every file of a store against the commit, the manifest or the checksum that covers it."""
+"""Verification: every file of a store against the commit, the manifest or the checksum that covers it.
+
+And documents against each other: what one of them implies, such as the bundle that is promoted, is there.
+"""
 
 import time
 from collections.abc import Callable
@@ -9,6 +12,7 @@ from typing import Final
 
 from weir.contracts.artefacts import MANIFEST
 from weir.contracts.checkpoint import CHECKPOINT_MARK as CHECKPOINT
+from weir.contracts.consistency import disagreements
 from weir.contracts.documents import Document, decode_document, unseal
 from weir.contracts.errors import CorruptArtefactError
 from weir.contracts.findings import Finding, Kind
@@ -96,8 +100,10 @@ def verify(store: Store, *, quick: bool = False, progress: Callable[[int, int], 
     report = Report()
     retired = retired_files(store, there, report.findings)
     histories = histories_of(store)
-    needed = expected_files(store, there, histories, report.findings)
+    panes = dict[int, str]()
+    needed = expected_files(store, there, histories, report.findings, panes)
     report.findings += _missing(store, needed, there)
+    report.findings += disagreements(store, there, panes)
     expected = retired | needed
     todo = [name for name in there if name in expected or _carries_checksum(name)]
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -114,7 +120,7 @@ def verify(store: Store, *, quick: bool = False, progress: Callable[[int, int], 
     foreign = {name for name in strange if name not in histories.replaced and store.exists(name)}
     report.unchecked = len(others) - len(foreign)
     report.findings += [Finding(Kind.FOREIGN, name, "no commit or manifest names it") for name in foreign]
-    report.findings = sorted(set(report.findings), key=lambda finding: finding.name)
+    report.findings = sorted(set(report.findings), key=lambda finding: (finding.name, finding.problem))
     return report
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from weir.contracts import columns
 from weir.contracts.artefacts import read_batches, read_table
-from weir.contracts.commit import Commit, requirements
+from weir.contracts.commit import Commit, CommitRef, requirements
 from weir.contracts.commits import CommitLog, Cursor
 from weir.contracts.horizon import Horizon
 from weir.contracts.redacted_panes import LOOK_SECONDS, RedactedPanes
@@ -28,6 +28,7 @@ class WindowLog:
 
     store: Store
     _at: Cursor | None = field(default=None, init=False, repr=False)
+    _last: CommitRef | None = field(default=None, init=False, repr=False)
     _after: int | None = field(default=None, init=False, repr=False)
     _horizon: Horizon | None = field(default=None, init=False, repr=False)
     _next_look: float = field(default=-math.inf, init=False, repr=False)
@@ -48,6 +49,8 @@ class WindowLog:
         ------
         CorruptArtefactError
             If a commit is damaged or lost.
+        LogMismatchError
+            If the log ends before that sequence.
         RetiredError
             If the commit of the next pane has retired.
         StoreFormatError
@@ -72,6 +75,7 @@ class WindowLog:
             commit, self._at = found
             self._redacted.take_in(commit)
             if panes := self._left(commit, after):
+                self._last = CommitRef(number=commit.number, checksum=self._at.checksum)
                 current = self._redacted.current(panes, commit.number)
                 self._after = panes[-1].sequence
                 return current
@@ -90,6 +94,11 @@ class WindowLog:
         if (horizon := self._horizon) is None:
             return panes
         return tuple(pane for pane in panes if not horizon.has_retired(pane.sequence, pane.start_ms))
+
+    @property
+    def last(self) -> CommitRef | None:
+        """The commit of the panes that `next` has returned last, None before."""
+        return self._last
 
     def newest(self, count: int) -> list[WindowManifest]:
         """Return so many of the newest panes, fewer where there are no more, in order; raises what `follow` raises."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from weir.contracts import CorruptArtefactError, Key, Store, WindowManifest
+from weir.contracts import CommitLog, CorruptArtefactError, Key, Store, WindowManifest
+from weir.contracts.commit import CommitRef
+from weir.contracts.commits import LogMismatchError
 from weir.contracts.comparison import MEASURES, Comparison
 from weir.contracts.confidence import Running
 from weir.contracts.variants import roles_in
@@ -65,13 +67,15 @@ class Comparing:
         manifest: WindowManifest,
         examples: Sequence[Example],
         *,
+        commit: CommitRef | None,
         client: RetrievalClient,
         batch: Callable[[Info], int],
         unseen_by: Callable[[str], str | None],
     ) -> None:
         """Compare on the events of a window, unless it has been counted; raises `RetrievalError`.
 
-        `batch` says how many queries to put into a request, and `unseen_by` why answers of a bundle do not count.
+        `commit` is the one of the window. `batch` says how many queries to put into a request, and `unseen_by` why
+        answers of a bundle do not count.
         """
         comparison = self._opened()
         if comparison is None or manifest.sequence <= comparison.sequence or not examples:
@@ -85,7 +89,7 @@ class Comparing:
             return unseen_by(str(versions[0])) or unseen_by(str(versions[1])) or (str(versions[0]), str(versions[1]))
 
         found = ask_both(client, examples, comparison.k, batch=batch(client.info()), pair=pair)
-        self._keep(_with_hits(comparison, manifest.sequence, found))
+        self._keep(_with_hits(comparison, manifest.sequence, commit, found))
 
     def count(self, observations: Sequence[Observation]) -> None:
         """Count the clicks of users."""
@@ -135,7 +139,10 @@ class Comparing:
         k = cutoffs[len(cutoffs) // 2]
         try:
             stored = Comparison.read(self.store, challenger)
-        except CorruptArtefactError as error:
+            if stored is not None:
+                where = f"the comparison of {challenger}"
+                CommitLog(self.store).require(where, stored.sequence, stored.commit)
+        except (CorruptArtefactError, LogMismatchError) as error:
             log.error("the comparison starts again: %s", error)
             stored = None
         if stored is not None and (stored.champion, stored.k) == (champion, k):
@@ -143,7 +150,7 @@ class Comparing:
         return Comparison(champion=champion, challenger=challenger, alpha=alpha, k=k, started_at=time.time())
 
 
-def _with_hits(comparison: Comparison, sequence: int, found: PairedHits) -> Comparison:
+def _with_hits(comparison: Comparison, sequence: int, commit: CommitRef | None, found: PairedHits) -> Comparison:
     """Return a comparison with the hits of a window."""
     means = found.means()
     hits = dict(comparison.hits)
@@ -152,6 +159,7 @@ def _with_hits(comparison: Comparison, sequence: int, found: PairedHits) -> Comp
     return comparison.model_copy(
         update={
             "sequence": sequence,
+            "commit": commit,
             "windows": comparison.windows + bool(len(means)),
             "hits": hits,
             "differences": comparison.differences.add((np.subtract(means[:, 1], means[:, 0]) + 1) / 2),

@@ -1,8 +1,11 @@
 """The monitor against a real server process, its figures against brute force."""
 
+import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +13,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.contracts.panes import retire_before
+from tests.serving.colds import COLD, names, with_cold, write_warm
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, user_weights, write_bundle, write_window
 from tests.serving.users import Event
-from weir.contracts import BundleLog, EventClock, Store, hash_id
+from weir.contracts import BundleLog, CommitLog, EventClock, Store, hash_id
+from weir.contracts.commit import CommitRef
 from weir.contracts.places import MonitorPlace
+from weir.serving.catalogue import CatalogueFiles
 from weir.serving.client import RetrievalClient
 from weir.serving.monitor.config import MonitorConfig
 from weir.serving.monitor.loop import Monitor
@@ -47,6 +53,12 @@ def following(store: Store, target: str, **config: object) -> Iterator[tuple[Mon
     settings = MonitorConfig.model_validate({**ours, **config})
     with RetrievalClient(target, timeout=5) as client:
         yield Monitor(store, settings, client, MonitorMetrics(registry)), registry
+
+
+def newest_commit(store: Store) -> CommitRef:
+    log = CommitLog(store)
+    number = log.newest()
+    return CommitRef(number=number, checksum=log.at(number + 1).checksum)
 
 
 def events(catalogue: Catalogue, sequence: int, count: int = 40) -> list[Event]:
@@ -387,7 +399,9 @@ def test_a_damaged_place_is_found_again_from_the_results(
             monitor.step()
             assert registry.get_sample_value("weir_recall_windows_total") == 1
     assert "PLACE.json: does not start with its checksum" in caplog.text
-    assert MonitorPlace.read(store) == MonitorPlace(measured=1)
+    place = MonitorPlace.read(store)
+    assert place is not None
+    assert (place.measured, place.commit) == (1, newest_commit(store))
 
 
 def test_it_starts_with_what_is_left(store: Store, catalogue: Catalogue) -> None:
@@ -401,3 +415,72 @@ def test_it_starts_with_what_is_left(store: Store, catalogue: Catalogue) -> None
             monitor.step()
             assert registry.get_sample_value("weir_monitor_errors_total") == 0
     assert [result.sequence for result in recorded(store)] == [2, 3]
+
+
+@pytest.mark.parametrize("new", [0, 1, 3])
+def test_a_log_that_lost_its_newest_commits_is_noticed_and_measured_as_the_error_says(
+    store: Store, catalogue: Catalogue, caplog: pytest.LogCaptureFixture, new: int
+) -> None:
+    write_bundle(store, "v1", catalogue)
+    for sequence in range(3):
+        write_window(store, sequence, events(catalogue, sequence))
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _):
+            monitor.step()
+            monitor.popularity.save(store)
+        store.remove("commits/HEAD")
+        store.remove(CommitLog.name(2))
+        for sequence in range(2, 2 + new):
+            write_window(store, sequence, events(catalogue, sequence + 10))
+        with following(store, server.target) as (monitor, registry):
+            assert monitor.step() == monitor.step() == 0
+            assert registry.get_sample_value("weir_monitor_errors_total") == 2
+        assert f"{store.path('monitor')}: commit 2 was read" in caplog.text
+        assert "remove monitor/, and all windows that the log holds are measured again" in caplog.text
+        store.remove("monitor")
+        with following(store, server.target) as (monitor, registry):
+            assert monitor.step() == 2 + new
+            assert registry.get_sample_value("weir_monitor_errors_total") == 0
+    assert [result.sequence for result in recorded(store)] == list(range(2 + new))
+    windows = [events(catalogue, one if one < 2 else one + 10) for one in range(2 + new)]
+    assert recorded(store)[-1].popularity == pytest.approx(popular(windows[:-1], windows[-1]))
+
+
+def test_answers_of_a_bundle_that_was_trained_on_another_log_do_not_count(store: Store, catalogue: Catalogue) -> None:
+    write_window(store, 0, events(catalogue, 0))
+    write_bundle(store, "v1", catalogue, trained_commit=CommitRef(number=0, checksum="0" * 32))
+    write_window(store, 1, events(catalogue, 1))
+    with ServerProcess(store) as server:
+        server.serving("v1")
+        with following(store, server.target) as (monitor, _):
+            monitor.step()
+    assert [result.examples.skipped for result in recorded(store)] == [{"other_log": 40}] * 2
+
+
+def test_cold_items_count_as_found(store: Store, tmp_path: Path) -> None:
+    """The next item of each event is one that no bundle has, and the catalogue has."""
+    catalogue = with_cold(Catalogue.random())
+    write_warm(store, "v1", catalogue, "Flat")
+    path = tmp_path / "items.jsonl"
+    features = (dict(zip(names().dense, one, strict=True)) for one in catalogue.embeddings[2:].tolist())
+    lines = (json.dumps({"item_id": item, **one}) for item, one in zip(catalogue.ids, features, strict=True))
+    path.write_text("\n".join(lines))
+    cold = set(catalogue.ids[-COLD:])
+    made = []
+    for number, item in enumerate(catalogue.ids[:30]):
+        shown = [one for one in catalogue.top(catalogue.user([item]), 21) if one != item][:20]
+        made += [Event(f"user-{number}", one, T + HOUR_MS + number, [item]) for one in shown if one in cold][:1]
+    assert len(made) > 10
+    write_window(store, 0, [Event("u", item, T) for item in catalogue.ids])
+    write_window(store, 1, made)
+    files = CatalogueFiles(str(path), features=names())
+    with ServerProcess(store, files) as server:
+        server.serving("v1")
+        while server.metric("weir_cold_items") != COLD:
+            time.sleep(0.02)
+        with following(store, server.target) as (monitor, _):
+            monitor.step()
+    result = recorded(store)[1]
+    assert result.examples.served == len(made)
+    assert (result.served[20], result.committed[20]) == (1.0, 1.0)

@@ -11,7 +11,7 @@ from tests.serving.shared.redis_server import RedisServer
 from tests.serving.shared.support import follower, loads, mapped, reader, said
 from tests.serving.support import write_window
 from tests.serving.users import Event, users_of, write_file
-from weir.contracts import LogState, Store, UserKeys, WindowLog, hash_id
+from weir.contracts import CommitLog, LogState, Store, UserKeys, WindowLog, hash_id
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.forgotten import Forgotten
 from weir.pipelines.redaction import forget_users
@@ -226,6 +226,23 @@ def test_another_store_is_loaded_and_its_reader_is_told_before(
     assert stranger.problem == ""
     steady.catch_up()
     assert "another store" in steady.problem
+
+
+def test_a_log_that_ends_before_its_position_is_loaded_again_while_it_follows(
+    store: Store, database: RedisServer
+) -> None:
+    for sequence in range(3):
+        add_window(store, sequence)
+    one = follower(store, database.url)
+    one.step()
+    store.remove("commits/HEAD")
+    store.remove(CommitLog.name(2))
+    one.step()
+    assert loads(one) == {"empty": 1, "other-store": 1}
+    check(store, database)
+    add_window(store, 2, seed=7)
+    one.step()
+    check(store, database)
 
 
 def test_files_that_are_gone_before_they_were_read_cost_a_load(store: Store, database: RedisServer) -> None:

@@ -18,6 +18,7 @@ from weir.contracts import (
     BundleLog,
     BundleManifest,
     CorruptArtefactError,
+    IndexRows,
     ItemKeys,
     Store,
     hash_id,
@@ -73,6 +74,21 @@ def test_a_bundle_is_what_its_contract_says(store: Store, state: TrainerState) -
     assert items["row"].to_pylist() == list(range(n))
     assert items["item_key"].to_pylist() == [hash_id(name) for name in items["item_id"].to_pylist()]
     np.testing.assert_allclose(items["popularity"].to_numpy(), state.frequencies.counts(items["item_key"].to_numpy()))
+
+
+def test_a_bundle_is_used_without_the_server_as_the_page_says(store: Store, state: TrainerState) -> None:
+    """docs/bundles.md: two rows in front of the embeddings, histories oldest first and padded on the left."""
+    manifest, log = export_bundle(store, state), BundleLog(store)
+    embeddings, length = array(store, manifest, BundleFile.EMBEDDINGS), manifest.history_length
+    rows = np.array([7, 3, 11])
+    history, mask = np.tile(embeddings[0], (1, length, 1)), np.zeros((1, length), np.bool_)
+    history[0, -len(rows) :], mask[0, -len(rows) :] = embeddings[2 + rows], True
+    tower = onnxruntime.InferenceSession(log.read(manifest, BundleFile.TOWER))
+    (user,) = tower.run(["user"], {"history": history, "mask": mask})
+    served = load_bundle(log, manifest.version).users_at([IndexRows(rows)])
+    np.testing.assert_allclose(user / np.linalg.norm(user), served / np.linalg.norm(served), rtol=1e-4, atol=1e-5)
+    (other,) = tower.run(["user"], {"history": history[:, ::-1].copy(), "mask": mask[:, ::-1].copy()})
+    assert not np.allclose(other / np.linalg.norm(other), served / np.linalg.norm(served), atol=1e-2)
 
 
 def test_a_bundle_says_nothing_of_what_it_does_not_have(store: Store, state: TrainerState) -> None:

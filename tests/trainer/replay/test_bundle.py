@@ -5,8 +5,9 @@ from typing import cast
 
 import pytest
 
+from tests.contracts.panes import retire_before
 from tests.trainer.windows import WindowWriter, synthetic
-from weir.contracts import BundleLog, BundleManifest, Store
+from weir.contracts import BundleLog, BundleManifest, CommitLog, Store, WindowLog
 from weir.contracts.recipe import Recipe, Stretch
 from weir.contracts.variants import MAIN
 from weir.trainer.config import RescoringConfig, TrainerConfig
@@ -16,6 +17,7 @@ from weir.trainer.replay.bundle import replay_bundle
 from weir.trainer.replay.retrained import ReplayError, retrained
 from weir.trainer.state.stretches import continued, software
 from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.stream.learner import Learner
 from weir.trainer.train import train
 
 
@@ -122,3 +124,66 @@ def test_a_run_that_ended_and_went_on_is_one_stretch(store: Store, config: Train
     found = replay_bundle(store, newest)
     assert found is not None
     assert (found.windows, found.differences) == (2, ())
+
+
+def fails_before_training(store: Store, version: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Replay a bundle that cannot be made again; return why."""
+
+    def trains(*_: object) -> None:
+        pytest.fail("it trains before it has looked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "process_window", trains)
+        with pytest.raises(ReplayError) as refused:
+            replay_bundle(store, version)
+    (said,) = refused.value.explain()
+    assert version in said
+    assert "--store" not in said
+    return said
+
+
+def test_retired_windows_are_named_before_anything_is_trained(
+    store: Store, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = trained(store, config)[-1]
+    retire_before(store, 1, 3_600_000)
+    said = fails_before_training(store, newest, monkeypatch)
+    assert "was trained from pane 0 on, and pane 0 has retired" in said
+
+
+def test_windows_of_another_log_are_refused_before_anything_is_trained(
+    store: Store, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = trained(store, config)[-1]
+    store.remove("commits/HEAD")
+    store.remove(CommitLog.name(2))
+    writer = WindowWriter(store)
+    writer.sequence = 2
+    synthetic(writer, first=7, windows=2, events=30)
+    assert "cannot be made again from other windows" in fails_before_training(store, newest, monkeypatch)
+
+
+def test_each_damaged_file_of_a_bundle_and_its_chain_is_named_before_anything_is_trained(
+    store: Store, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = BundleLog(store)
+    newest = log.manifest(trained(store, config)[-1])
+    parts = log.chain(newest)
+    assert len(parts) > 1
+    for name in [f"{part.folder}/{entry.name}" for part in parts for entry in part.files]:
+        data = store.read(name)
+        store.write(name, data[:-1] + bytes([data[-1] ^ 1]))
+        assert f"{name}: has checksum" in fails_before_training(store, newest.version, monkeypatch)
+        store.remove(name)
+        assert f"{name}: the manifest lists it" in fails_before_training(store, newest.version, monkeypatch)
+        store.write(name, data)
+
+
+def test_a_damaged_window_is_named_without_a_hint_that_is_wrong(store: Store, config: TrainerConfig) -> None:
+    newest = trained(store, config)[-1]
+    pane = WindowLog(store).committed()[2]
+    name = f"{pane.folder}/{pane.file('sketch.bin').name}"
+    store.write(name, store.read(name)[:-1])
+    with pytest.raises(ReplayError, match=name) as refused:
+        replay_bundle(store, newest)
+    assert "--store" not in refused.value.explain()[0]

@@ -83,7 +83,19 @@ def test_an_operator_promotes_a_line_whatever_the_verdict(store: Store) -> None:
     assert "new is served to all already" in again.stdout
     back = weir("promote", "--variant", MAIN, "--store", store.url, *NEW)
     assert back.exit_code == 0, back.output
-    assert Champion.read(store).variant == MAIN
+    # What was found before stays known, whichever line is served.
+    assert "worse: recall@20 as served of new" in back.stdout
+    champion = Champion.read(store)
+    assert champion.variant == MAIN
+    assert "worse: recall@20 as served of new" in champion.verdict
+    shown = weir("inspect", "variants", "--store", store.url, *NEW).stdout
+    assert "main has no challenger" in shown
+    assert "new against main: 5 windows" in shown
+
+
+def test_lines_that_were_not_compared_with_each_other_are_said_to_be_so(store: Store) -> None:
+    done = weir("promote", "--variant", "new", "--store", store.url, *NEW)
+    assert "it was not compared with main" in done.stdout
 
 
 def test_only_lines_that_can_be_served_are_promoted(store: Store) -> None:

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 from tests.serving.process import ServerProcess
 from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
 from tests.serving.users import Event
-from weir.contracts import Key, Store, hash_id
+from weir.contracts import CommitLog, Key, Store, hash_id
+from weir.contracts.commit import CommitRef
 from weir.contracts.comparison import Comparison
 from weir.contracts.variants import CHAMPION, MAIN, crown, line_of, version_of
 from weir.serving.client import RetrievalClient
@@ -108,6 +109,30 @@ def test_windows_that_one_of_them_was_trained_on_do_not_count(store: Store) -> N
     assert found is not None
     assert (found.sequence, found.windows, found.differences.count) == (2, 1, 20)
     assert found.skipped["trained"] == 60 + 200  # the window of names, too
+
+
+@pytest.mark.parametrize("new", [0, 2])
+def test_a_comparison_on_lost_windows_starts_again(store: Store, new: int, caplog: pytest.LogCaptureFixture) -> None:
+    write_events(store, 0)
+    made, _ = comparing(store)
+    assert made.sides is not None
+    log = CommitLog(store)
+    counted = Comparison(champion=MAIN, challenger="new", alpha=0.05, k=10, started_at=1.0, sequence=0, windows=1)
+    there = CommitRef(number=0, checksum=log.at(1).checksum)
+    counted.model_copy(update={"commit": there}).write(store)
+    made, _ = comparing(store)
+    assert made.sides is not None
+    assert made._comparison is not None
+    assert made._comparison.windows == 1
+    store.remove("commits/HEAD")
+    store.remove(CommitLog.name(0))
+    for sequence in range(new):
+        write_events(store, sequence, count=30)
+    made, _ = comparing(store)
+    assert made.sides is not None
+    assert made._comparison is not None
+    assert (made._comparison.windows, made._comparison.sequence) == (0, -1)
+    assert "the comparison starts again" in caplog.text
 
 
 def test_a_challenger_without_a_bundle_is_waited_for(store: Store) -> None:
