@@ -27,6 +27,7 @@ _YOUNG_SECONDS: Final = 3600.0
 
 _DOCUMENTS: Final = (
     "STORE.json",
+    "SETTINGS.json",
     "CLOCK.json",
     "commits/*",
     "bundles/CURRENT",
