@@ -10,10 +10,9 @@ import typer
 
 from weir.cli.command import command
 from weir.cli.options import JsonOutput, StoreOptions
-from weir.cli.tables import print_table
 from weir.errors import CommandError, UsageError
 from weir.session import Session, open_session
-from weir.text import counted, plain
+from weir.text import plain
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -93,8 +92,8 @@ def settings(*, options: StoreOptions, json: JsonOutput = False) -> None:
         return
     from weir.pipelines.lasting import spelled
 
-    title = f"{session.store.path('')}: {counted(len(changes), 'change')}"
-    print_table(session, title, ["setting", "value"], [[name, spelled(value)] for name, value in values.items()])
+    for name, value in values.items():
+        session.out.print(plain(f"{name} = {spelled(value)}"), soft_wrap=True)
     for one in () if kept is None else kept.changes:
         session.out.print(plain(_in_words(one)), soft_wrap=True)
 
