@@ -81,12 +81,12 @@ def values_of(config: PipelineConfig) -> dict[str, JsonValue]:
     return {name: dumped[name.removeprefix("pipeline.")] for name in LASTING if name not in OUTSIDE_PIPELINE}
 
 
-def recorded(store: Store) -> dict[str, JsonValue]:
+def recorded(store: Store, *, may_be_lost: bool = False) -> dict[str, JsonValue]:
     """Return the settings that a store has recorded, by name; a store of an older version has the `FIXED` ones.
 
     Raises `StoreFormatError` and `CorruptArtefactError`.
     """
-    form, kept = read_format(store), read_settings(store)
+    form, kept = read_format(store), read_settings(store, may_be_lost=may_be_lost)
     found: dict[str, JsonValue] = {} if kept is None else dict(kept.values)
     if form is not None:
         found["pipeline.secret_keys"] = bool(form.key_secret)

@@ -65,7 +65,7 @@ def open_layout(
     is_new = read_format(store) is None
     layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
     secret = key_secret if key_secret is not None else secrets.token_hex(16) if config.secret_keys else ""
-    found = ensure_format(store, StoreFormat(layout=layout, key_secret=secret))
+    found = ensure_format(store, StoreFormat(layout=layout, has_settings=True, key_secret=secret))
     remember(store, values_of(settled(store, config)) | dict(named or {}), is_new=is_new)
     # Another process may have recorded others first.
     settled(store, config)

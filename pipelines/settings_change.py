@@ -43,12 +43,13 @@ def change(store: Store, wanted: Mapping[str, JsonValue]) -> SettingsChange | No
         if any(name not in OUTSIDE_PIPELINE for name in wanted):
             stack.enter_context(only_driver(store))
             stack.enter_context(only_writer(store))
-        known = recorded(store)
+        # Lost ones are recorded again: those that are given here, and the others by the next pipeline.
+        known = recorded(store, may_be_lost=True)
         after = {name: value for name, value in wanted.items() if name not in known or known[name] != value}
         _check(store, known, after)
         if not after:
             return None
-        kept = read_settings(store)
+        kept = read_settings(store, may_be_lost=True)
         before = kept or StoreSettings()
         old = {name: known[name] for name in after if name in known}
         log, state = CommitLog(store), LogState.open(store)

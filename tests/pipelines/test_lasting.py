@@ -15,7 +15,8 @@ from tests.kills import KilledError, killed_at
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.pipelines.test_chain import driver
-from weir.contracts import CommitLog, LogState, Store, WindowLog, hash_id, read_format
+from weir.contracts import CommitLog, LogState, Store, StoreFormat, WindowLog, hash_id, read_format
+from weir.contracts.documents import encode_document
 from weir.contracts.format import read_settings
 from weir.contracts.locks import locked
 from weir.contracts.verification import verify
@@ -282,6 +283,8 @@ def test_a_pipeline_commits_nothing_under_settings_that_have_changed(
 def test_a_store_of_an_older_version_records_them_at_the_next_start(
     tmp_path: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
+    older = encode_document(StoreFormat(layout=read_format(store).layout))  # type: ignore[union-attr]
+    store.write("STORE.json", older)
     store.remove("SETTINGS.json")
     assert recorded(store).keys() == set(FIXED)
     named = {"catalogue": None, "takedown": "s3://shop/gone.txt"}

@@ -81,7 +81,11 @@ def settings(*, options: StoreOptions, json: JsonOutput = False) -> None:
 
     if read_format(session.store) is None:
         raise CommandError(f"{session.store.path('')}: there is no such store; its first pipeline records the settings")
-    made = change(session.store, _wanted(options.assign, recorded(session.store))) if options.assign else None
+    made = (
+        change(session.store, _wanted(options.assign, recorded(session.store, may_be_lost=True)))
+        if options.assign
+        else None
+    )
     if options.assign:
         _tell_change(session, made, json=json)
         return

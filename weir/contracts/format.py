@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import Field, JsonValue
 
 from weir.contracts.documents import Document, decode_document, encode_document, read_document, write_document
-from weir.contracts.errors import UserError
+from weir.contracts.errors import CorruptArtefactError, UserError
 from weir.contracts.storage import Store
 
 __all__ = [
@@ -62,6 +62,7 @@ class StoreFormat(Document):
     software_version: str = Field(default_factory=software_version)
     created_at: float = Field(default_factory=time.time, description="wall clock, seconds since 1970")
     layout: Layout | None = None
+    has_settings: bool = Field(default=False, description="``SETTINGS.json`` is written before the first commit")
     key_secret: str = Field(
         default="",
         pattern="^([0-9a-f]{32})?$",
@@ -128,11 +129,14 @@ def ensure_format(store: Store, wanted: StoreFormat | None = None) -> StoreForma
     return ensure_format(store, wanted)
 
 
-def read_settings(store: Store) -> StoreSettings | None:
+def read_settings(store: Store, *, may_be_lost: bool = False) -> StoreSettings | None:
     """Return the settings of a store, None where it has recorded none; raises `CorruptArtefactError`."""
     try:
         return read_document(store, _SETTINGS, StoreSettings)
     except FileNotFoundError:
+        form = None if may_be_lost else read_format(store)
+        if form is not None and form.has_settings and store.exists("commits/HEAD"):
+            raise CorruptArtefactError(store.path(_SETTINGS), "is missing, but the store holds commits") from None
         return None
 
 

@@ -40,6 +40,7 @@ COMMANDS = [
         "monitor",
         "verify",
         "retire",
+        "settings",
         "forget",
         "rebuild",
         "replay-bundle",

@@ -186,3 +186,8 @@ def test_damaged_settings_are_named(log: Path) -> None:
     assert "SETTINGS.json" in refused(weir("train", "--store", "S"), 1)
     [found] = json.loads(weir("verify", "--store", "S", "--json").stdout)["findings"]
     assert found["name"] == "SETTINGS.json"
+    path.unlink()
+    assert "SETTINGS.json: is missing" in refused(weir("ingest", "--store", "S", "--log", "L", *QUIET), 1)
+    # Without a copy they are named again.
+    told(weir("settings", "--store", "S", "--set", "pipeline.event_types={click: positive, skip: negative}", "--json"))
+    assert told(weir("ingest", "--store", "S", "--log", "L", *QUIET, "--json"))["dead"] == 0
