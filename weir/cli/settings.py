@@ -81,13 +81,9 @@ def settings(*, options: StoreOptions, json: JsonOutput = False) -> None:
 
     if read_format(session.store) is None:
         raise CommandError(f"{session.store.path('')}: there is no such store; its first pipeline records the settings")
-    made = (
-        change(session.store, _wanted(options.assign, recorded(session.store, may_be_lost=True)))
-        if options.assign
-        else None
-    )
     if options.assign:
-        _tell_change(session, made, json=json)
+        wanted = _wanted(options.assign, recorded(session.store, may_be_lost=True))
+        _tell_change(session, change(session.store, wanted), json=json)
         return
     values, kept = recorded(session.store), read_settings(session.store)
     changes = [] if kept is None else [one.model_dump(mode="json") for one in kept.changes]

@@ -169,6 +169,18 @@ def test_a_mapping_as_a_whole_replaces_and_a_part_of_it_adds(log: Path) -> None:
     assert "there is no such store" in refused(weir("settings", "--store", "none"), 1)
 
 
+def test_what_weir_up_remembers_for_its_processes_is_weaker_than_the_store(log: Path) -> None:
+    shown = told(weir("config", "show", "--store", "S", "--json"))
+    file = Path("S/state/settings.json")
+    file.write_text(json.dumps(shown | {"trainer": {"seed": 77}}))
+    told(weir("settings", "--store", "S", "--set", "catalogue=null", "--set", "pipeline.seen_items=7", "--json"))
+    for given in ([], ["--config", str(file)]):
+        found = told(weir("config", "show", "--store", "S", *given, "--json"))
+        assert (found["catalogue"], found["pipeline"]["seen_items"], found["trainer"]["seed"]) == (None, 7, 77)
+    Path("copy.json").write_text(file.read_text())
+    assert weir("config", "show", "--store", "S", "--config", "copy.json").exit_code == 2
+
+
 def test_a_catalogue_that_has_moved_is_told_with_the_way_to_name_it(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("items.jsonl").rename("moved.jsonl")
     _, told_of = served(monkeypatch, "--store", "S")
