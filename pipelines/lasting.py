@@ -76,9 +76,12 @@ class LayoutError(UserError):
 
 
 def values_of(config: PipelineConfig) -> dict[str, JsonValue]:
-    """Return the lasting settings of the pipeline by name, as JSON has them."""
+    """Return the lasting settings of the pipeline by name, as JSON has them; no `window_seconds` is the store's own."""
     dumped = config.model_dump(mode="json") | {"sketch": config.sketch.parameters()}
-    return {name: dumped[name.removeprefix("pipeline.")] for name in LASTING if name not in OUTSIDE_PIPELINE}
+    found = {name: dumped[name.removeprefix("pipeline.")] for name in LASTING if name not in OUTSIDE_PIPELINE}
+    if config.window_seconds is None:
+        del found["pipeline.window_seconds"]
+    return found
 
 
 def recorded(store: Store, *, may_be_lost: bool = False) -> dict[str, JsonValue]:
@@ -105,11 +108,11 @@ def settled(store: Store, config: PipelineConfig) -> PipelineConfig:
     if wrong := contradicting(store, known, ours, given):
         raise LayoutError("; ".join(refusal(store, name, ours[name], known[name]) for name in wrong))
     taken = {
-        name.removeprefix("pipeline."): known[name]
-        for name in ours.keys() & known.keys() - given
-        if known[name] != ours[name]
+        name.removeprefix("pipeline."): value
+        for name, value in known.items()
+        if name not in OUTSIDE_PIPELINE and name not in given and ours.get(name) != value
     }
-    return PipelineConfig.model_validate(config.model_dump() | taken) if taken else config
+    return PipelineConfig.model_validate(config.model_dump(exclude_unset=True) | taken) if taken else config
 
 
 def contradicting(
@@ -120,7 +123,7 @@ def contradicting(
     Before its first commit a store contradicts the `FIXED` ones only: a pipeline that could read nothing of the log
     starts again with others.
     """
-    differing = [name for name, value in known.items() if name in given and ours[name] != value]
+    differing = [name for name, value in known.items() if name in given and name in ours and ours[name] != value]
     return [name for name in differing if name in FIXED or _has_commits(store)]
 
 

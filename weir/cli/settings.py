@@ -139,4 +139,4 @@ def _wanted(assign: list[str], known: "dict[str, JsonValue]") -> "dict[str, Json
     if others := paths - of.keys():
         raise UsageError(f"{min(others)}: each process has its own; a store records: {', '.join(LASTING)}")
     ours = values_of(found.pipeline) | located(found)
-    return {name: ours[name] for name in of.values()}
+    return {name: ours.get(name) for name in of.values()}
