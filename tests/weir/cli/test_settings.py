@@ -32,6 +32,7 @@ pipeline:
   event_types: {click: positive, skip: negative}
   item_features: {categorical: [genre], dense: [price]}
   window_seconds: 600
+  allowed_lateness_seconds: 300
   retention_days: 3
 """
 QUIET = ("--set", "pipeline.metrics_port=0")
