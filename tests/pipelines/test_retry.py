@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +27,11 @@ from weir.pipelines.bare_commits import append
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.cut_over import cut_over
 from weir.pipelines.ingest import ingest
+from weir.pipelines.lasting import LayoutError
 from weir.pipelines.lock import BusyStoreError, only_driver
 from weir.pipelines.rebuild import prepare
-from weir.pipelines.retry import retry
+from weir.pipelines.retry import RetrySummary
+from weir.pipelines.retry import retry as run_retry
 from weir.pipelines.sources import MovedStoreError
 from weir.pipelines.transforms.dead_letters import file_name, read_dead_letters
 from weir.readers import BlockId, DeadLetter, Fault, Reason
@@ -72,8 +75,26 @@ def store_of(folder: Path) -> Store:
     return Store(str(folder / "store"))
 
 
+def under(store: Store, config: PipelineConfig) -> None:
+    """Change the settings of a store; where rows wait that would move, those are committed first."""
+    if LogState.open(store).number < 0:
+        return
+    try:
+        support.change_settings(store, config)
+    except LayoutError:
+        ingest(store, PipelineConfig(log=config.log, metrics_port=0), registry=CollectorRegistry())
+        support.change_settings(store, config)
+
+
+def retry(store: Store, config: PipelineConfig, reasons: Sequence[str] = (), *, dry_run: bool = False) -> RetrySummary:
+    """Change the settings of a store as an operator does, and read what was refused again."""
+    under(store, config)
+    return run_retry(store, config, reasons, dry_run=dry_run)
+
+
 def bring_in(folder: Path, **changes: Any) -> PipelineConfig:
     config = support.config(folder, **{"clock_tolerance_minutes": 5} | changes)
+    under(store_of(folder), config)
     ingest(store_of(folder), config, registry=CollectorRegistry())
     return config
 
