@@ -218,6 +218,7 @@ def test_letters_without_their_row_stay_and_are_named(tmp_path: Path) -> None:
     saved = {name: (tmp_path / "log" / name).read_bytes() for name in ("part.csv", "other.csv")}
     for name in saved:
         (tmp_path / "log" / name).unlink()
+    under(store, support.config(tmp_path))
     before = LogState.open(store).number
     found = retry(store, support.config(tmp_path))
     assert found.left == {"cut": 1, "without_row": 1, "file_gone": 3}
@@ -259,8 +260,10 @@ def test_only_letters_of_the_reasons_asked_for_are_read(tmp_path: Path) -> None:
 def test_rows_refused_again_stay_until_one_of_them_is_valid(tmp_path: Path) -> None:
     """Then the letter before is read, and the one after it is what a retry reads next."""
     store, batch = refuse(tmp_path, count=6)
-    config, number = support.config(tmp_path), LogState.open(store).number
+    config = support.config(tmp_path)
     still = config.model_copy(update={"max_weight": 0.7})
+    under(store, still)
+    number = LogState.open(store).number
     for _ in range(2):
         assert retry(store, still).refused == {"weight_too_large": 6}
         assert LogState.open(store).number == number
