@@ -4,11 +4,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
+from pydantic import JsonValue
 
 from weir.contracts import (
     Commit,
@@ -30,6 +31,7 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.erasure import Erasure
 from weir.pipelines.kafka.errors import BrokerAwayError
 from weir.pipelines.keeper import HistoryKeeper
+from weir.pipelines.lasting import check_unchanged, settled
 from weir.pipelines.layout import open_layout, with_window
 from weir.pipelines.lock import check_writable, only_driver, only_writer
 from weir.pipelines.metrics import PipelineMetrics
@@ -58,26 +60,28 @@ def ingest(
     registry: CollectorRegistry = REGISTRY,
     stop: threading.Event | None = None,
     source: Source[Any] | None = None,
+    named: Mapping[str, JsonValue] | None = None,
 ) -> IngestSummary:
     """Read the log, or another source, into the store and return what was committed.
 
     Without `follow` one run reads all there is and commits every window. With it, run after run reads what has
     come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
-    `report` is called after each run. Raises `FileNotFoundError` where there is no log (without `follow`),
-    `UselessLogError` where no row of a new log is valid,
-    `LayoutError` for settings that contradict the store, `BusyStoreError` where another pipeline writes to it and
-    `MovedStoreError` where the log goes on in another store. For a topic it raises the errors of
-    `weir.pipelines.kafka.errors`; what could be read is committed before.
+    `report` is called after each run. What `config` does not set is taken from the store; a new store records it, and
+    `named`: lasting settings beside the pipeline's (`weir.pipelines.lasting`). Raises `FileNotFoundError` where there
+    is no log (without `follow`), `UselessLogError` where no row of a new log is valid, `LayoutError` for settings that
+    contradict the store, `BusyStoreError` where another pipeline writes to it and `MovedStoreError` where the log goes
+    on in another store. For a topic it raises the errors of `weir.pipelines.kafka.errors`; what could be read is
+    committed before.
     """
     stop = stop or threading.Event()
-    config = with_window(store, config, follow=follow)
+    config = with_window(store, settled(store, config), follow=follow)
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
     with ended_by_signals(stop), only_driver(store), only_writer(store), metrics_server:
         metrics = PipelineMetrics(registry)
         source = source or log_source(config, metrics.topic)
         if not follow:
             _look_first(source, store, LogState.open(store), source.discover(), is_all=True)
-        driver = _Driver(store, config, metrics, report, stop, source)
+        driver = _Driver(store, config, metrics, report, stop, source, named)
         try:
             if follow:
                 driver.follow()
@@ -104,6 +108,7 @@ class _Driver:
     report: Callable[[IngestSummary], None] | None
     stop: threading.Event
     given: InitVar[Source[Any] | None] = None
+    named: InitVar[Mapping[str, JsonValue] | None] = None
     total: IngestSummary = field(default_factory=IngestSummary)
     source: Source[Any] = field(init=False)
     _listed: dict[str, tuple[int, int | None]] = field(default_factory=dict, init=False)
@@ -114,9 +119,9 @@ class _Driver:
     _folders: set[str] = field(default_factory=set, init=False)
     _advised: set[str] = field(default_factory=set, init=False)
 
-    def __post_init__(self, given: Source[Any] | None) -> None:
+    def __post_init__(self, given: Source[Any] | None, named: Mapping[str, JsonValue] | None) -> None:
         self.source = given or log_source(self.config, self.metrics.topic)
-        self._secret = open_layout(self.store, self.config).key_secret
+        self._secret = open_layout(self.store, self.config, named).key_secret
         check_writable(self.store)
         self._commits, self._in_hand = CommitLog(self.store), InHand()
         self._state = LogState.open(self.store)
@@ -262,6 +267,7 @@ class _Driver:
 
     def _run(self, plan: RunPlan) -> bool:
         """Make a run; say whether it counts: where another writer has made its commit, nothing of it does."""
+        check_unchanged(self.store, self.config)
         started, clock = time.time(), time.monotonic()
         with registered(self.store, plan.run):
             try:

@@ -2,21 +2,20 @@
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
+
+from pydantic import JsonValue
 
 from weir.contracts import Layout, SourceSpan, Store, StoreFormat, ensure_format, read_format
 from weir.pipelines.config import LIVE_WINDOW_SECONDS, PipelineConfig
+from weir.pipelines.lasting import LayoutError, remember, settled, values_of
 from weir.readers import KnownFile, Partition, discover, first_look, identified, is_topic
 
 __all__ = ["LayoutError", "identify_files", "open_layout", "with_window"]
 
 _YOUNG_MS: Final = 86_400_000
 """A followed log that begins longer ago has a past, which short windows would cut into too many panes."""
-
-
-class LayoutError(ValueError):
-    """A setting contradicts what the store already holds."""
 
 
 def with_window(store: Store, config: PipelineConfig, *, follow: bool) -> PipelineConfig:
@@ -44,36 +43,33 @@ def _is_live(config: PipelineConfig, *, follow: bool) -> bool:
     return start_ms is None or 1000 * time.time() - start_ms < _YOUNG_MS
 
 
-def open_layout(store: Store, config: PipelineConfig) -> StoreFormat:
-    """Give a new store its layout, and refuse settings that contradict that of an old one.
+def open_layout(
+    store: Store,
+    config: PipelineConfig,
+    named: Mapping[str, JsonValue] | None = None,
+    *,
+    key_secret: str | None = None,
+) -> StoreFormat:
+    """Give a new store its layout and its settings, and refuse settings that contradict those of an old one.
+
+    `named` are the lasting settings beside those of the pipeline, by name. A new store takes `key_secret`, if it is
+    given, instead of one that `secret_keys` asks for.
 
     Raises
     ------
     LayoutError
-        Under such settings committed rows would be counted again, or sketches could not be merged.
+        Under such settings committed rows would be counted again, sketches could not be merged, or stages would differ.
     StoreFormatError
         If the store has a format that this version cannot read.
     """
-    wanted = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
-    secret = secrets.token_hex(16) if config.secret_keys else ""
-    found = ensure_format(store, StoreFormat(layout=wanted, key_secret=secret))
-    for setting, old, new in _differences(found, wanted, is_secret=config.secret_keys):
-        raise LayoutError(
-            f"{setting} is {new}, but {store.url} was written with {old}: use that, or a new store (`weir rebuild`)"
-        )
+    is_new = read_format(store) is None
+    layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
+    secret = key_secret if key_secret is not None else secrets.token_hex(16) if config.secret_keys else ""
+    found = ensure_format(store, StoreFormat(layout=layout, has_settings=True, key_secret=secret))
+    remember(store, values_of(settled(store, config)) | dict(named or {}), is_new=is_new)
+    # Another process may have recorded others first.
+    settled(store, config)
     return found
-
-
-def _differences(found: StoreFormat, new: Layout, *, is_secret: bool) -> Iterator[tuple[str, object, object]]:
-    if bool(found.key_secret) != is_secret:
-        yield "secret_keys", bool(found.key_secret), is_secret
-    old = found.layout or new
-    if old.window_ms != new.window_ms:
-        yield "window_seconds", old.window_ms / 1000, new.window_ms / 1000
-    if old.user_shards != new.user_shards:
-        yield "user_shards", old.user_shards, new.user_shards
-    if old.sketch != new.sketch:
-        yield "sketch", old.sketch, new.sketch
 
 
 def identify_files(partitions: Iterable[Partition], spans: Mapping[str, SourceSpan]) -> list[Partition]:

@@ -4,30 +4,30 @@ All windows are one partition, and the position of a row is its pane and its pla
 count exactly once (`weir.pipelines.positions`) makes every row of the windows count exactly once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any, Final
+
+from pydantic import JsonValue
 
 from weir.contracts import (
     CommitLog,
     EventClock,
     FeatureNames,
-    Layout,
     LogState,
     Store,
-    StoreFormat,
     UserError,
     WindowLog,
     checksum,
-    ensure_format,
     read_format,
 )
 from weir.contracts.commit import CommitRef
 from weir.contracts.commits import LogMismatchError
 from weir.pipelines.chain import RowsToWindows
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.layout import with_window
+from weir.pipelines.lasting import settled
+from weir.pipelines.layout import open_layout, with_window
 from weir.pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
 from weir.pipelines.sources import WINDOWS, Source
 from weir.pipelines.transforms.panes import ReadPanes, pane_of, position_of
@@ -47,24 +47,28 @@ class RebuildError(UserError):
     """A store cannot become the rebuild of another; the message says why."""
 
 
-def prepare(origin: Store, store: Store, config: PipelineConfig) -> PipelineConfig:
-    """Give a new store the keys and the clock of its origin, and return the settings with which to write it.
+def prepare(
+    origin: Store, store: Store, config: PipelineConfig, named: Mapping[str, JsonValue] | None = None
+) -> PipelineConfig:
+    """Give a new store the keys and the clock of its origin and settings of its own, and return those to write it with.
 
-    Raises `RebuildError` where there is no origin, or where the store has other keys.
+    `named` are those of `open_layout`. Raises `RebuildError` where there is no origin, or where the store has other
+    keys, and `LayoutError` for other settings than those of a store that is there already.
     """
     given = read_format(origin)
     if given is None:
         raise RebuildError(f"{origin.url}: there is no store to rebuild")
     if address(origin) == address(store):
         raise RebuildError(f"{store.url}: a store cannot be rebuilt into itself; use a new folder")
-    config = with_window(origin, config, follow=False)
-    layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
-    found = ensure_format(store, StoreFormat(layout=layout, key_secret=given.key_secret))
-    if found.key_secret != given.key_secret:
+    known = read_format(store)
+    if known is not None and known.key_secret != given.key_secret:
         raise RebuildError(f"{store.url}: its keys have another secret than those of {origin.url}; use a new folder")
+    config = settled(store, config.model_copy(update={"secret_keys": bool(given.key_secret)}))
+    config = with_window(store if known else origin, config, follow=False)
+    open_layout(store, config, named, key_secret=given.key_secret)
     if origin.exists("CLOCK.json"):
         EventClock.of(origin).save(store)
-    return config.model_copy(update={"secret_keys": bool(given.key_secret)})
+    return config
 
 
 def address(store: Store) -> str:

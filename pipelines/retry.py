@@ -24,6 +24,7 @@ from weir.contracts.models import FrozenModel
 from weir.pipelines.chain import BlocksToWindows
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.ingest import IngestSummary, ingest
+from weir.pipelines.lasting import settled
 from weir.pipelines.layout import identify_files, with_window
 from weir.pipelines.plan import InHand, Planned, RunPlan, Seen
 from weir.pipelines.sources import LogSource, check_home
@@ -120,7 +121,7 @@ def retry(
     if state.number < 0:
         raise UserError(f"{store.path('')} has no commit, so there is no dead letter to read again: run `weir ingest`")
     check_home(store, state)
-    config = with_window(store, config, follow=False)
+    config = with_window(store, settled(store, config), follow=False)
     source = LetterSource(store, config, frozenset(reasons or map(str, Reason)))
     if dry_run:
         source.identify(source.discover(), state, InHand())

@@ -1,13 +1,15 @@
 """The effective settings: the models of all stages in one, and where their values come from.
 
 In order of precedence: the command line (``--set trainer.batch_size=256``), the environment
-(``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store remembers from the last ``weir up``,
-the defaults. How a value is spelled in the first three is in `weir.spelling`.
+(``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store has recorded (`weir.pipelines.lasting`) and
+what it remembers from the last ``weir up``, the defaults. How a value is spelled in the first three is in
+`weir.spelling`.
 """
 
 import difflib
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, Final, Self
@@ -31,7 +33,7 @@ from weir.serving.shared.config import FollowerConfig
 from weir.spelling import annotation_at, is_composite, read_document, read_value
 from weir.trainer.config import TrainerConfig
 
-__all__ = ["Settings", "SettingsError", "assignments", "load_settings", "put"]
+__all__ = ["Given", "Settings", "SettingsError", "assignments", "effective", "load_settings", "located", "put"]
 
 _PREFIX: Final = "WEIR_"
 _DELIMITER: Final = "__"
@@ -95,6 +97,31 @@ class Settings(BaseSettings):
         return self
 
 
+@dataclass(frozen=True)
+class Given:
+    """What is set, by source, the strongest first: its name and its nested values; lines about what cannot be read."""
+
+    sources: tuple[tuple[str, Mapping[str, Any]], ...]
+    problems: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, file: Path | None, overrides: Mapping[str, Any] | None, problems: Iterable[str] = ()) -> "Given":
+        """Return what the command line, the environment and a file set; raises `SettingsError` for the file."""
+        environment, unusable = _variables(os.environ)
+        sources = (("command line", overrides or {}), ("environment", environment), (str(file), _file(file)))
+        return cls(sources, (*problems, *unusable))
+
+    def source(self, setting: str) -> str | None:
+        """Return the name of the strongest source that sets ``section.key``, or a part of it; None where none does."""
+        return next((name for name, values in self.sources if _has(values, setting.split("."))), None)
+
+    @property
+    def store(self) -> Any:
+        """The store, by default or as given, which may be no text."""
+        default = Settings.model_fields["store"].default
+        return next((values["store"] for _, values in self.sources if "store" in values), default)
+
+
 def load_settings(
     file: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
@@ -119,8 +146,12 @@ def load_settings(
     SettingsError
         With a line for every key that is unknown or whose value is not allowed.
     """
-    given = _file(file)
-    environment, unusable = _variables(os.environ)
+    return effective(Given.of(file, overrides, problems), remembered)
+
+
+def effective(given: Given, remembered: Mapping[str, Any] | None = None) -> Settings:
+    """Return the settings of what is `given`, and of nested values that replace the defaults; raises as above."""
+    strongest, *weaker = (values for _, values in given.sources)
 
     class Sourced(Settings):
         @classmethod
@@ -132,17 +163,23 @@ def load_settings(
             dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not used: one file is enough
             file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - nothing here is a secret
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            weaker = (environment, given, dict(remembered or {}))
-            return init_settings, *(InitSettingsSource(settings_cls, values) for values in weaker)
+            others = (*weaker, remembered or {})
+            return init_settings, *(InitSettingsSource(settings_cls, dict(values)) for values in others)
 
-    problems = [*problems, *unusable]
+    problems = [*given.problems]
     try:
-        settings = Sourced(**(overrides or {}))
+        settings = Sourced(**strongest)
     except ValidationError as error:
         raise SettingsError(problems + [_line(detail) for detail in error.errors(include_url=False)]) from None
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def located(settings: Settings) -> dict[str, Any]:
+    """Return the settings in no section that name a file, as processes find it wherever they run."""
+    named = {"catalogue": settings.catalogue, "takedown": settings.takedown}
+    return {name: path if not path or "://" in path else str(Path(path).resolve()) for name, path in named.items()}
 
 
 def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
@@ -171,6 +208,15 @@ def put(values: dict[str, Any], keys: list[str], value: object) -> bool:
             put(before, [key], each)
     else:
         at[keys[-1]] = value
+    return True
+
+
+def _has(values: Any, keys: list[str]) -> bool:
+    """Whether nested values have a path of keys."""
+    for key in keys:
+        if not isinstance(values, Mapping) or key not in values:
+            return False
+        values = values[key]
     return True
 
 

@@ -8,14 +8,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, get_origin
 
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from pydantic import BaseModel, JsonValue
 
-    from weir.config import Settings
+    from weir.config import Given, Settings
     from weir.contracts import Store
 
 __all__ = ["REMEMBERED", "Session", "given_options", "open_session", "remembered"]
@@ -58,6 +58,9 @@ def open_session(
     assign: list[str] | None,
     flags: Mapping[str, Any] | None = None,
     base: Mapping[str, Any] | None = None,
+    *,
+    recorded: "Mapping[str, JsonValue] | None" = None,
+    is_binding: bool = True,
 ) -> Session:
     """Return the session for a command's common options.
 
@@ -69,24 +72,82 @@ def open_session(
         Everyday options as ``section.key`` -> value; None means not given.
     base
         What replaces the defaults; None: the settings remembered in the store.
+    recorded
+        The lasting settings of the store (`weir.pipelines.lasting`), which replace those of `base`; None: they are
+        read, unless `base` is given.
+    is_binding
+        Whether a setting that is given and differs from a recorded one is refused, or holds for this command.
+
+    Raises
+    ------
+    SettingsError
+        Where settings cannot be used, or contradict those of the store.
     """
-    from weir.config import SettingsError, assignments, load_settings, put
+    from weir.config import Given, SettingsError, assignments, effective, put
     from weir.contracts import Store
 
     overrides, malformed = assignments(assign or ())
     for path, value in {"store": store, **(flags or {})}.items():
         if value is not None:
             put(overrides, path.split("."), value)
-    settings = load_settings(config, overrides, base, malformed)
-    if base is None and (found := remembered(Store(settings.store))):
-        try:
-            settings = load_settings(config, overrides, found)
-        except SettingsError as error:
-            # The settings are valid without the remembered ones.
-            where = Store(settings.store).path(REMEMBERED)
-            raise SettingsError([f"{problem} (remembered in {where})" for problem in error.problems]) from None
-    given = given_options(config, store, assign)
-    return Session(settings, Store(settings.store), _console(sys.stdout), _console(sys.stderr), given)
+    given = Given.of(config, overrides, malformed)
+    if not isinstance(given.store, str) or not given.store or given.problems:
+        effective(given, base)  # raises
+    place = Store(given.store)
+    if base is None:
+        base, recorded = remembered(place), _recorded(place) if recorded is None else recorded
+        if config is not None and place.local_path is not None and _is_same(config, place.local_path / REMEMBERED):
+            # What `weir up` remembers for its processes is weaker than what the store has recorded.
+            given = Given(tuple(one for one in given.sources if one[0] != str(config)))
+    weaker = _over(base, recorded or {}, given)
+    try:
+        settings = effective(given, weaker)
+    except SettingsError as error:
+        effective(given, {})
+        # The settings are valid without those of the store.
+        where = place.path(REMEMBERED) if base else place.url
+        raise SettingsError([f"{problem} (remembered in {where})" for problem in error.problems]) from None
+    if recorded and is_binding:
+        _check_recorded(Store(settings.store), settings, recorded, given)
+    options = given_options(config, store, assign)
+    return Session(settings, Store(settings.store), _console(sys.stdout), _console(sys.stderr), options)
+
+
+def _recorded(store: "Store") -> "dict[str, JsonValue]":
+    from weir.pipelines.lasting import recorded
+
+    return recorded(store)
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one.exists() and other.exists() and one.samefile(other)
+
+
+def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "Given") -> dict[str, Any]:
+    """Return nested settings with the recorded ones in place of others; a mapping that is given replaces them all."""
+    from weir.config import Settings
+    from weir.spelling import annotation_at
+
+    found = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
+    for name, value in recorded.items():
+        section, _, key = name.rpartition(".")
+        values = found.setdefault(section, {}) if section else found
+        if get_origin(annotation_at(Settings, name.split("."))) is dict and given.source(name) is not None:
+            values.pop(key, None)
+        else:
+            values[key] = value
+    return found
+
+
+def _check_recorded(store: "Store", settings: "Settings", recorded: "Mapping[str, JsonValue]", given: "Given") -> None:
+    """Refuse settings that are given and differ from those of the store. Raises `SettingsError`."""
+    from weir.config import SettingsError, located
+    from weir.pipelines.lasting import contradicting, refusal, values_of
+
+    ours = values_of(settings.pipeline) | located(settings)
+    named = {name: source for name in recorded if (source := given.source(name)) is not None}
+    if wrong := contradicting(store, recorded, ours, named):
+        raise SettingsError([refusal(store, name, ours[name], recorded[name], named[name]) for name in wrong])
 
 
 def given_options(config: Path | None, store: str | None, assign: Iterable[str] | None) -> tuple[tuple[str, str], ...]:

@@ -180,7 +180,8 @@ class Operations:
         self._shell(
             f"rm -rf {_STORE}-copy && mkdir {_STORE}-copy && cd {_STORE} && "
             + " && ".join(f"if [ -d {part} ]; then cp -r {part} {_STORE}-copy/; fi" for part in _IN_ORDER)
-            + f" && cp STORE.json {_STORE}-copy/ && rm -f {_STORE}-copy/commits/HEAD {_STORE}-copy/commits/snapshot-*"
+            + f" && cp STORE.json SETTINGS.json {_STORE}-copy/"
+            + f" && rm -f {_STORE}-copy/commits/HEAD {_STORE}-copy/commits/snapshot-*"
         )
         copied = self._commits(f"{_STORE}-copy")
         started = time.monotonic()

@@ -18,6 +18,7 @@ from weir.contracts import Commit, CommitLog, CommitTakenError, LogState, Source
 from weir.pipelines.attempts import discard, new_run, registered
 from weir.pipelines.committed_panes import remember_panes
 from weir.pipelines.config import PipelineConfig
+from weir.pipelines.lasting import check_unchanged
 from weir.pipelines.lock import BusyStoreError, only_writer
 from weir.pipelines.plan import refused_before
 from weir.pipelines.positions import Base, Run
@@ -80,8 +81,11 @@ def commit_window(store: Store, config: PipelineConfig, start_ms: int, slices: l
         If the log goes on in another store.
     UnknownPartitionError
         If no commit says where a partition starts.
+    LayoutError
+        If the settings of the store were changed since the job started.
     """
     with only_writer(store), _following(store) as state:
+        check_unchanged(store, config)
         run = _run_after(store, config, state, {one.partition for one in slices})
         with registered(store, run):
             try:

@@ -9,12 +9,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
+from pydantic import JsonValue
 
 from weir.contracts import CommitLog, EventClock, LogState, Store, UserError
 from weir.contracts.exposition import exposed
@@ -25,6 +26,7 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka.client import KafkaPartition
 from weir.pipelines.kafka.errors import BrokerAwayError
 from weir.pipelines.kafka.source import TopicSource
+from weir.pipelines.lasting import check_unchanged, settled
 from weir.pipelines.layout import open_layout, with_window
 from weir.pipelines.lock import check_writable, only_driver
 from weir.pipelines.metrics import PipelineMetrics
@@ -69,24 +71,25 @@ def stream(
     report: Callable[[IngestSummary], None] | None = None,
     registry: CollectorRegistry = REGISTRY,
     stop: threading.Event | None = None,
+    named: Mapping[str, JsonValue] | None = None,
 ) -> IngestSummary:
     """Have an engine read the topic into the store until `stop` is set or SIGTERM or SIGINT arrives.
 
     Returns what was committed meanwhile; `report` is called with what each commit adds. Then the job is cancelled: what
-    it has read and not committed is read again by the next one. Raises `NoTopicError`, `LayoutError`, `BusyStoreError`
-    and `MovedStoreError` as `ingest` does, `FlinkAwayError` and `EngineError` where no engine takes the job, and
-    `JobEndedError` where it ends by itself.
+    it has read and not committed is read again by the next one. `config` and `named` are those of `ingest`. Raises
+    `NoTopicError`, `LayoutError`, `BusyStoreError` and `MovedStoreError` as `ingest` does, `FlinkAwayError` and
+    `EngineError` where no engine takes the job, and `JobEndedError` where it ends by itself.
     """
     if not is_topic(config.log):
         raise NoTopicError(f"pipeline.log is {config.log}, but a stream reads a topic: kafka://host:port/topic")
     if store.local_path is not None:
         # Workers have another current folder.
         store = Store(str(store.local_path.absolute()))
-    config = with_window(store, config, follow=True)
     stop = stop or threading.Event()
+    config = with_window(store, settled(store, config), follow=True)
     metrics_server = exposed(registry, config.metrics_host, config.metrics_port)
     with ended_by_signals(stop), only_driver(store), metrics_server:
-        driver = _Driver(store, config, settings, registry, report, stop)
+        driver = _Driver(store, config, settings, registry, report, stop, named)
         try:
             driver.run()
         finally:
@@ -137,15 +140,16 @@ class _Driver:
     registry: CollectorRegistry
     report: Callable[[IngestSummary], None] | None
     stop: threading.Event
+    named: InitVar[Mapping[str, JsonValue] | None] = None
     total: IngestSummary = field(default_factory=IngestSummary, init=False)
     _waits: bool = field(default=False, init=False)
     _gone_since: float | None = field(default=None, init=False)
     _awaited: Awaited = field(default_factory=Awaited, init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, named: Mapping[str, JsonValue] | None) -> None:
         self._metrics = PipelineMetrics(self.registry)
         self._source = TopicSource.open(self.config, self._metrics.topic)
-        open_layout(self.store, self.config)
+        open_layout(self.store, self.config, named)
         check_writable(self.store)
         self._log, self._state = CommitLog(self.store), LogState.open(self.store)
         self._source.check(self.store, self._state)
@@ -283,6 +287,9 @@ class _Driver:
                 logger.info("commit %d: %d events in %d panes", commit.number, summary.valid, summary.panes)
             if self.report is not None:
                 self.report(summary)
+            if not (summary.panes or commit.sources):
+                # Among these is the commit that comes with a change of the settings.
+                check_unchanged(self.store, self.config)
         if any(span.stop > known.get(key, -1) for key, span in self._state.sources.items()):
             self._metrics.input.set(time.time())
             self._standstill.moved()

@@ -42,7 +42,8 @@ class Move:
         """Return the next step, or one before it once more."""
         steps = [self._rebuild()]
         if is_there:
-            steps.append(["train", "--store", self.to])
+            # The file of the life names the settings of the store that moves.
+            steps.append(["train", "--store", self.to, *options("pipeline", self.changes)])
         if has_bundle:
             steps.append([*self._rebuild(), "--cut-over"])
         chosen = steps[-1] if self.is_cutting or rng.random() < 0.7 else rng.choice(steps)

@@ -23,9 +23,11 @@ from weir.contracts import (
 )
 from weir.contracts.user_features import UserFeatures
 from weir.pipelines.config import PipelineConfig, SketchConfig
+from weir.pipelines.lasting import values_of
 from weir.pipelines.layout import identify_files, open_layout
 from weir.pipelines.plan import InHand, RunPlan, make_plan
 from weir.pipelines.run_once import run_once
+from weir.pipelines.settings_change import change
 from weir.pipelines.transforms.dead_letters import read_dead_letters
 from weir.readers import DeadLetter, discover
 from weir.sketches import ExactCounter, load
@@ -57,6 +59,10 @@ def plan_of(store: Store, settings: PipelineConfig, *, flush: bool = True, only_
         "only_whole_lines": only_whole_lines,
     }
     return make_plan(store, settings, found, LogState.open(store), InHand(), **ways)
+
+
+def change_settings(store: Store, settings: PipelineConfig) -> None:
+    change(store, values_of(settings))
 
 
 def run(store: Store, settings: PipelineConfig, *, flush: bool = True, only_whole_lines: bool = False) -> None:

@@ -173,6 +173,7 @@ def test_a_log_goes_on_with_other_settings(scene: Scene) -> None:
     scene.write(slice(0, 20))
     bring_in(store, scene, exposed_items=1)
     scene.write(slice(20, None))
+    support.change_settings(store, support.config(scene.folder, exposed_items=LIMIT))
     bring_in(store, scene)
     seen = exposed_in(store)
     cut = {event: items[: 1 if place < 20 else LIMIT] for place, (event, items) in enumerate(scene.exposed.items())}

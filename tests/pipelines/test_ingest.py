@@ -352,14 +352,15 @@ def test_an_item_whose_rows_are_in_hand_owns_its_key(tmp_path: Path) -> None:
 def test_with_a_secret_nobody_can_aim_at_a_key(tmp_path: Path) -> None:
     support.write_lines(tmp_path / "log/a.jsonl", [Event("u", item, 1).line() for item in SAME_KEY])
     assert bring_in(tmp_path, secret_keys=True).valid == 2
-    with pytest.raises(LayoutError, match=r"secret_keys is False, but .* was written with True"):
-        bring_in(tmp_path)
+    with pytest.raises(LayoutError, match=r"secret_keys is false, but .* was written with true"):
+        bring_in(tmp_path, secret_keys=False)
 
 
 def test_another_history_length_rebuilds_the_histories(tmp_path: Path) -> None:
     support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in CLICKS])
     bring_in(tmp_path)
     support.write_lines(tmp_path / "log/a.jsonl", [Event("ann", "new", 50).line()])
+    support.change_settings(Store(str(tmp_path / "store")), support.config(tmp_path, history_length=6))
     bring_in(tmp_path, history_length=6)
     store = Store(str(tmp_path / "store"))
     newest = support.committed(store)[-1]

@@ -22,8 +22,9 @@ def test_settings_that_would_count_twice_or_could_not_be_merged_are_refused(
 ) -> None:
     store = Store(str(tmp_path / "store"))
     open_layout(store, support.config(tmp_path))
-    open_layout(store, support.config(tmp_path, history_length=7))
-    with pytest.raises(LayoutError, match=f"{setting} is .* was written with .*: use that, or a new store"):
+    with pytest.raises(
+        LayoutError, match=f"{setting} is .* was written with .*: use that, or a new store .*weir rebuild --from"
+    ):
         open_layout(store, support.config(tmp_path, **{setting: value}))
 
 

@@ -226,6 +226,7 @@ def test_a_pipeline_starts_after_any_kill(folder: Path, change: int) -> None:
 
 def test_a_pipeline_retires_by_itself(folder: Path) -> None:
     settings: Any = aging.settings(folder, retention_days=aging.KEPT / 86_400)
+    support.change_settings(store_of(folder), settings)
     aging.arrive(folder, 9)
     aging.ingest(store_of(folder), settings, registry=aging.CollectorRegistry())
     assert [pane.sequence for pane in WindowLog(store_of(folder))] == [5, 6, 7, 8, 9]

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +27,11 @@ from weir.pipelines.bare_commits import append
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.cut_over import cut_over
 from weir.pipelines.ingest import ingest
+from weir.pipelines.lasting import LayoutError
 from weir.pipelines.lock import BusyStoreError, only_driver
 from weir.pipelines.rebuild import prepare
-from weir.pipelines.retry import retry
+from weir.pipelines.retry import RetrySummary
+from weir.pipelines.retry import retry as run_retry
 from weir.pipelines.sources import MovedStoreError
 from weir.pipelines.transforms.dead_letters import file_name, read_dead_letters
 from weir.readers import BlockId, DeadLetter, Fault, Reason
@@ -72,8 +75,26 @@ def store_of(folder: Path) -> Store:
     return Store(str(folder / "store"))
 
 
+def under(store: Store, config: PipelineConfig) -> None:
+    """Change the settings of a store; where rows wait that would move, those are committed first."""
+    if LogState.open(store).number < 0:
+        return
+    try:
+        support.change_settings(store, config)
+    except LayoutError:
+        ingest(store, PipelineConfig(log=config.log, metrics_port=0), registry=CollectorRegistry())
+        support.change_settings(store, config)
+
+
+def retry(store: Store, config: PipelineConfig, reasons: Sequence[str] = (), *, dry_run: bool = False) -> RetrySummary:
+    """Change the settings of a store as an operator does, and read what was refused again."""
+    under(store, config)
+    return run_retry(store, config, reasons, dry_run=dry_run)
+
+
 def bring_in(folder: Path, **changes: Any) -> PipelineConfig:
     config = support.config(folder, **{"clock_tolerance_minutes": 5} | changes)
+    under(store_of(folder), config)
     ingest(store_of(folder), config, registry=CollectorRegistry())
     return config
 
@@ -197,6 +218,7 @@ def test_letters_without_their_row_stay_and_are_named(tmp_path: Path) -> None:
     saved = {name: (tmp_path / "log" / name).read_bytes() for name in ("part.csv", "other.csv")}
     for name in saved:
         (tmp_path / "log" / name).unlink()
+    under(store, support.config(tmp_path))
     before = LogState.open(store).number
     found = retry(store, support.config(tmp_path))
     assert found.left == {"cut": 1, "without_row": 1, "file_gone": 3}
@@ -238,8 +260,10 @@ def test_only_letters_of_the_reasons_asked_for_are_read(tmp_path: Path) -> None:
 def test_rows_refused_again_stay_until_one_of_them_is_valid(tmp_path: Path) -> None:
     """Then the letter before is read, and the one after it is what a retry reads next."""
     store, batch = refuse(tmp_path, count=6)
-    config, number = support.config(tmp_path), LogState.open(store).number
+    config = support.config(tmp_path)
     still = config.model_copy(update={"max_weight": 0.7})
+    under(store, still)
+    number = LogState.open(store).number
     for _ in range(2):
         assert retry(store, still).refused == {"weight_too_large": 6}
         assert LogState.open(store).number == number

@@ -136,9 +136,12 @@ def test_names_may_change_and_each_window_has_its_own(tmp_path: Path) -> None:
     write(tmp_path / "log/a.jsonl", rows[:80])
     bring_in(store, support.config(tmp_path))
     write(tmp_path / "log/b.jsonl", rows[80:120])
+    support.change_settings(store, settings(tmp_path))
     bring_in(store, settings(tmp_path))
     write(tmp_path / "log/c.jsonl", rows[120:])
-    bring_in(store, support.config(tmp_path, user_features={"dense": ["age"]}))
+    last = support.config(tmp_path, user_features={"dense": ["age"]})
+    support.change_settings(store, last)
+    bring_in(store, last)
     first, _, third, *rest = support.committed(store)
     assert "user_features" not in first.model_dump()
     assert "user_features" not in WindowLog(store).all_examples(first).column_names
@@ -157,6 +160,7 @@ def test_a_process_with_other_names_reads_rows_again_that_another_had_in_hand(tm
     done = len(support.committed(store))
     assert store.glob("state/runs/*/*.arrow")
     write(tmp_path / "log/b.jsonl", rows[100:])
+    support.change_settings(store, settings(tmp_path))
     bring_in(store, settings(tmp_path))
     first, later = support.committed(store)[:done], support.committed(store)[done:]
     assert {one.user_features.names for one in first} == {FeatureNames(**before)}

@@ -38,7 +38,7 @@ def check(
 
     It looks at a sample: pieces of the files from the first to the last, or the newest messages of a topic.
     """
-    session = options.open({"pipeline.log": log})
+    session = options.open({"pipeline.log": log}, is_binding=False)
     set_up_logging(session.notes)
     from weir.check.text import print_report
 
@@ -59,7 +59,7 @@ def init(
     options: StoreOptions,
 ) -> None:
     """Print settings for a log as YAML, for --config: weir init LOG > weir.yaml."""
-    session = options.open({"pipeline.log": log})
+    session = options.open({"pipeline.log": log}, is_binding=False)
     set_up_logging(session.notes)
     from weir.check.file import settings_file
 

@@ -66,7 +66,7 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         stages.monitor,
     ),
     _INSPECT: (store.verify,),
-    "Maintain a store": (retire.retire, forget.forget, rebuild.rebuild, replay_bundle.replay_bundle),
+    "Maintain a store": (retire.retire, forget.forget, rebuild.rebuild, settings.settings, replay_bundle.replay_bundle),
     _LOGS: (data.generate, data.produce, data.replay),
     _EVALUATE: (evaluate.evaluate,),
 }

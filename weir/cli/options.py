@@ -60,6 +60,6 @@ class StoreOptions:
     ] = None
     assign: Assign = None
 
-    def open(self, flags: Mapping[str, Any] | None = None) -> Session:
-        """Return the session of the command; for `flags` see `open_session`."""
-        return open_session(self.config, self.store, self.assign, flags)
+    def open(self, flags: Mapping[str, Any] | None = None, **ways: Any) -> Session:
+        """Return the session of the command; for `flags` and `ways` see `open_session`."""
+        return open_session(self.config, self.store, self.assign, flags, **ways)

@@ -44,17 +44,21 @@ def rebuild(
 ) -> None:
     """Rebuild a store under other settings: window_seconds, user_shards, history_length, sketch.
 
-    Settings that are not given are those of the old store, which goes on meanwhile; both have the same keys. It can be
+    Settings that are not given are those of the old store, which goes on meanwhile; both have the same keys. The new
+    store records them for all of its stages. It can be
     killed and restarted at any moment. Windows hold no dead letters, ignored events or duplicates, and event ids only
     as keys: a replay of the log brings them, too.
     """
     if follow and cut_over:
         raise UsageError("--follow and --cut-over: end the process that follows, then cut over")
     from weir.cli.progress import Bar
+    from weir.config import located
     from weir.contracts import Store
+    from weir.pipelines.lasting import recorded
 
     old = Store(origin)
-    session = open_session(config, to, assign, {"pipeline.log": log}, _settings_of(old))
+    # Settings that a rebuild has recorded hold; before that, what is given goes before those of the old store.
+    session = open_session(config, to, assign, {"pipeline.log": log}, _settings_of(old), recorded=recorded(Store(to)))
     set_up_logging(session.notes)
     from prometheus_client import CollectorRegistry
 
@@ -63,7 +67,7 @@ def rebuild(
     from weir.pipelines.ingest import ingest
     from weir.pipelines.rebuild import WindowSource, prepare
 
-    pipeline = prepare(old, session.store, session.settings.pipeline)
+    pipeline = prepare(old, session.store, session.settings.pipeline, located(session.settings))
     events = None if log else LogState.open(old).counts.events
     with Bar(session.notes, "rebuild") as bar:
         total: list[IngestSummary] = []
@@ -87,18 +91,23 @@ def rebuild(
 
 
 def _settings_of(old: "Store") -> dict[str, Any]:
-    """Return the settings under which a store was written, nested: those of its pipeline, and what it remembers."""
+    """Return the settings under which a store was written, nested: recorded ones before those that it remembers.
+
+    The windows of a store of an older version, which has recorded less, tell of their histories and features.
+    """
     from weir.contracts import LogState, WindowLog, read_format
+    from weir.contracts.format import read_settings
+    from weir.pipelines.lasting import recorded
 
     found: dict[str, Any] = {}
-    form = read_format(old)
-    if form is not None and form.layout is not None:
-        layout = form.layout
-        found = {"window_seconds": layout.window_ms // 1000, "user_shards": layout.user_shards, "sketch": layout.sketch}
-    newest = LogState.open(old).cursor.sequence - 1 if form else -1
+    newest = LogState.open(old).cursor.sequence - 1 if read_format(old) and read_settings(old) is None else -1
     for pane in WindowLog(old).committed(after=newest - 1) if newest >= 0 else ():
         found |= {"history_length": pane.history_length, "item_features": pane.item_features.model_dump()}
         found["user_features"] = pane.user_features.names.model_dump()
     kept = remembered(old)
     # The pipeline of the old store has the usual port.
-    return kept | {"pipeline": found | kept.get("pipeline", {}) | {"metrics_port": 0}}
+    kept["pipeline"] = found | kept.get("pipeline", {}) | {"metrics_port": 0}
+    for name, value in recorded(old).items():
+        section, _, key = name.rpartition(".")
+        (kept[section] if section else kept)[key] = value
+    return kept

@@ -2,6 +2,7 @@
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
+import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
 from weir.cli.tables import print_facts
 from weir.errors import CommandError, UsageError
 from weir.session import Session
-from weir.text import counted, plain
+from weir.text import counted, plain, setting, shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from weir.trainer.stream.progress import TrainProgress
 
 __all__ = ["export", "ingest", "monitor", "retry", "serve", "stream", "train", "train_worker"]
+
+logger = logging.getLogger(__name__)
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep processing new data until SIGTERM or Ctrl-C.")]
 AcceptGap = Annotated[
@@ -59,10 +62,17 @@ def ingest(
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
     from weir.cli.progress import Bar
+    from weir.config import located
     from weir.pipelines.ingest import ingest as run
 
     with Bar(session.notes, "ingest") as bar:
-        summary = run(session.store, session.settings.pipeline, follow=follow, report=_shown(bar))
+        summary = run(
+            session.store,
+            session.settings.pipeline,
+            follow=follow,
+            report=_shown(bar),
+            named=located(session.settings),
+        )
     _print_facts(session, summary, json=json)
     if not follow and summary.dead and summary.dead == summary.read:
         from weir.readers import HINTS, Reason, then_retry
@@ -127,10 +137,12 @@ def stream(
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
     from weir.cli.progress import Bar
+    from weir.config import located
     from weir.pipelines.stream.driver import stream as run
 
     with Bar(session.notes, "stream") as bar:
-        summary = run(session.store, session.settings.pipeline, session.settings.stream, report=_shown(bar))
+        settings = session.settings
+        summary = run(session.store, settings.pipeline, settings.stream, report=_shown(bar), named=located(settings))
     _print_facts(session, summary, json=json)
 
 
@@ -267,12 +279,30 @@ def serve(
     from weir.serving.server import serve as run
 
     settings, log = session.settings, session.settings.pipeline
+    _look_for_files(session)
     run(
         session.store,
         settings.serving,
         CatalogueFiles(settings.catalogue, settings.takedown, log.item_features, log.missing_ids),
         tuple(settings.trainer.variants),
     )
+
+
+def _look_for_files(session: Session) -> None:
+    """Warn of a catalogue or takedown list that the store names and that is not where it was."""
+    from weir.contracts.watched_file import WatchedFile
+    from weir.pipelines.lasting import OUTSIDE_PIPELINE, recorded
+
+    for name, place in recorded(session.store).items():
+        if name not in OUTSIDE_PIPELINE or not isinstance(place, str):
+            continue
+        try:
+            WatchedFile(place).stamp()
+        except FileNotFoundError:
+            moved = f"weir settings --store {shell(session.store.url)} {setting(f'{name}=PLACE')}"
+            logger.warning(
+                "%s: %s names this %s, which is not there; if it moved: %s", place, session.store.url, name, moved
+            )
 
 
 def monitor(

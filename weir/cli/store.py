@@ -45,7 +45,8 @@ def verify(
     from weir.contracts.verification import verify as check
     from weir.text import plain
 
-    session = options.open()
+    # Damaged settings are a finding.
+    session = options.open() if absent else options.open(recorded={})
     if not session.store.exists(""):
         raise CommandError(f"{session.store.path('')}: there is no such store")
     with Bar(session.notes, "verify") as bar:

@@ -1,25 +1,39 @@
-"""The format of a store: which versions of weir can read it, and the choices that all of its data share.
+"""The format of a store: which versions of weir can read it, and the choices that all of its data and stages share.
 
 ``STORE.json`` is written once, before the first commit. A reader takes every minor version of its own major one:
-documents may carry fields that it does not know. Another major version is refused.
+documents may carry fields that it does not know. Another major version is refused. ``SETTINGS.json`` beside it holds
+the settings that all stages share and that one command may change; a version that does not know it ignores it.
 """
 
 import time
 from importlib.metadata import version
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
-from weir.contracts.documents import Document, decode_document, encode_document
-from weir.contracts.errors import UserError
+from weir.contracts.documents import Document, decode_document, encode_document, read_document, write_document
+from weir.contracts.errors import CorruptArtefactError, UserError
 from weir.contracts.storage import Store
 
-__all__ = ["FORMAT", "Layout", "StoreFormat", "StoreFormatError", "ensure_format", "read_format", "software_version"]
+__all__ = [
+    "FORMAT",
+    "Layout",
+    "SettingsChange",
+    "StoreFormat",
+    "StoreFormatError",
+    "StoreSettings",
+    "ensure_format",
+    "read_format",
+    "read_settings",
+    "software_version",
+    "write_settings",
+]
 
 FORMAT: Final = (2, 0)
 """Major and minor version of what this software writes."""
 
 _NAME: Final = "STORE.json"
+_SETTINGS: Final = "SETTINGS.json"
 
 SketchParameters = dict[str, str | int | float | bool]
 
@@ -48,11 +62,31 @@ class StoreFormat(Document):
     software_version: str = Field(default_factory=software_version)
     created_at: float = Field(default_factory=time.time, description="wall clock, seconds since 1970")
     layout: Layout | None = None
+    has_settings: bool = Field(default=False, description="``SETTINGS.json`` is written before the first commit")
     key_secret: str = Field(
         default="",
         pattern="^([0-9a-f]{32})?$",
         description="secret of all keys (`weir.contracts.keys`); empty: plain xxh3_64",
     )
+
+
+class SettingsChange(Document):
+    """Settings that changed, and from when on the new values hold."""
+
+    changed_at: float = Field(description="wall clock, seconds since 1970")
+    commit: int = Field(description="the first commit under the new values")
+    from_ms: int | None = Field(
+        description="start of the first window that is whole under the new values, in ms; None: no window was committed"
+    )
+    before: dict[str, JsonValue]
+    after: dict[str, JsonValue]
+
+
+class StoreSettings(Document):
+    """``SETTINGS.json``: the values by the names of the settings, such as ``pipeline.event_types``."""
+
+    values: dict[str, JsonValue] = Field(default_factory=dict)
+    changes: tuple[SettingsChange, ...] = Field(default=(), description="oldest first")
 
 
 def read_format(store: Store) -> StoreFormat | None:
@@ -93,3 +127,22 @@ def ensure_format(store: Store, wanted: StoreFormat | None = None) -> StoreForma
         return wanted
     # Another writer came first.
     return ensure_format(store, wanted)
+
+
+def read_settings(store: Store, *, may_be_lost: bool = False) -> StoreSettings | None:
+    """Return the settings of a store, None where it has recorded none; raises `CorruptArtefactError`."""
+    try:
+        return read_document(store, _SETTINGS, StoreSettings)
+    except FileNotFoundError:
+        form = None if may_be_lost else read_format(store)
+        if form is not None and form.has_settings and store.exists("commits/HEAD"):
+            raise CorruptArtefactError(store.path(_SETTINGS), "is missing, but the store holds commits") from None
+        return None
+
+
+def write_settings(store: Store, settings: StoreSettings, before: StoreSettings | None) -> bool:
+    """Write the settings of a store in place of those `before`; False where another process recorded the first ones."""
+    if before is None:
+        return store.create(_SETTINGS, encode_document(settings, _SETTINGS))
+    write_document(store, _SETTINGS, settings)
+    return True

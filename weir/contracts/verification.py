@@ -31,6 +31,7 @@ _YOUNG_SECONDS: Final = 3600.0
 
 _DOCUMENTS: Final = (
     "STORE.json",
+    "SETTINGS.json",
     "CLOCK.json",
     "commits/*",
     "bundles/CURRENT",
@@ -95,9 +96,12 @@ def verify(store: Store, *, quick: bool = False, progress: Callable[[int, int], 
         If the store has a format that this version cannot read.
     """
     there = store.find()
-    if read_format(store) is None and not there:
+    form = read_format(store)
+    if form is None and not there:
         return Report()
     report = Report()
+    if form is not None and form.has_settings and "SETTINGS.json" not in there and "commits/HEAD" in there:
+        report.findings.append(Finding(Kind.MISSING, "SETTINGS.json", "STORE.json says that it is there"))
     retired = retired_files(store, there, report.findings)
     histories = histories_of(store)
     panes = dict[int, str]()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from weir.check.report import LogReport, check_log
 from weir.check.text import in_one_line, proposed, require_readable, what_is_wrong
-from weir.config import Settings, SettingsError
+from weir.config import Settings, SettingsError, located
 from weir.contracts import Store, columns
 from weir.contracts.format import read_format
 from weir.demo.generator import GENERATED, catalogue_of, generate
@@ -15,6 +15,7 @@ from weir.demo.replay import ReplayConfig, check_plan
 from weir.demo.source import LogProfile, LogSource, nice_lateness, open_log
 from weir.errors import CommandError, UsageError
 from weir.freshness import event_to_answer
+from weir.pipelines.lasting import recorded
 from weir.pipelines.layout import open_layout, with_window
 from weir.readers import Block, BlockId, LogConfig, Validator, is_topic
 from weir.session import REMEMBERED, Session, open_session, remembered
@@ -92,7 +93,8 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     folder = _local_folder(session.store)
     if not replays:
         # The remembered ports already include an offset.
-        session = open_session(config, store, assign, base=_without_ports(remembered(session.store)))
+        base = _without_ports(remembered(session.store))
+        session = open_session(config, store, assign, base=base, recorded=recorded(session.store))
     _check_client(session.settings)
     _check_ports(with_ports(session.settings, options.port_offset), session)
     held = holdings(session.store, folder)
@@ -111,10 +113,12 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
         else log_settings(folder / "log", source.profile)
     )
     check_plan(session.store, path, source.profile.rows, ReplayConfig().segments)
-    session = open_session(config, store, assign, base=base)
+    kept = recorded(session.store)
+    session = open_session(config, store, assign, base=base, recorded=kept)
     if Path(session.settings.pipeline.log).is_file():
         # Settings that `weir init` prints name the log itself. The pipeline reads the segments that are placed of it.
-        session = open_session(config, store, [*(assign or ()), f"pipeline.log={folder / 'log'}"], base=base)
+        assign = [*(assign or ()), f"pipeline.log={folder / 'log'}"]
+        session = open_session(config, store, assign, base=base, recorded=kept)
     user = last_user(source, session.settings.pipeline)
     # First: a start that is interrupted here can be repeated.
     remember_replay(session.store, path)
@@ -197,17 +201,11 @@ def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
             path.mkdir(parents=True)
         settings = settings.model_copy(update={"pipeline": settings.pipeline.model_copy(update={"log": str(path)})})
     windowed = with_window(session.store, settings.pipeline, follow=True)
-    settings = settings.model_copy(update={"store": str(folder), "pipeline": windowed, **_absolute(settings)})
+    settings = settings.model_copy(update={"store": str(folder), "pipeline": windowed, **located(settings)})
     if read_format(session.store) is not None:
-        open_layout(session.store, settings.pipeline)
+        open_layout(session.store, settings.pipeline, located(settings))
     session.store.write(REMEMBERED, escaped(settings.model_dump_json(indent=2)).encode())
     return Session(settings, Store(str(folder)), session.out, session.notes)
-
-
-def _absolute(settings: Settings) -> dict[str, str]:
-    """Return the files of `settings` that are in no section, as the processes find them wherever they run."""
-    named = {"catalogue": settings.catalogue, "takedown": settings.takedown}
-    return {name: path if "://" in path else str(Path(path).resolve()) for name, path in named.items() if path}
 
 
 def _check_ports(settings: Settings, session: Session) -> None:

@@ -40,6 +40,7 @@ COMMANDS = [
         "monitor",
         "verify",
         "retire",
+        "settings",
         "forget",
         "rebuild",
         "replay-bundle",
@@ -322,6 +323,8 @@ def test_rows_that_are_all_refused_end_a_bounded_run_with_an_error_and_are_read_
     assert ingest().returncode == 0
     assert "malformed_avro" in run("retry", "weight", *common, status=2)
     raised = [*common, "--set", "pipeline.max_weight=1000"]
+    assert "weir settings --store" in run("retry", *raised, status=2)
+    run("settings", "--store", store, "--set", "pipeline.max_weight=1000")
     shown = run_json("retry", "--dry-run", *raised)
     assert (shown["letters"], shown["valid"], shown["events"]) == (3, 2, 0)
     done = run_json("retry", "weight_too_large", *raised)

@@ -17,7 +17,6 @@ from weir.demo.source import LogProfile, open_log
 from weir.errors import CommandError, UsageError
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.ingest import ingest
-from weir.pipelines.layout import LayoutError
 from weir.readers import LogColumns, LogConfig
 from weir.up.options import UpOptions
 from weir.up.prepare import Launch, demo_settings, last_user, log_settings, pace, prepare
@@ -159,8 +158,8 @@ def test_another_log_is_refused_before_anything_is_written(tmp_path: Path) -> No
     with pytest.raises(CommandError, match=r"holds a replay of log\.jsonl: pipeline\.log = .* needs another --store"):
         start(store, [*FREE, f"pipeline.log={tmp_path}"])
     ensure_format(Store(str(store)), StoreFormat(layout=Layout(window_ms=1000, user_shards=2, sketch={})))
-    with pytest.raises(LayoutError, match="window_seconds"):
-        start(store, demo=True, log=log)
+    with pytest.raises(SettingsError, match="window_seconds"):
+        start(store, [*FREE, "pipeline.window_seconds=60"], demo=True, log=log)
     (store / "STORE.json").unlink()
     assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
 
