@@ -86,7 +86,7 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0)
 def _distinct(hits: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     """Return the distinct pairs of `hits` (H, 2), by row and column, and their flat positions in the matrix, (H,).
 
-    Pairs that are distinct and sorted already, as those of a training step, are returned as they are.
+    Pairs that are distinct and sorted already, as in a training step, are returned as they are.
     """
     places = hits[:, 0] * columns + hits[:, 1]
     if bool((places[1:] > places[:-1]).all()):

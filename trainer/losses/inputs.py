@@ -34,7 +34,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """Inputs for one rank's b rows; those that the loss does not request in `weir.trainer.loss_config.LOSSES` are None.
+    """Inputs for one rank's b rows; None unless the loss requests them in `weir.trainer.loss_config.LOSSES`.
 
     All vectors are normalised as in the search; logits are their inner products over the `temperature`.
 

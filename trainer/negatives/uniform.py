@@ -53,7 +53,7 @@ class PerRow(Uniform):
     """Draw negatives for every row of the batch separately, uniformly and with replacement, as for pairwise losses."""
 
     def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
-        """Return `count` items for each row, (B, N); those of padding rows are not real."""
+        """Return `count` items for each row, (B, N); items of padding rows are not real."""
         shape = len(positives), self.count
         items = draw_uniform(self.live, math.prod(shape), generator).to(positives.device).view(shape)
         return Draw(items, real[:, None].expand(shape))

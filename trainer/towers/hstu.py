@@ -47,7 +47,7 @@ class Layer(nn.Module):
     def forward(self, query: Tensor, memory: History, age: Tensor, seen: Tensor) -> Tensor:
         """Return the updated `query` (B, Q, d), for `memory` of length L.
 
-        `age` (Q, L) and `seen` (B, Q, L) are those of `ByDistance.see`.
+        `age` (Q, L) and `seen` (B, Q, L) are the result of `ByDistance.see`.
         """
         gate, asked = functional.silu(self.gate_query(self.norm(query))).chunk(2, dim=-1)
         normed, halves = memory.mapped(self.norm), (self.value_key.weight.chunk(2), self.value_key.bias.chunk(2))
