@@ -21,7 +21,7 @@ __all__ = ["Plan", "compare", "missing_runs", "run"]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Settings shared by all runs of a comparison; validation and test use at most these numbers of cases (None: all)."""
+    """Settings shared by all runs of a comparison; limits on validation and test cases (None: all)."""
 
     interactions: Interactions
     split: Split
