@@ -1,1 +1,1 @@
-"""A bundle made again from its windows, and compared with what is stored."""
+"""Reproduces a bundle by retraining on its windows, and compares it with the stored one."""
