@@ -39,7 +39,7 @@ class FrequencyBank(FrequencyEstimator):
     half_lives
         Numbers of events after which a count has halved, ascending; .05, .2 and .8 of the number of events between
         two changes did best where 30 % of the items change their popularity at once.
-            width
+    width
         Cells per row of the sketch with the longest half-life; the others, with fewer effective keys, have half as
         many.
     depth

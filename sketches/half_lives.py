@@ -58,7 +58,7 @@ def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Choice
     ----------
     rates
         The keys' rates under each half-life, (n,) each, from the shortest to the longest.
-            noises
+    noises
         For each half-life, the variance of a rate divided by the rate: for counts of Poisson events of weight w each,
         ``sum(w**2) / sum(w)**2``. Rates agree within 1.5 standard deviations of their difference.
     """

@@ -149,7 +149,7 @@ def merge_fading(
     ----------
     counts
         Counts so far; changed in place.
-            fresh
+    fresh
         Counts of a period that ends `later_seconds` after `counts`, or, if negative, before; may be changed, too.
     half_life_seconds
         Time in which a count halves.

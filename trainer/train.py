@@ -45,10 +45,8 @@ def train(
     ------
     CheckpointMismatchError
         If the store's checkpoint was made with other settings.
-            CorruptArtefactError
-        If a window's file is missing or corrupt.
     CorruptArtefactError
-        If a window is not what its manifest says.
+        If a window's file is missing or corrupt.
     NodeLeftError
         If another node was asked to stop, and this one was not.
     ValueError

@@ -61,7 +61,7 @@ def export_bundle(
     ------
     AwaitedError
         If the bundle is now being made in a background thread: call again, preferably when it has ended.
-            ExportError
+    ExportError
         If the table has no items, or a model cannot be converted.
     """
     if keeper is not None and keeper.making is not None:

@@ -87,7 +87,7 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
     ------
     CorruptArtefactError
         If the manifest of the delta is damaged, or a file of its base bundle.
-            FileNotFoundError
+    FileNotFoundError
         If the delta has been removed.
     """
     delta, ref = log.manifest_and_ref(kept.manifest.version)

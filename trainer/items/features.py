@@ -125,9 +125,9 @@ class FeatureTable:
             Table rows (n,) of the items; items without their own row are skipped.
         items
             Columns of `names`, of n rows; null keeps the stored value.
-                names
+        names
             Names of the window's features; a feature that was of the other kind before is skipped, with a warning.
-                event_ms
+        event_ms
             Newest event of the window; a late window does not overwrite values of a newer one.
 
         Raises

@@ -46,7 +46,7 @@ class LossInputs:
         Vectors of the negatives shared by all rows of all ranks, (C, d).
     hits
         (row, column) pairs that are not negatives, (H, 2), each once.
-            times
+    times
         Multiplicity of each column, (C,); None: all 1. Only for losses that weight columns.
     log_q_pos, log_q_columns
         Log-density of the pool at the positives, (b,), and at the columns, (C,).

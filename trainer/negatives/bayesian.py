@@ -24,7 +24,7 @@ def true_negative(scores: Tensor, prior: Tensor | float, keep: Tensor | None = N
     prior
         Probability that each candidate is a false negative, in [0, 1], (..., C) or a scalar: the published choice is
         the item's share of all interactions; a constant tau+ ignores popularity.
-            keep
+    keep
         Booleans (..., C): False = masked, also left out of F. None keeps all.
 
     Returns

@@ -23,9 +23,9 @@ class InBatch:
     ----------
     stream_log_q
         Log-probability that an interaction of the stream is of each item, by table row.
-            limit
+    limit
         Most negatives, drawn from the pool without replacement; None: no limit.
-            deduplicate
+    deduplicate
         Whether the pool holds every item once, however often it is in the batch. The density is then that of
         docs/logq.md, "Each item once", with which the mean of e^f / Q estimates the sum over the catalogue without
         bias.

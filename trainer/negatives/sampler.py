@@ -109,7 +109,7 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
     ----------
     columns
         Items (C,), numbered from 0 within a small set, such as the distinct rows of the batch.
-            forbidden
+    forbidden
         Items (b, F), in the same numbering, that must not be negatives of the row: its positive and, if masked, its
         known positives. Items that are not a column, such as -1 for items outside the set, mask nothing.
 

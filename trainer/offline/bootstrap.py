@@ -33,9 +33,9 @@ def interval(
         The user of each case, (C,).
     level
         Confidence level: the share of repetitions with other users in which the interval contains the true mean.
-            resamples
+    resamples
         Number B of resampled means, from which the percentiles are taken.
-            generator
+    generator
         Source of randomness.
 
     Returns

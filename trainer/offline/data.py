@@ -91,7 +91,7 @@ def read_interactions(path: str, config: LogConfig | None = None, *, newest: int
     config
         Names of the log's fields, meaning of its event types, and valid values; its `log` and its item
         features are not used.
-                newest
+    newest
         Read only about this many rows from the end of the log, at least (`weir.readers.read_newest`); None: all.
 
     Raises

@@ -74,11 +74,11 @@ def against_peers(
         Called after each step.
     seeds
         Number of models, with seeds counted up from that of the plan.
-            largest
+    largest
         Most items for which item-kNN and EASE are computed.
-            told
+    told
         Called with the name of each peer before it is tuned.
-            out
+    out
         Folder for vectors, scores and ranks (`weir.trainer.offline.exports`); None: no export.
 
     Raises

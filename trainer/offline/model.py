@@ -70,9 +70,9 @@ class OfflineModel:
         ----------
         config
             Settings of the trainer; those of the stream have no effect.
-                    interactions, train
+        interactions, train
             All interactions, and the row numbers of the training part.
-                    estimator
+        estimator
             Frequency estimator for log Q.
 
         Raises

@@ -100,7 +100,7 @@ def random_per_user(interactions: Interactions, share: float = 0.2, validation: 
     ----------
     share, validation
         Of each user's interactions, and of the rest, rounded to the nearest number; at least one is left for training.
-            seed
+    seed
         Seed of the random choice.
     """
     _check_shares(interactions, share, validation)

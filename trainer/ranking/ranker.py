@@ -106,7 +106,7 @@ def rank(
         Returns the items to exclude from the rankings. A case's relevant items are never excluded.
     index
         Distinct item codes; None means all. A relevant item outside the index is a miss.
-            block_scores
+    block_scores
         Scores held at a time; at least one case is scored at a time.
 
     Raises

@@ -144,7 +144,7 @@ class Workers(AbstractContextManager["Workers"]):
         ----------
         tensor
             Lines for rank 0, then those for rank 1, and so on.
-                    send, receive
+        send, receive
             Number of lines to each rank, and from each rank.
         """
         if self.world_size == 1:

@@ -96,9 +96,9 @@ class Assigner:
         ----------
         vectors
             NumPy file, (n, d), on a disk shared by all ranks.
-                    chosen
+        chosen
             Indices of the vectors to assign, (m,).
-                    centroids
+        centroids
             Unit vectors, (c, d).
         """
         given = [_shared(array) for array in (chosen, centroids)]

@@ -182,7 +182,7 @@ class CheckpointLog:
         ------
         CheckpointMismatchError
             If it has other settings than `config`, or another format.
-                DamagedCheckpointError
+        DamagedCheckpointError
             If one of its files is missing or corrupt.
         """
         newest = workers.broadcast(self.names()[-1:])

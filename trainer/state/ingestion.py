@@ -31,15 +31,15 @@ def ingest_window(
     ----------
     state
         The same on all ranks; the call is collective.
-            manifest
+    manifest
         The window's manifest.
-            sketch
+    sketch
         The window's serialised item sketch.
     items
         Keys, ids and counts (each (n,)) of the window's ``items.parquet``.
     users
         The serialised sketch of users and the users' keys; required if the loss needs user counts.
-            features
+    features
         The newest features of the same items, if the window has any.
     """
     keys, ids, occurrences = items

@@ -50,7 +50,7 @@ class SavedChain:
         ----------
         layout
             Layout of the state to save.
-                    touched
+        touched
             Rows changed since the last link, (n,).
         """
         if layout != self.layout:

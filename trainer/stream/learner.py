@@ -67,7 +67,7 @@ class Learner:
             # The window at the stored position has been removed by retention.
             position.sequence, position.batch, position.attempt = manifest.sequence, 0, ""
         if position.attempt not in {"", manifest.attempt}:
-            # The order of examples depends on their number: after an erasure, trained ones cannot be told from the rest.
+            # The order of examples depends on their number: after an erasure, the untrained ones are unknown.
             logger.warning("users were forgotten in window %s: the rest of it is not trained on", manifest.name)
             self._leave(manifest)
             return True

@@ -31,9 +31,9 @@ def feature_inputs(parts: Sequence[Tensor], dense: Tensor, dtype: torch.dtype) -
     ----------
     parts
         Buckets of the values of each categorical feature, (n, V), -1 for none.
-            dense
+    dense
         Numbers (n, D) in standard deviations, 0 if unknown; D is at most `MAX_DENSE`.
-            dtype
+    dtype
         Type of the vectors.
     """
     there = [part >= 0 for part in parts]

@@ -31,7 +31,7 @@ class Graph:
         Rows of the two ends of each interaction, (n,); repeated interactions are one edge.
     capacity
         Rows of the table, including those without an edge.
-            device, dtype
+    device, dtype
         Of the weights to propagate.
 
     Raises

@@ -19,9 +19,9 @@ def item_knn(together: Matrix, neighbours: int, shrinkage: float = 10.0) -> Matr
     ----------
     together
         Number of users who have both items, (V, V).
-            neighbours
+    neighbours
         Most similar items kept per row; ties go to lower codes.
-            shrinkage
+    shrinkage
         Added to the divisor, so that similarities supported by few users become small (Bell and Koren, 2007).
     """
     users = together.diagonal().astype(np.float64)

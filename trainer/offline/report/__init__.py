@@ -26,7 +26,7 @@ def write_report(folder: Path) -> Path:
         If there is no ``comparison.json``.
     ResultsError
         If a result file cannot be used.
-            ImportError
+    ImportError
         If the plotting or template library is not installed.
     """
     try:
