@@ -184,7 +184,7 @@ class _Export:
             logger.error("bundle %s is not promoted: %s", name, error)
 
     def _retire(self) -> None:
-        """Remove old bundles, except those that may still be needed."""
+        """Remove old bundles, except any that may still be needed."""
         try:
             spare = Trial.read(self.store).reference
             config = self.state.config

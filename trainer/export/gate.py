@@ -22,8 +22,7 @@ from weir.trainer.export.cases import ENOUGH
 __all__ = ["Evidence", "Gate", "PairedGate", "Verdict"]
 
 _STANDARD_ERRORS: Final = 3.0
-"""Standard errors by which the mean must be below 0; fewer would be too few, as the normal approximation is
-optimistic for few hits."""
+"""Standard errors by which the mean must be below 0: not fewer, as the normal approximation is optimistic."""
 
 
 class Verdict(NamedTuple):

@@ -228,7 +228,7 @@ class Keeper:
             self._train_outgrown(lists.clusters.fit, draft.content, rows)
 
     def makes_beside(self, content: Content) -> bool:
-        """Return whether a full export is to be made in the background."""
+        """Return whether a full export is made in the background."""
         return self.beside and content.total >= self.large
 
     @property

@@ -22,7 +22,7 @@ class InBatch:
     Parameters
     ----------
     stream_log_q
-        Log-probability that an interaction of the stream is of each item, by table row.
+        Log-probability of each item among the interactions of the stream, by table row.
     limit
         Most negatives, drawn from the pool without replacement; None: no limit.
     deduplicate

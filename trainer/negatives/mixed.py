@@ -64,7 +64,7 @@ def shared_pool(config: NegativesConfig, stream_log_q: RowValues, live: RowList)
     config
         Settings that choose the sources; without any, the pool is empty.
     stream_log_q
-        Log-probability that an interaction of the stream is of each item, by table row.
+        Log-probability of each item among the interactions of the stream, by table row.
     live
         Table rows in use, (V,).
     """

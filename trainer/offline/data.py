@@ -92,7 +92,7 @@ def read_interactions(path: str, config: LogConfig | None = None, *, newest: int
         Names of the log's fields, meaning of its event types, and valid values; its `log` and its item
         features are not used.
     newest
-        Read only about this many rows from the end of the log, at least (`weir.readers.read_newest`); None: all.
+        Read only this many rows from the end of the log, or a few more (`weir.readers.read_newest`); None: all.
 
     Raises
     ------

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def done_by_all(workers: Workers, work: Callable[[], int], wanted: int) -> None:
-    """Do this rank's part of a work, `work`, which returns the amount done; return when all ranks have. Collective.
+    """Run this rank's part of a task, `work`, which returns the amount done; wait for all ranks. Collective.
 
     Raises
     ------

@@ -121,7 +121,7 @@ class TrainerState:
 
     @property
     def log_q(self) -> LogQ:
-        """Log-probability that an interaction of the stream is of each item, by row; called as `RowCounts`."""
+        """Log-probability of each item among the interactions of the stream, by row; called as `RowCounts`."""
         return LogQ(self.counts, self.counts.log_q)
 
     @property

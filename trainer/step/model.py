@@ -83,7 +83,7 @@ class Model(Protocol):
 
     @property
     def log_q(self) -> RowValues:
-        """Log-probability that an interaction of the stream is of each item, by row."""
+        """Log-probability of each item among the interactions of the stream, by row."""
 
     @property
     def totals(self) -> Totals:
