@@ -1,4 +1,4 @@
-"""Combines counts under several half-lives: for each key, the longest half-life that can be trusted.
+"""Combine counts under several half-lives: for each key, the longest half-life that can be trusted.
 
 A short half-life follows a change quickly but is noisy, a long one is precise but late. So a
 key uses the longest half-life whose rate agrees with the rates of all shorter ones within the counting noise (the

@@ -1,4 +1,4 @@
-"""Reads a stored frequency estimator of any kind."""
+"""Read a stored frequency estimator of any kind."""
 
 from typing import Final
 

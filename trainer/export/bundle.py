@@ -1,4 +1,4 @@
-"""Exports the state of the model as a bundle of files for serving.
+"""Export the state of the model as a bundle of files for serving.
 
 An export that needs all items of a large table runs in a thread, on a snapshot, while a follower trains on. Changes
 since the snapshot are left to the next export.

@@ -1,4 +1,4 @@
-"""Builds export plans: indexes over all items, list assignments, and deltas from a difference."""
+"""Build export plans: indexes over all items, list assignments, and deltas from a difference."""
 
 import logging
 from collections.abc import Callable

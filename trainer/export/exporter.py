@@ -1,4 +1,4 @@
-"""Schedules exports and reviews of bundles, and handles their failures."""
+"""Schedule exports and reviews of bundles, and handle their failures."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""Writes the files of a bundle."""
+"""Write the files of a bundle."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

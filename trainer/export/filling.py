@@ -1,4 +1,4 @@
-"""Fills an IVF index with all items for writing; its codes are a memory-mapped file.
+"""Fill an IVF index with all items for writing; its codes are a memory-mapped file.
 
 In memory, codes of 64 dimensions would take 128 bytes per item. Rows come in order, so each list is written
 sequentially.

@@ -1,4 +1,4 @@
-"""Plans exports incrementally: keeps the published bundle, so that only new and moved items are assigned and written.
+"""Plan exports incrementally: keep the published bundle, so that only new and moved items are assigned and written.
 
 Training lists takes minutes for millions of items. If there are no lists, an export waits for it. Otherwise, items
 that the lists no longer fit trigger a local repair within the export, and growth, age or failing repairs trigger a

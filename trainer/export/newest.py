@@ -1,4 +1,4 @@
-"""Exports a bundle from the newest checkpoint."""
+"""Export a bundle from the newest checkpoint."""
 
 from weir.contracts import BundleManifest, Store
 from weir.contracts.variants import MAIN, line_of

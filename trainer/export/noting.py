@@ -1,4 +1,4 @@
-"""Syncs the trainer state with the newest published bundle: whether it is of this state, and the published vectors.
+"""Sync the trainer state with the newest published bundle: whether it is of this state, and the published vectors.
 
 If steps move all items, each rank compares its items with the published ones (`weir.trainer.state.published`).
 """

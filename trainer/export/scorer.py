@@ -1,4 +1,4 @@
-"""Converts the re-scorer of the second phase to ONNX.
+"""Convert the re-scorer of the second phase to ONNX.
 
 Its graph is small and built by hand: tracing it would delay the first bundle by seconds. As for the tower, the model
 is compared with its torch module before it is returned.

@@ -1,4 +1,4 @@
-"""Checks that the numbers of a state or content are finite."""
+"""Check that the numbers of a state or content are finite."""
 
 import torch
 from torch import Tensor

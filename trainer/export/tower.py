@@ -1,4 +1,4 @@
-"""Converts the user tower to ONNX.
+"""Convert the user tower to ONNX.
 
 Tracing takes seconds and parameters change with every bundle, so the graph is traced once per machine
 (`weir.trainer.export.graph_cache`) and the parameters are inserted afterwards. Every model is compared with the tower

@@ -1,4 +1,4 @@
-"""Traces the tower's graph in a separate process, in the background, because tracing patches modules in use.
+"""Trace the tower's graph in a separate process, in the background, because tracing patches modules in use.
 
 ``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module does
 not load torch, so that the process can start before the waiting rank has loaded it.

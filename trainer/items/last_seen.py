@@ -1,4 +1,4 @@
-"""Finds rows last seen before a time, for eviction by time to live, without a scan of all rows.
+"""Find rows last seen before a time, for eviction by time to live, without a scan of all rows.
 
 Each sighting is noted under its time. If a row is seen again, the old note becomes stale and is skipped when its time
 comes; when most notes are stale, they are rebuilt from the last-seen times.

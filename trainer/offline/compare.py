@@ -1,4 +1,4 @@
-"""Trains all rows and seeds of a comparison under one budget, one result file per run, so that it can be resumed."""
+"""Train all rows and seeds of a comparison under one budget, one result file per run, so that it can be resumed."""
 
 import time
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""Reads interactions from a log: users and items as integer codes, rows in order of time.
+"""Read interactions from a log: users and items as integer codes, rows in order of time.
 
 The log is read by the rules of the pipeline (`weir.readers`), so the same rows are valid and the same events positive.
 It also reads ``.txt`` (and ``.gz``) files with a user, a space and an item per line, each user's lines in order of

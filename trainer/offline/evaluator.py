@@ -1,4 +1,4 @@
-"""Evaluates a model on test cases: histories of the users, ranking and metrics."""
+"""Evaluate a model on test cases: histories of the users, ranking and metrics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

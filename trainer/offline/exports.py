@@ -1,4 +1,4 @@
-"""Exports test results as Parquet files: vectors, rankings with scores, and ranks by all methods.
+"""Export test results as Parquet files: vectors, rankings with scores, and ranks by all methods.
 
 | file | a row is | columns |
 |---|---|---|

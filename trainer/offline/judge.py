@@ -1,4 +1,4 @@
-"""Compares a model with simple peers: trains it with early stopping and tests all on the same cases."""
+"""Compare a model with simple peers: train it with early stopping and test all on the same cases."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

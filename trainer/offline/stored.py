@@ -1,4 +1,4 @@
-"""Reads interactions from a store: the committed windows of the pipeline, each event once."""
+"""Read interactions from a store: the committed windows of the pipeline, each event once."""
 
 from typing import Final
 

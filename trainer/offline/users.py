@@ -1,4 +1,4 @@
-"""Samples users of a data set with all their interactions: a smaller data set with complete histories."""
+"""Sample users of a data set with all their interactions: a smaller data set with complete histories."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Packs lines of several tensors into bytes, so that one exchange sends all."""
+"""Pack lines of several tensors into bytes, so that one exchange sends all."""
 
 import math
 

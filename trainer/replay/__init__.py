@@ -1,1 +1,1 @@
-"""Reproduces a bundle by retraining on its windows, and compares it with the stored one."""
+"""Reproduce a bundle by retraining on its windows, and compare it with the stored one."""

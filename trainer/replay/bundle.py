@@ -1,4 +1,4 @@
-"""Reproduces a stored bundle: repeats its training and compares the result bit for bit."""
+"""Reproduce a stored bundle: repeat its training and compare the result bit for bit."""
 
 from collections.abc import Callable
 

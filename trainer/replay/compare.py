@@ -1,4 +1,4 @@
-"""Compares a stored bundle with a state, row by row, and the models."""
+"""Compare a stored bundle with a state, row by row, and the models."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""Retrains the state of a bundle from its windows."""
+"""Retrain the state of a bundle from its windows."""
 
 import tempfile
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Writes the embeddings and vectors of all items to files of a bundle, with all ranks.
+"""Write the embeddings and vectors of all items to files of a bundle, with all ranks.
 
 Ranks of one machine each write the items of their shard, and no vector is exchanged. With several machines, each rank
 writes consecutive items, fetched from their shards, so that two machines never change the same page of a

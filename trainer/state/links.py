@@ -1,4 +1,4 @@
-"""Reads a checkpoint and its chain of deltas; of sharded arrays, only this rank's lines.
+"""Read a checkpoint and its chain of deltas; of sharded arrays, only this rank's lines.
 
 A delta is read after the previous one was applied and freed, so a rank holds its lines of one delta at a time.
 """

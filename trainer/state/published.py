@@ -1,4 +1,4 @@
-"""Finds items that have moved since they were published; each rank compares its own shard.
+"""Find items that have moved since they were published; each rank compares its own shard.
 
 With item features, every step moves every item a little, and so does every window that changes a feature's moments:
 touched rows do not cover all moved items. So each rank stores the published vectors of its rows on disk.

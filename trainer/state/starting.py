@@ -1,4 +1,4 @@
-"""Creates the optional parts of a state (features) when a window first needs them, and adds them to AdamW."""
+"""Create the optional parts of a state (features) when a window first needs them, and add them to AdamW."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Reads the positive examples of a committed window, as keys."""
+"""Read the positive examples of a committed window, as keys."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple

@@ -1,4 +1,4 @@
-"""Ingests a window from its files: items, frequencies, users and features."""
+"""Ingest a window from its files: items, frequencies, users and features."""
 
 from weir.contracts import UserKeys, WindowLog, WindowManifest
 from weir.contracts.columns import COUNT, ITEM_ID, ITEM_KEY

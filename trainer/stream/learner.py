@@ -1,4 +1,4 @@
-"""Processes one window: test the model on it, ingest its items and frequencies, train on it."""
+"""Process one window: test the model on it, ingest its items and frequencies, train on it."""
 
 import logging
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Iterates over the committed windows in order, alike on all ranks, until the end or a stop."""
+"""Iterate over the committed windows in order, alike on all ranks, until the end or a stop."""
 
 import logging
 import signal

@@ -1,4 +1,4 @@
-"""Runs all peers on the cases of one test, each tuned on the validation part of the same plan."""
+"""Run all peers on the cases of one test, each tuned on the validation part of the same plan."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

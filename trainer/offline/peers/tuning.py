@@ -1,4 +1,4 @@
-"""Tunes a peer's settings on the validation part, by the same metric as a model's best step."""
+"""Tune a peer's settings on the validation part, by the same metric as a model's best step."""
 
 import math
 from collections.abc import Callable, Iterable
