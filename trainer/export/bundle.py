@@ -43,8 +43,8 @@ def export_bundle(
     """Write the bundle of a state, evaluate it in the gate, promote it if it passes, and remove old bundles.
 
     An existing bundle is not written again, only promoted if that was missed. While an operator's
-    pin holds, no bundle is promoted. If the keeper has a bundle in the making, this waits for it and
-    finishes that one.
+    pin holds, no bundle is promoted. If the keeper has a background export, this waits for it and
+    finishes it.
 
     Parameters
     ----------

@@ -174,7 +174,7 @@ class Exporter:
             self._publishes_by(state, until)
 
     def _publishes_by(self, state: TrainerState, until: float) -> bool:
-        """Publish the bundle in the making if it ends in time; return whether none is in the making now."""
+        """Publish the background export if it ends in time; return whether none is running now."""
         making = self._keeper.making
         if making is None:
             return True
@@ -194,7 +194,7 @@ class Exporter:
         self._publish(state)
 
     def _publish(self, state: TrainerState) -> None:
-        """Export a state, or publish the bundle in the making."""
+        """Export a state, or publish the background export."""
         try:
             self.newest = export_bundle(self._line, state, self._recent, self._gate, self._keeper)
             pinned = self._is_pinned()

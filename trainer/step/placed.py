@@ -37,7 +37,7 @@ class Placed(History):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """B, L and d."""
+        """Number of histories B, length L and dimension d."""
         users, length = self._places.shape
         return users, length, self._look_up.vectors.shape[1]
 

@@ -20,7 +20,7 @@ class History(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int, int]:
-        """B, L and d."""
+        """Number of histories B, length L and dimension d."""
 
     @abstractmethod
     def newest(self) -> Tensor:
@@ -55,7 +55,7 @@ class Dense(History):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """B, L and d."""
+        """Number of histories B, length L and dimension d."""
         users, length, dimension = self.vectors.shape
         return users, length, dimension
 
