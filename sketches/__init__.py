@@ -1,6 +1,6 @@
-"""Frequency estimators for streams: how often an item occurs, in bounded memory, as log Q.
+"""Frequency estimators for streams: counts of items in bounded memory, as log Q.
 
-Imports nothing of the other packages. Keys are int64 arrays (``xxh3_64`` of an id), weights float64.
+Imports no other package of the project. Keys are int64 arrays (``xxh3_64`` of an id), weights float64.
 """
 
 from weir.sketches.bank import FrequencyBank

@@ -1,4 +1,4 @@
-"""What every estimator accepts: checked arrays of keys and weights, and decay factors."""
+"""Input checks of all estimators: arrays of keys and weights, and decay factors."""
 
 import numpy as np
 import numpy.typing as npt
@@ -8,11 +8,11 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 HEAVIEST_BATCH = 2.0**32
-"""Weights of one batch must sum to less, so that sums of their fixed-point forms stay exact in 64 bits."""
+"""Upper bound on the sum of a batch's weights, so that sums of their fixed-point forms stay exact in 64 bits."""
 
 
 def as_keys(keys: npt.ArrayLike) -> Keys:
-    """Return ``keys`` as a one-dimensional int64 array, or raise `ValueError` with what it is instead."""
+    """Return ``keys`` as a one-dimensional int64 array; raises `ValueError` for another shape or type."""
     array = np.asarray(keys)
     if array.ndim != 1:
         raise ValueError(f"keys must be one-dimensional, got shape {array.shape}")
@@ -41,7 +41,7 @@ def as_batch(keys: npt.ArrayLike, weights: npt.ArrayLike | None) -> tuple[Keys, 
 
 
 def as_factor(factor: float) -> float:
-    """Return a decay factor, or raise `ValueError` when it lies outside (0, 1]."""
+    """Return a decay factor; raises `ValueError` if it is outside (0, 1]."""
     if not 0.0 < factor <= 1.0:
         raise ValueError(f"a decay factor must lie in (0, 1], got {factor}")
     return float(factor)

@@ -1,6 +1,6 @@
 """Frequencies under drift, with events as the clock: one conservative count-min sketch per half-life.
 
-For each key the bank takes the longest half-life that can be trusted (`weir.sketches.half_lives`).
+For each key the bank uses the longest half-life that can be trusted (`weir.sketches.half_lives`).
 """
 
 import struct
@@ -21,7 +21,7 @@ from weir.sketches.protocol import FrequencyEstimator, combinable, log_probabili
 
 _PARAMS: Final = struct.Struct("<QIIQ")
 _SPREAD: Final = 0.5
-"""Variance of a count that decays event by event, divided by the count: squared weights halve twice as fast."""
+"""Variance of a count with decay per event, divided by the count: squared weights decay twice as fast."""
 _OWN_OCCURRENCE: Final = 0.5
 """Events subtracted for a key's own occurrence; fewer than 1, as an item that occurs now is likelier than others."""
 
@@ -29,10 +29,10 @@ _OWN_OCCURRENCE: Final = 0.5
 class FrequencyBank(FrequencyEstimator):
     """Decayed counts that follow drifting popularity.
 
-    Decay happens by itself, event by event: an event of weight 1 ages all earlier ones by one step. The order of the
+    Decay is automatic, per event: an event of weight 1 ages all earlier ones by one step. The order of the
     keys inside a batch is therefore their order in time.
 
-    All parameters are attributes, too; they never change.
+    All parameters are also attributes, and immutable.
 
     Parameters
     ----------
@@ -40,7 +40,8 @@ class FrequencyBank(FrequencyEstimator):
         Numbers of events after which a count has halved, ascending; .05, .2 and .8 of the number of events between
         two changes did best where 30 % of the items change their popularity at once.
     width
-        Cells per row of the sketch with the longest half-life; the others, which remember fewer keys, have half.
+        Cells per row of the sketch with the longest half-life; the others, with fewer effective keys, have half as
+        many.
     depth
         Rows of each sketch.
     seed
@@ -59,7 +60,7 @@ class FrequencyBank(FrequencyEstimator):
 
     @property
     def longest(self) -> CountMinSketch:
-        """The sketch with the longest half-life; reading it is safe, updating it would unbalance the bank."""
+        """The sketch with the longest half-life; read-only: updating it would unbalance the bank."""
         return self._sketches[-1]
 
     @property
@@ -98,19 +99,19 @@ class FrequencyBank(FrequencyEstimator):
         unseen
             Count, in events of `total`, given to keys whose estimate is lower.
         leave_one_out
-            Set it when the present occurrence of each key was just counted: it does not show how often the key occurs
+            Set it if the current occurrence of each key was just counted: it is no evidence of how often the key occurs
             otherwise, and makes rare items look several times more frequent than they are.
         """
         own = _OWN_OCCURRENCE if leave_one_out else 0.0
         return log_probability(self._counts(as_keys(keys), own=own), self.total, unseen)
 
     def merge(self, other: FrequencyEstimator) -> None:
-        """Add another bank, half-life by half-life; then half-lives count the events of one part, not of all."""
+        """Add another bank, half-life by half-life; half-lives then count the events of one part, not of all."""
         for mine, theirs in zip(self._sketches, combinable(self, other)._sketches, strict=True):
             mine.merge(theirs)
 
     def decay(self, factor: float) -> None:
-        """Multiply all counts and totals by a factor in (0, 1], beyond the decay that events bring."""
+        """Multiply all counts and totals by a factor in (0, 1], in addition to the decay per event."""
         checked = as_factor(factor)
         for sketch in self._sketches:
             sketch.decay(checked)
@@ -137,7 +138,7 @@ class FrequencyBank(FrequencyEstimator):
         return bank
 
     def _counts(self, keys: Keys, *, own: float) -> Floats:
-        """Rates of the chosen half-lives as counts of the longest."""
+        """Return the rates under the chosen half-lives as counts of the longest one."""
         counts = [np.maximum(sketch.estimate(keys) - own, 0.0) for sketch in self._sketches]
         totals = [sketch.total for sketch in self._sketches]
         return agreed(counts, totals, [_SPREAD * total for total in totals])

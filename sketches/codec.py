@@ -1,4 +1,4 @@
-"""The one binary frame of all estimators.
+"""Binary format of all estimators: one frame with header, parameters, payload and checksum.
 
 Layout, little-endian throughout:
 
@@ -33,7 +33,7 @@ _CHECKSUM: Final = struct.Struct("<Q")
 
 
 class Kind(IntEnum):
-    """Estimators that can be stored; the number is part of the format and never reused."""
+    """Kinds of stored estimators; the numbers are part of the format and never reused."""
 
     COUNT_MIN = 1
     EXACT = 2
@@ -44,7 +44,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The parts of one stored estimator that differ between kinds."""
+    """The parts of a stored estimator that depend on its kind."""
 
     kind: Kind
     hash_name: str
@@ -52,20 +52,20 @@ class Frame:
     payload: bytes
 
     def unpack(self, params: struct.Struct) -> tuple[Any, ...]:
-        """Read the parameters with the struct of the kind, or raise `ValueError` when their size differs."""
+        """Unpack the parameters with the struct of the kind; raises `ValueError` if their size differs."""
         if len(self.params) != params.size:
             raise ValueError(f"{self.kind.name} parameters take {params.size} bytes, got {len(self.params)}")
         return params.unpack(self.params)
 
     def require_payload(self, size: int) -> bytes:
-        """Return the payload, or raise `ValueError` when it is not ``size`` bytes long."""
+        """Return the payload; raises `ValueError` if it is not ``size`` bytes long."""
         if len(self.payload) != size:
             raise ValueError(f"{self.kind.name} payload must take {size} bytes, got {len(self.payload)}")
         return self.payload
 
 
 def encode(frame: Frame) -> bytes:
-    """Write a frame with its header and checksum."""
+    """Serialise a frame with header and checksum."""
     header = _HEADER.pack(
         MAGIC, VERSION, frame.kind, len(frame.params), len(frame.payload), frame.hash_name.encode("ascii")
     )
@@ -74,7 +74,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(data: bytes, *, kind: Kind | None = None, hash_name: str | None = None) -> Frame:
-    """Read a frame; `ValueError` on foreign, truncated or altered bytes, or on another kind or hash than asked for."""
+    """Parse a frame; raises `ValueError` for foreign, truncated or altered bytes, and for another kind or hash."""
     if data[: len(MAGIC)] != MAGIC:
         raise ValueError(f"not a stored sketch: expected {MAGIC!r} at the start, got {bytes(data[: len(MAGIC)])!r}")
     if len(data) < _HEADER.size:
@@ -98,7 +98,7 @@ def decode(data: bytes, *, kind: Kind | None = None, hash_name: str | None = Non
 
 
 def pack_cells(cells: npt.NDArray[np.uint32]) -> bytes:
-    """Write all cells (n,), or the positions of those in use and then their values, whichever is shorter."""
+    """Serialise all cells (n,), or the positions of non-zero cells and then their values, whichever is shorter."""
     used = np.flatnonzero(cells)
     if 2 * used.size >= cells.size or cells.size > 1 << 32:
         return cells.astype("<u4", copy=False).tobytes()
@@ -106,7 +106,7 @@ def pack_cells(cells: npt.NDArray[np.uint32]) -> bytes:
 
 
 def unpack_cells(frame: Frame, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint32]]:
-    """Read the cells in use of `size` from a payload of `pack_cells`: positions, ascending, and values, (n,) each.
+    """Parse a payload of `pack_cells` with `size` cells: positions of non-zero cells, ascending, and values, (n,) each.
 
     Raises `ValueError` for any other payload.
     """

@@ -12,14 +12,14 @@ and the whole table shares one float64 quantum (block fixed point): ``count = ce
 
 - Weights are rounded **up** to quanta, so that an estimate never falls below the truth.
 - `decay` multiplies the quantum and touches no cell: nothing rounds, nothing sticks above zero.
-- When a cell would pass ``2**32 - 1``, all cells are halved, upwards, and the quantum doubles.
+- When a cell would exceed ``2**32 - 1``, all cells are halved, rounded up, and the quantum doubles.
 
-Whole-number weights are exact until one cell holds ``2**32`` undecayed events, whatever happened on the way, because
-halving only drops zero bits before that. The resolution is never coarser than ``2**-31`` of the fullest cell.
+Whole-number weights are exact until one cell holds ``2**32`` undecayed events, after any number of halvings,
+because halving only drops zero bits before that. The resolution is never coarser than ``2**-31`` of the fullest cell.
 
-A linear sketch promises that merging equals counting the concatenated stream bit for bit, which holds while halving
-drops zero bits only. It therefore starts with a coarser quantum, ``2**-12``: fractional weights are rounded to it
-once, and stay exact until one cell holds ``2**20`` events. A conservative sketch has no such promise to keep and
+For a linear sketch, merging must equal counting the concatenated stream bit for bit, which holds only while halving
+drops zero bits. It therefore starts with a coarser quantum, ``2**-12``: fractional weights are rounded to it
+once, and stay exact until one cell holds ``2**20`` events. A conservative sketch has no such guarantee and
 starts at ``2**-16``.
 """
 
@@ -48,14 +48,14 @@ _Cells = TypeVar("_Cells", np.uint32, np.uint64)
 class CountMinSketch(FrequencyEstimator):
     """Counts of any number of keys in ``4 * width * depth`` bytes.
 
-    All parameters are attributes, too; they never change.
+    All parameters are also attributes, and immutable.
 
     Parameters
     ----------
     width
         Cells per row, a power of two.
     depth
-        Rows; the estimate is the smallest of a key's cells.
+        Rows; the estimate is the minimum of a key's cells.
     conservative
         True: batch conservative update, always an upper bound on the true count and the smallest error; merging
         keeps the bound. False: linear, can be subtracted, and merging is exact.
@@ -72,7 +72,7 @@ class CountMinSketch(FrequencyEstimator):
         self._read: tuple[Slots, npt.NDArray[np.uint32]] | None = None
         self._quantum = _FINEST_QUANTUM[conservative]
         self._total = Total()
-        self._peak = 0  # no cell is above it; kept by linear updates to skip looking for overflow
+        self._peak = 0  # upper bound on the cells, so that linear updates can skip the overflow check
 
     @classmethod
     def sized_for(
@@ -84,30 +84,30 @@ class CountMinSketch(FrequencyEstimator):
         conservative: bool = True,
         seed: int = 0,
     ) -> Self:
-        """Build the smallest sketch that guarantees the wanted error of log Q.
+        """Build the smallest sketch that guarantees a bound on the error of log Q.
 
         The error W is the mean of ``|log_q - log(true share)|`` over occurrences. Its expectation over seeds is at most
-        ``log_q_error``, in any order of events, however they are cut into batches, and after merging: for every
+        ``log_q_error``, for any order of events and batches, and after merging: for every
         stream of up to ``distinct`` keys, or, with ``counts``, for streams whose counts are distributed like these. A
-        conservative sketch stays well below it (2 to 6 times on real logs), because no order of events is assumed.
-        `weir.sketches.sizing` says why.
+        conservative sketch stays well below it (2 to 6 times on real logs), because the bound holds for any order of
+        events. See `weir.sketches.sizing` for the proof.
 
         Parameters
         ----------
         distinct
             Expected number of distinct keys.
         log_q_error
-            The largest W, above 0.
+            Upper bound of W, above 0.
         counts
-            How often keys occurred in the stream so far, such as the counts of its first windows' items, (n,) with
-            n <= ``distinct``, all above 0. Saves memory where some keys are much more frequent than others.
+            Counts of keys in the stream so far, such as those of its first windows' items, (n,) with
+            n <= ``distinct``, all above 0. Saves memory if some keys are much more frequent than others.
         conservative, seed
             As in the constructor.
 
         Raises
         ------
         ValueError
-            When a parameter is out of range.
+            If a parameter is out of range.
         """
         width, depth = smallest(distinct, log_q_error, counts)
         return cls(width, depth, conservative=conservative, seed=seed)
@@ -124,11 +124,11 @@ class CountMinSketch(FrequencyEstimator):
 
     @property
     def fill(self) -> float:
-        """Share of the cells that are not zero."""
+        """Share of non-zero cells."""
         return float(np.count_nonzero(self._cells)) / self._cells.size
 
     def cell_counts(self) -> Floats:
-        """Return the counts held by the cells, in events, shape (depth, width)."""
+        """Return the counts of all cells, in events, shape (depth, width)."""
         return self._events(self._cells).reshape(self.depth, self.width)
 
     def update(self, keys: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
@@ -143,18 +143,18 @@ class CountMinSketch(FrequencyEstimator):
         self._total.add(batch.size, checked)
 
     def estimate(self, keys: npt.ArrayLike) -> Floats:
-        """Return the smallest cell of each key, in events, shape (n,)."""
+        """Return the minimum cell of each key, in events, shape (n,)."""
         rows = self._hash.rows(as_keys(keys))
         smallest = self._cells.take(next(rows))
-        for slots in rows:  # one row after the other: many keys never have all their slots at once
+        for slots in rows:  # row by row, so that only one row's slots are in memory
             np.minimum(smallest, self._cells.take(slots), out=smallest)
         return self._events(smallest)
 
     def merge(self, other: FrequencyEstimator) -> None:
-        """Add another sketch of the same parameters, cell by cell; costs the cells that the other one uses.
+        """Add another sketch of the same parameters, cell by cell; costs the non-zero cells of the other one.
 
-        Its counts are rounded up to quanta of this one. Only where a cell overflows, all are halved: for a sketch that
-        decays between merges, about once in each half-life.
+        Its counts are rounded up to quanta of this one. Only if a cell overflows, all are halved: in a sketch that
+        decays between merges, about once per half-life.
         """
         theirs = combinable(self, other)
         used, values = theirs._in_use()
@@ -172,15 +172,15 @@ class CountMinSketch(FrequencyEstimator):
         Raises
         ------
         ValueError
-            For conservative sketches, whose cells are not sums; for other parameters; and when a cell would turn
-            negative, which shows that ``other`` holds events that this sketch never saw.
+            For conservative sketches, whose cells are not sums; for other parameters; and if a cell would become
+            negative, which shows that ``other`` contains events that this sketch does not.
         """
         theirs = combinable(self, other)
         if self.conservative:
             raise ValueError("a conservative sketch cannot be subtracted (its cells are no sums): build it linear")
         quantum = max(self._quantum, theirs._quantum)
         cells = np.ceil(self._cells * (self._quantum / quantum)) - np.floor(theirs._cells * (theirs._quantum / quantum))
-        # Cells that were halved at different times may be one rounding apart.
+        # Cells that were halved at different times may differ by a rounding step.
         allowed = 0 if self._quantum == theirs._quantum else 2
         if (missing := np.count_nonzero(cells < -allowed)) > 0:
             raise ValueError(f"subtracting would leave {missing} cells negative: the other sketch holds other events")
@@ -196,7 +196,7 @@ class CountMinSketch(FrequencyEstimator):
             self._coarsen(31)
 
     def to_bytes(self) -> bytes:
-        """See `FrequencyEstimator.to_bytes`; at most ``4 * width * depth`` bytes and about a hundred more."""
+        """See `FrequencyEstimator.to_bytes`; at most ``4 * width * depth`` bytes plus about a hundred."""
         params = _PARAMS.pack(
             self.width, self.depth, self.conservative, self.seed, self._quantum, self._total.to_bytes()
         )
@@ -216,14 +216,14 @@ class CountMinSketch(FrequencyEstimator):
 
     @property
     def _cells(self) -> npt.NDArray[np.uint32]:
-        """All cells; those of a sketch that was read take no memory before somebody asks for them."""
+        """All cells; those of a deserialised sketch are allocated on first access."""
         if self._read is not None:
             used, values = self._read
             self._table[used], self._read = values, None
         return self._table
 
     def _in_use(self) -> tuple[Slots, npt.NDArray[np.uint32]]:
-        """Return the positions of the cells that are not zero, ascending, and what they hold."""
+        """Return the positions of non-zero cells, ascending, and their values."""
         if self._read is not None:
             return self._read
         used = np.flatnonzero(self._table)
@@ -262,32 +262,32 @@ class CountMinSketch(FrequencyEstimator):
             np.add.at(self._cells, row, added)
 
     def _quanta(self, keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
-        """Whole quanta per distinct key. Each event is rounded by itself, so that batches can be cut anyhow."""
+        """Return the quanta per distinct key. Each event is rounded separately, whatever the batches."""
         if weights is None:
             distinct, counts = sum_by_key(keys, None)
             return distinct, counts * math.ceil(1.0 / self._quantum)
         return sum_by_key(keys, np.ceil(weights / self._quantum))
 
     def _peak_after(self, slots: Slots, quanta: Floats) -> float:
-        """Fullest of the cells that ``quanta`` would be added to, once they were."""
+        """Return the fullest of the cells to which ``quanta`` would be added, after the addition."""
         cells, sums = sum_by_key(slots.ravel(), np.tile(quanta, self.depth))
         return float((self._cells[cells] + sums).max())
 
     def _coarsen(self, bits: int) -> None:
-        """Divide every cell by ``2**bits``, upwards, and multiply the quantum by as much."""
+        """Divide every cell by ``2**bits``, rounded up, and multiply the quantum accordingly."""
         _halve(self._cells, min(bits, 31))
         self._quantum *= 2.0 ** min(bits, 31)
 
 
 def _excess_bits(peak: float) -> int:
-    """Fewest halvings, at least one, after which a count of ``peak`` quanta could fit a cell."""
+    """Return the fewest halvings, at least one, after which a count of ``peak`` quanta can fit a cell."""
     return max(1, int(peak).bit_length() - 32)
 
 
 def _halve(cells: npt.NDArray[_Cells], bits: int) -> None:
-    """Divide by ``2**bits`` in place and round up, so that no count falls below the truth."""
+    """Divide by ``2**bits`` in place, rounded up, so that no count falls below the true one."""
     mask, shift = cells.dtype.type((1 << bits) - 1), cells.dtype.type(bits)
-    for start in range(0, cells.size, _CHUNK):  # small enough to stay in the processor's cache
+    for start in range(0, cells.size, _CHUNK):  # small enough for the processor's cache
         part = cells[start : start + _CHUNK]
         dropped = (part & mask) != 0
         part >>= shift

@@ -1,4 +1,4 @@
-"""Number of distinct keys by HyperLogLog++ (Heule, Nunkesser and Hall, 2013)."""
+"""Counter of distinct keys by HyperLogLog++ (Heule, Nunkesser and Hall, 2013)."""
 
 import struct
 from typing import Final, Self
@@ -17,20 +17,20 @@ _PARAMS: Final = struct.Struct("<B7x")
 class DistinctCounter:
     """Estimated number of distinct keys in ``2**p`` bytes, with a relative error of about ``1.04 / 2**(p / 2)``.
 
-    Estimation, with its bias correction, is that of `datasketch`; its registers are updated for whole batches here,
-    because one by one they take a hundred times as long.
+    Estimation, with its bias correction, is that of `datasketch`; registers are updated here for whole batches,
+    which is a hundred times faster than one key at a time.
 
     Parameters
     ----------
     p
-        Precision, 4 to 16, also an attribute, which never changes; 14 gives an error of 0.8 %.
+        Precision, 4 to 16; 14 gives an error of 0.8 %. Also an attribute, and immutable.
     """
 
     def __init__(self, p: int = 14) -> None:
         if not 4 <= p <= 16:
             raise ValueError(f"p must lie in 4..16, got {p}")
         self.p = p
-        # It loads scipy, which takes half a second: most processes that import this package count nothing.
+        # Imported late: it loads scipy, which takes half a second, and most processes need no counter.
         from datasketch import HyperLogLogPlusPlus  # noqa: PLC0415
 
         self._sketch = HyperLogLogPlusPlus(p=p)
@@ -47,11 +47,11 @@ class DistinctCounter:
         np.maximum.at(self._sketch.reg, registers, self._ranks(mixed >> np.uint64(self.p)))
 
     def count(self) -> float:
-        """Estimated number of distinct keys."""
+        """Return the estimated number of distinct keys."""
         return float(self._sketch.count())
 
     def merge(self, other: "DistinctCounter") -> None:
-        """Make this the counter of the union; `ValueError` when the precisions differ."""
+        """Merge another counter into this one (union); raises `ValueError` if the precisions differ."""
         if not isinstance(other, DistinctCounter):
             raise ValueError(f"DistinctCounter and {type(other).__name__} cannot be combined")
         if self.p != other.p:
@@ -64,7 +64,7 @@ class DistinctCounter:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote; foreign, truncated or altered bytes raise `ValueError`."""
+        """Read the output of `to_bytes`; raises `ValueError` for foreign, truncated or altered bytes."""
         frame = decode(data, kind=Kind.DISTINCT, hash_name=_HASH_NAME)
         (p,) = frame.unpack(_PARAMS)
         counter = cls(p)
@@ -72,8 +72,8 @@ class DistinctCounter:
         return counter
 
     def _ranks(self, bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.int8]:
-        """One more than the number of leading zeros among the ``64 - p`` bits left of a hash."""
-        # Two exact steps: a 64-bit word does not fit float64, whose exponent gives the bit length.
+        """Return the number of leading zeros among the ``64 - p`` remaining bits of a hash, plus one."""
+        # In two exact halves: float64, whose exponent gives the bit length, cannot hold a 64-bit word.
         high, low = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
         _, high_length = np.frexp(high.astype(np.float64))
         _, low_length = np.frexp(low.astype(np.float64))

@@ -1,4 +1,4 @@
-"""How much popularity changes between two periods, from the counts of keys in each."""
+"""Popularity drift between two periods, from the counts of keys in each."""
 
 import math
 from typing import Final, NamedTuple
@@ -11,7 +11,7 @@ from weir.sketches.arrays import Floats, Keys
 __all__ = ["HEAD", "Counted", "head_distance", "jensen_shannon", "unseen_share"]
 
 HEAD: Final = 1000
-"""Keys of either period that are compared one by one, by default."""
+"""Default number of most frequent keys of each period that are compared individually."""
 
 
 class Counted(NamedTuple):
@@ -22,10 +22,10 @@ class Counted(NamedTuple):
 
 
 def jensen_shannon(left: npt.ArrayLike, right: npt.ArrayLike) -> float:
-    """Distance of two distributions given by counts (n,): 0 for equal shares, 1 for nothing in common.
+    """Return the distance of two distributions given by counts (n,): 0 for equal shares, 1 for disjoint support.
 
     The square root of the Jensen-Shannon divergence in bits, which is a metric (Endres and Schindelin, "A new metric
-    for probability distributions", 2003). NaN where either side has no counts.
+    for probability distributions", 2003). NaN if either side has no counts.
     """
     counts = np.array([left, right], dtype=np.float64)
     totals = counts.sum(axis=1, keepdims=True)
@@ -39,23 +39,23 @@ def jensen_shannon(left: npt.ArrayLike, right: npt.ArrayLike) -> float:
 
 
 def head_distance(left: Counted, right: Counted, head: int = HEAD) -> float:
-    """Jensen-Shannon distance of two periods over the `head` most frequent keys of each; all others are one key.
+    """Return the Jensen-Shannon distance over the `head` most frequent keys of each period; all others are one key.
 
-    The tail is counted as one key because its shares are noise: two samples of one law would lie far apart.
+    The tail is counted as one key because its shares are noise: two samples of one distribution would be far apart.
     """
     keys = np.union1d(_most_frequent(left, head), _most_frequent(right, head))
     return jensen_shannon(_over(keys, left), _over(keys, right))
 
 
 def unseen_share(counted: Counted, earlier: Keys) -> float:
-    """Share of a period's events whose key is not among the `earlier` keys; NaN without events."""
+    """Return the share of a period's events whose key is not in `earlier`; NaN without events."""
     total = float(counted.counts.sum())
     unseen = ~np.isin(counted.keys, earlier)
     return float(counted.counts[unseen].sum()) / total if total > 0 else math.nan
 
 
 def _most_frequent(counted: Counted, head: int) -> Keys:
-    # Ties go to the smaller key, so that the order of the arrays does not matter.
+    # Ties go to the smaller key, so that the result does not depend on the order of the arrays.
     return counted.keys[np.lexsort((counted.keys, -counted.counts))[:head]]
 
 

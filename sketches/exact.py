@@ -1,6 +1,6 @@
 """Exact counts in an open-addressing hash table of numpy arrays.
 
-Linear probing over whole batches: each round looks at one slot per key that has none yet, so that the number of
+Linear probing over whole batches: each round probes one slot per key that is not placed yet, so the number of
 Python steps is the longest probe sequence, not the number of keys. At most half of the slots are used, which keeps
 the sequences short.
 """
@@ -23,7 +23,7 @@ _SMALLEST_TABLE: Final = 64
 
 
 class ExactCounter(FrequencyEstimator):
-    """The true count of every key, for bounded catalogues and as the oracle of tests.
+    """The true count of every key, for bounded catalogues and as a test oracle.
 
     Memory grows with the number of distinct keys: 34 to 68 bytes each. `decay` never removes a key.
     """
@@ -49,11 +49,11 @@ class ExactCounter(FrequencyEstimator):
 
     @property
     def fill(self) -> float:
-        """Share of the slots of the table that hold a key; it grows at one half."""
+        """Share of the table's slots in use; the table grows at one half."""
         return self._used / self._keys.size
 
     def items(self) -> tuple[Keys, Floats]:
-        """Every key, ascending, and its count; both shape (len(self),)."""
+        """Return all keys, ascending, and their counts; both shape (len(self),)."""
         slots = np.flatnonzero(self._taken)
         order = slots[np.argsort(self._keys[slots])]
         return self._keys[order], self._counts[order]
@@ -104,18 +104,18 @@ class ExactCounter(FrequencyEstimator):
         self._taken = np.zeros(size, dtype=np.bool_)
 
     def _add(self, distinct: Keys, sums: Floats) -> None:
-        """Add to keys that are distinct among themselves."""
+        """Add to distinct keys."""
         slots, found = self._find(distinct)
         self._counts[slots[found]] += sums[found]
         self._insert(distinct[~found], sums[~found])
 
     def _home(self, keys: Keys) -> Slots:
-        """First slot that a key probes."""
+        """Return the first probe slot of each key."""
         mask = np.uint64(self._keys.size - 1)
         return (fmix64(keys.view(np.uint64)) & mask).astype(np.intp)
 
     def _find(self, keys: Keys) -> tuple[Slots, npt.NDArray[np.bool_]]:
-        """Slot of each key and whether it holds the key; otherwise the slot is an empty one."""
+        """Return the slot of each key and whether it holds the key; otherwise the slot is empty."""
         slots = self._home(keys)
         searching = np.arange(keys.size)
         while searching.size:
@@ -125,7 +125,7 @@ class ExactCounter(FrequencyEstimator):
         return slots, self._taken[slots]
 
     def _insert(self, keys: Keys, counts: Floats) -> None:
-        """Place keys that the table does not hold yet."""
+        """Insert absent keys."""
         self._reserve(self._used + keys.size)
         slots = self._home(keys)
         unplaced = np.arange(keys.size)

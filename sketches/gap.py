@@ -1,9 +1,9 @@
-"""The streaming frequency estimator of the sampling-bias-corrected two-tower model ("G-Tower").
+"""Gap estimator: the streaming frequency estimator of the sampling-bias-corrected two-tower model ("G-Tower").
 
 Yi et al., "Sampling-bias-corrected neural modeling for large corpus item recommendations" (RecSys 2019), Algorithms 2
-and 3: each cell remembers the step of its last hit and a moving average of the steps between hits; the probability of
-a key is one over its average gap, and of several rows the longest gap is taken, because collisions only shorten it.
-It is here as the baseline of the papers. A count-min sketch of the same size is several times more precise.
+and 3: each cell stores the step of its last hit and a moving average of the steps between hits; the probability of
+a key is one over its average gap, and over several rows the longest gap is used, because collisions only shorten it.
+It serves as the baseline of the papers. A count-min sketch of the same size is several times more precise.
 """
 
 import struct
@@ -25,9 +25,9 @@ _LARGEST_BATCH: Final = 1 << 24
 class GapEstimator(FrequencyEstimator):
     """Rates of keys from the average number of events between two occurrences.
 
-    The step is the event, not the batch: inside a batch the order of the keys is their order in time.
+    A step is an event, not a batch: inside a batch the order of the keys is their order in time.
 
-    All parameters are attributes, too; they never change.
+    All parameters are also attributes, and immutable.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class GapEstimator(FrequencyEstimator):
     def update(self, keys: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
         """Count a batch in order of time; see `FrequencyEstimator.update`.
 
-        A weight of w stands for w events in a row. Weights that are not whole numbers have no gap and are refused.
+        A weight of w stands for w events in a row. Fractional weights are refused, as they have no gap.
         """
         batch, checked = as_batch(keys, weights)
         events = batch if checked is None else _repeated(batch, checked)
@@ -83,7 +83,7 @@ class GapEstimator(FrequencyEstimator):
         self._total.add(events.size, None)
 
     def estimate(self, keys: npt.ArrayLike) -> Floats:
-        """Return ``total / gap`` for the longest gap of each key, shape (n,); 0 where a row never saw it."""
+        """Return ``total / gap`` for the longest gap of each key, shape (n,); 0 if a row has no hit for it."""
         slots = self._hash.slots(as_keys(keys))
         never = (self._last[slots] == 0).any(axis=0)
         return np.where(never, 0.0, self._counts(self._gap[slots].max(axis=0)))
@@ -122,7 +122,7 @@ class GapEstimator(FrequencyEstimator):
         return estimator
 
     def _hit(self, slots: Slots, steps: Ints) -> None:
-        """Move the averages of one row through all hits of a batch.
+        """Update the averages of one row with all hits of a batch.
 
         For m hits with gaps g_1..g_m, applying ``B <- (1 - a) B + a g`` one by one gives
         ``(1 - a)^m B + a * sum_j (1 - a)^(m - j) g_j``, which is summed per cell here.
@@ -137,7 +137,7 @@ class GapEstimator(FrequencyEstimator):
         gaps = (sorted_steps - before).astype(np.float64)
         later = np.repeat(first + hits, hits) - 1 - np.arange(slots.size)
         keep = 1.0 - self.alpha
-        # A first hit has no earlier average: its gap, counted from the start of the stream, replaces it.
+        # A first hit has no earlier average: its gap from the start of the stream replaces it.
         start = np.where(self._last[cells] == 0, gaps[first], self._gap[cells])
         self._gap[cells] = keep**hits * start + np.add.reduceat(self.alpha * keep**later * gaps, first)
         self._last[cells] = sorted_steps[first + hits - 1]

@@ -1,10 +1,10 @@
-"""Row hashes, and sums by key.
+"""Row hashes of sketches, and sums by key.
 
-A row hash is a finaliser that breaks up structured ids, then one odd multiplier and a shift per row.
+A row hash is a finaliser that breaks up structured ids, followed by one odd multiplier and a shift per row.
 
-Taking ``key mod width`` fails badly on ids that follow a pattern (consecutive, multiples of a power of two). The
+``key mod width`` fails badly on ids with a pattern (consecutive, multiples of a power of two). The
 finaliser of MurmurHash3 (fmix64, public domain) spreads every input bit over the word; multiply-shift (Dietzfelbinger
-et al., 1997) then reads each row's slot from the high bits. All constants are fixed, so equal parameters give equal
+et al., 1997) then takes each row's slot from the high bits. All constants are fixed, so equal parameters give equal
 slots on every machine and in every process.
 """
 
@@ -69,7 +69,7 @@ class RowHash:
         self._width = width
 
     def rows(self, keys: Keys) -> Iterator[Slots]:
-        """Yield the flat indices of one row after the other, shape (n,) each."""
+        """Yield the flat indices of one row after another, shape (n,) each."""
         mixed = fmix64(keys.view(np.uint64) ^ self._offset)
         for row, multiplier in enumerate(self._multipliers):
             slots = mixed * multiplier
@@ -78,16 +78,16 @@ class RowHash:
             yield slots.view(np.int64).astype(np.intp, copy=False)
 
     def slots(self, keys: Keys) -> Slots:
-        """Flat indices of all rows, shape (depth, n)."""
+        """Return the flat indices of all rows, shape (depth, n)."""
         return np.stack(list(self.rows(keys)))
 
 
 def sum_by_key(keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
-    """Distinct keys of a batch, in no particular order, and the sum of the weights of each (its count without).
+    """Return the distinct keys of a batch, in no particular order, and the sum of weights (or the count) of each.
 
-    Sorting would take most of the time of an update. Here every key writes its position into a small table; the last
-    one to write a slot represents all equal keys. The few keys that share a slot with another key are sorted; a poor
-    hash only makes them more, so that one multiplication will do.
+    Sorting would take most of the time of an update. Here every key writes its position into a small hash table; the
+    last writer of a slot represents all equal keys. The few keys that share a slot with another key are sorted; a poor
+    hash only increases their number, so one multiplication is enough.
     """
     bits = max(1, keys.size.bit_length())
     slots = ((keys.view(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(64 - bits)).view(np.int64)

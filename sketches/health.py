@@ -1,22 +1,22 @@
-"""What an estimator knows about itself: how full it is, of how many keys, and how wrong its log Q.
+"""Health metrics of an estimator: fill, number of distinct keys, and error of log Q.
 
 The error of log Q is estimated from the sketch alone, without the true counts.
 
-Phantoms are keys that never occurred. What a sketch says about them is collision noise, e, and similar noise sits on
+Phantoms are keys that never occurred. Their estimate in a sketch is collision noise, e, and similar noise is added to
 the real counts c, whose log Q is then off by ``log(1 + e / c)``. The counts, weighted by occurrence, are recovered from
 the cells:
 
-- In a linear sketch a cell holds a sum. One picked with probability proportional to its content is the cell of a random
-  event, and holds c plus the content of any other cell, which is taken off.
+- In a linear sketch a cell holds a sum. A cell picked with probability proportional to its content is the cell of a
+  random event, and holds c plus the content of any other cell, which is subtracted.
 - In a conservative sketch a cell holds about the largest count of its keys. If K(t) keys count more than t, a share
   ``exp(-K(t) / width)`` of the cells is at most t, so that the sorted cells give K, the number of keys by count.
 
-A conservative update also lets in less noise the emptier the table is: at low load a key must come last of the
-depth + 1 keys that share its cells. Merging takes that back: cells of several parts add up, and a key that a part
-never saw is shielded by nothing there. How far a sketch has moved from largest counts to sums shows in its cells. Read
-as largest counts, the cells of a sketch that was never merged account for all its events and those of sums for more;
-in a row, sums hold all events and largest counts fewer. `_merging` places a sketch between the two, and the noise that
-it keeps out is interpolated. The constants were fitted to 1,076 sketches: nine streams (four logs of shops and
+A conservative update also adds less noise the emptier the table is: at low load a key must come last of the
+depth + 1 keys that share its cells. Merging undoes this: cells of several parts add up, and a key that is absent from a
+part has no protection there. How far a sketch has moved from largest counts to sums shows in its cells. Read
+as largest counts, the cells of a sketch that was never merged account for all its events, and sums account for more;
+in a row, sums hold all events and largest counts fewer. `_merging` places a sketch between the two, and the
+noise reduction is interpolated. The constants were fitted to 1,076 sketches: nine streams (four logs of shops and
 ratings, Zipf .8 to 1.3, equal counts, few frequent items), 2 to 6 rows, .75 to 10 cells per key, whole or merged from 2
 to 32 parts by chance, by time or by key; the estimate was .58 to 1.76 times the truth on all.
 """
@@ -40,7 +40,7 @@ _KINDS = {ExactCounter: "exact", CountMinSketch: "count_min", GapEstimator: "gap
 
 
 class Health(NamedTuple):
-    """Metrics to watch; of a `FrequencyBank`, those of its longest half-life.
+    """Health metrics; for a `FrequencyBank`, of its longest half-life.
 
     `total` is in (decayed) events, `distinct` the number of keys ever counted, `fill` the share of cells in use,
     `log_q_error` the occurrence-weighted mean error of log Q (see `sketches.log_q_error`).
@@ -53,7 +53,7 @@ class Health(NamedTuple):
 
 
 def health(estimator: FrequencyEstimator) -> Health:
-    """Examine an estimator; raises `ValueError` for one of another class."""
+    """Return the health of an estimator; raises `ValueError` for an unsupported class."""
     if isinstance(estimator, FrequencyBank):
         return health(estimator.longest)
     if isinstance(estimator, ExactCounter):
@@ -66,17 +66,17 @@ def health(estimator: FrequencyEstimator) -> Health:
 
 
 def parameters(estimator: FrequencyEstimator) -> dict[str, object]:
-    """Return the kind and all parameters of an estimator; two of equal parameters can be merged."""
+    """Return the kind and all parameters of an estimator; estimators with equal parameters can be merged."""
     if type(estimator) not in _KINDS:
         raise ValueError(f"no parameters of a {type(estimator).__name__}")
     return {"kind": _KINDS[type(estimator)]} | parameters_of(estimator)
 
 
 def _distinct(cells: Floats) -> float:
-    """Estimate the number of keys from the cells (depth, width) that none of them hit.
+    """Estimate the number of keys from the empty cells of a table (depth, width).
 
     Linear counting (Whang, Vander-Zanden and Taylor, "A linear-time probabilistic counting algorithm for database
-    applications", 1990), as the mean over rows. A row without any empty cell is taken for one with half a cell empty:
+    applications", 1990), as the mean over rows. A row without an empty cell counts as one with half a cell empty:
     the number is then a lower bound.
     """
     width = cells.shape[1]
@@ -89,17 +89,17 @@ _SEED: Final = 0x5EED
 
 
 def log_q_error(estimator: FrequencyEstimator) -> float:
-    """Occurrence-weighted mean absolute error of log Q that collisions cause, estimated from phantom keys.
+    """Return the occurrence-weighted mean absolute error of log Q caused by collisions, estimated from phantom keys.
 
-    Measured to be within a factor of 2 of the truth, for merged sketches too, as long as most events are on keys whose
-    counts have not been decayed below one event. The sampling noise of rare keys and the lag behind a drift are not
-    part of it. Of a `FrequencyBank`, the sketch with the longest half-life is measured, which most keys are read from.
+    Measured to be within a factor of 2 of the truth, also for merged sketches, as long as most events are on keys whose
+    counts have not decayed below one event. Sampling noise of rare keys and lag behind a drift are not
+    included. For a `FrequencyBank`, it is that of the sketch with the longest half-life, which most keys use.
     An `ExactCounter` has no collisions.
 
     Raises
     ------
     ValueError
-        For an estimator of another class.
+        For an estimator of an unsupported class.
     """
     if isinstance(estimator, ExactCounter):
         return 0.0
@@ -124,19 +124,19 @@ def log_q_error(estimator: FrequencyEstimator) -> float:
 
 
 def _shared_out(cells: Floats) -> list[tuple[Floats, int]]:
-    """Rows of the table and how many of the phantoms each is compared with."""
+    """Return the rows of the table, each with the number of phantoms that it is compared with."""
     return [(row, part.size) for row, part in zip(cells, np.array_split(np.arange(_PHANTOMS), len(cells)), strict=True)]
 
 
 def _largest(row: Floats) -> tuple[Floats, Floats]:
-    """Return the counts of keys, falling, and the events of each, if every cell holds the largest of its keys."""
+    """Return the counts of keys, descending, and the events of each, if every cell holds the largest of its keys."""
     falling = np.sort(row)[:0:-1]
     rank = np.arange(row.size, 1, -1)
     return falling, row.size * np.log(rank / (rank - 1.0)) * falling
 
 
 def _merging(cells: Floats, total: float) -> float:
-    """Say whether cells (depth, width) hold largest counts, as after updates alone (0), or sums (1), or between."""
+    """Return where cells (depth, width) lie between largest counts, as after updates alone (0), and sums (1)."""
     read_as_largest = float(np.mean([_largest(row)[1].sum() for row in cells])) / total
     held = float(cells.sum(axis=1).mean()) / total
     span = read_as_largest - held
@@ -151,7 +151,7 @@ def _saving(sketch: CountMinSketch, merging: float) -> float:
 
 
 def _at_events(values: Floats, masses: Floats, count: int, total: float) -> Floats:
-    """Values at ``count`` evenly spaced points of the ``total`` mass; 0 where the masses do not reach so far."""
+    """Return the values at ``count`` evenly spaced points of the ``total`` mass; 0 beyond the sum of the masses."""
     events = (np.arange(count) + 0.5) / count * total
     reached = np.searchsorted(np.cumsum(masses), events, side="right")
     return np.append(values, 0.0)[reached]

@@ -1,4 +1,4 @@
-"""Read a stored frequency estimator without knowing its kind beforehand."""
+"""Read a stored frequency estimator of any kind."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ _READERS: Final[dict[Kind, type[FrequencyEstimator]]] = {
 
 
 def load(data: bytes) -> FrequencyEstimator:
-    """Build the estimator whose kind the header of ``data`` names.
+    """Build an estimator of the kind in the header of ``data``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The protocol of all frequency estimators."""
+"""Base class and protocol of all frequency estimators, with log Q."""
 
 from abc import abstractmethod
 from typing import Protocol, Self, TypeVar, runtime_checkable
@@ -20,12 +20,12 @@ class FrequencyEstimator(Protocol):
     @property
     @abstractmethod
     def total(self) -> float:
-        """Number of events counted so far, weighted and decayed, exact."""
+        """Exact number of events counted so far, weighted and decayed."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of memory that the counts take."""
+        """Memory of the counts in bytes."""
 
     @abstractmethod
     def update(self, keys: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> None:
@@ -34,16 +34,16 @@ class FrequencyEstimator(Protocol):
         Raises
         ------
         ValueError
-            When keys are not int64, or weights are negative, not finite or of another length. Nothing is counted then.
+            If keys are not int64, or weights are negative, not finite or of another length; nothing is counted.
         """
 
     @abstractmethod
     def estimate(self, keys: npt.ArrayLike) -> Floats:
-        """Estimated count of each key, shape (n,); 0 for a key never seen, apart from collisions."""
+        """Return the estimated count of each key, shape (n,); 0 for an absent key, apart from collisions."""
 
     @abstractmethod
     def merge(self, other: "FrequencyEstimator") -> None:
-        """Add the counts of another estimator; `ValueError` names the parameter in which the two differ."""
+        """Add the counts of another estimator; raises `ValueError` that names a parameter in which they differ."""
 
     @abstractmethod
     def decay(self, factor: float) -> None:
@@ -51,22 +51,22 @@ class FrequencyEstimator(Protocol):
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """Return the estimator in the little-endian format of `weir.sketches.codec`, the same on every platform."""
+        """Serialise in the little-endian format of `weir.sketches.codec`, the same on every platform."""
 
     @classmethod
     @abstractmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote; foreign, truncated or altered bytes raise `ValueError`."""
+        """Read the output of `to_bytes`; raises `ValueError` for foreign, truncated or altered bytes."""
 
     def log_q(self, keys: npt.ArrayLike, *, unseen: float = 0.5) -> Floats:
-        """Natural logarithm of the estimated probability of each key, shape (n,): finite and never above 0.
+        """Return the natural logarithm of each key's estimated probability, shape (n,): finite and at most 0.
 
         Parameters
         ----------
         keys
             int64, shape (n,).
         unseen
-            Count given to keys whose estimate is lower, in events; above 0.
+            Least count used for a key, in events; above 0.
         """
         return log_probability(self.estimate(keys), self.total, unseen)
 
@@ -75,7 +75,7 @@ EstimatorT = TypeVar("EstimatorT", bound=FrequencyEstimator)
 
 
 def log_probability(counts: Floats, total: float, unseen: float) -> Floats:
-    """``log(counts / total)`` with counts raised to ``unseen`` first and the ratio held at or below 1."""
+    """Return ``log(counts / total)``, with counts raised to at least ``unseen`` and the ratio limited to 1."""
     if not 0.0 < unseen < float("inf"):
         raise ValueError(f"unseen must be a positive, finite count, got {unseen}")
     raised = np.maximum(counts, unseen)
@@ -83,7 +83,7 @@ def log_probability(counts: Floats, total: float, unseen: float) -> Floats:
 
 
 def combinable(mine: EstimatorT, other: FrequencyEstimator) -> EstimatorT:
-    """Return `other`, or raise `ValueError` where it is of another class, naming every parameter that differs."""
+    """Return `other`; raises `ValueError` for another class or differing parameters, which it names."""
     if not isinstance(other, type(mine)):
         raise ValueError(f"{type(mine).__name__} and {type(other).__name__} cannot be combined")
     ours, theirs = parameters_of(mine), parameters_of(other)
@@ -93,5 +93,5 @@ def combinable(mine: EstimatorT, other: FrequencyEstimator) -> EstimatorT:
 
 
 def parameters_of(estimator: FrequencyEstimator) -> dict[str, object]:
-    """Return the attributes that its class names in ``PARAMETERS``; equal ones can be merged."""
+    """Return the attributes listed in the class's ``PARAMETERS``; estimators with equal ones can be merged."""
     return {name: getattr(estimator, name) for name in getattr(estimator, "PARAMETERS", ())}

@@ -1,10 +1,10 @@
-"""How large a count-min sketch has to be for a wanted error of log Q.
+"""Sizing of a count-min sketch for a bound on the error of log Q.
 
 The error W is the mean of ``|estimated log Q - true log Q|`` over *occurrences* (a key counts as often as it occurs),
-which is what a batch of in-batch negatives feels.
+as it affects a batch of in-batch negatives.
 
-What holds for every stream
----------------------------
+Bound for every stream
+----------------------
 Let key i occur ``c_i`` times and share its cells with ``e_i`` other events, the fewest of its rows. In a linear sketch
 
     W = sum_i c_i * log(1 + e_i / c_i) / sum_i c_i.
@@ -17,7 +17,7 @@ shares are equal. **No stream of n keys has a larger expected error than n keys 
 The bound does not depend on the order of events. Conservative updates and merging keep it, because a conservative cell
 is never above the linear one and sums of cells add up to at most the cells of the whole stream.
 
-Equal counts are also the case that can be computed: the number of keys in a cell is a Poisson variable. Streams with
+Equal counts can also be computed: the number of keys in a cell is a Poisson variable. Streams with
 frequent and rare keys need less; `smallest` measures how much less from counts of the stream itself.
 """
 
@@ -36,29 +36,29 @@ _DEPTHS: Final = (2, 3, 4)
 """Two rows suffice for large errors; beyond four, memory shrinks little and every event costs more."""
 _WIDEST: Final = 1 << 40
 _SAMPLE: Final = 1 << 16
-"""Keys among which collisions are drawn, at least: fewer would leave the measured error to chance."""
+"""Least number of keys among which collisions are drawn: with fewer, the measured error would be noisy."""
 _SEED: Final = 0x517E
 _CROWDED: Final = 500.0
-"""Keys per cell from which on probabilities of single numbers would underflow."""
+"""Keys per cell above which probabilities would underflow."""
 
 
 def smallest(distinct: int, log_q_error: float, counts: npt.ArrayLike | None = None) -> tuple[int, int]:
-    """Return width (a power of two) and depth of the smallest sketch whose expected error is at most the wanted one.
+    """Return width (a power of two) and depth of the smallest sketch whose expected error is at most `log_q_error`.
 
     Parameters
     ----------
     distinct
         Number of keys.
     log_q_error
-        The wanted W, above 0.
+        Upper bound of W, above 0.
     counts
-        How often keys of the stream occur, (n,) with n <= `distinct`; the error then holds for streams of `distinct`
+        Counts of keys of the stream, (n,) with n <= `distinct`; the bound then holds for streams of `distinct`
         keys with such counts. None: for every stream.
 
     Raises
     ------
     ValueError
-        When a parameter is out of range, or no sketch of up to 2**40 cells a row reaches the error.
+        If a parameter is out of range, or no sketch of up to 2**40 cells per row reaches the error.
     """
     if distinct < 1:
         raise ValueError(f"distinct must be at least 1, got {distinct}")
@@ -78,12 +78,13 @@ def smallest(distinct: int, log_q_error: float, counts: npt.ArrayLike | None = N
 
 
 def equal_counts_error(keys_per_cell: float, depth: int) -> float:
-    """Return the expected W of a linear sketch whose keys all occur equally often.
+    """Return the expected W of a linear sketch with equally frequent keys.
 
-    A key shares each of its cells with a Poisson number of others; the fewest, m, makes its error ``log(1 + m)``.
+    A key shares each of its cells with a Poisson number of others; with m in the row with the fewest, its error is
+    ``log(1 + m)``.
     """
     if keys_per_cell > _CROWDED:
-        return math.log1p(keys_per_cell)  # what the mean of m gives, which is never less (Jensen)
+        return math.log1p(keys_per_cell)  # the value at the mean of m, an upper bound (Jensen)
     at_least, term, error = 1.0, math.exp(-keys_per_cell), 0.0
     most = math.ceil(keys_per_cell + 12.0 * math.sqrt(keys_per_cell) + 20.0)
     for m in range(1, most):
@@ -94,14 +95,14 @@ def equal_counts_error(keys_per_cell: float, depth: int) -> float:
 
 
 def linear_error(counts: Floats, width: float, depth: int) -> float:
-    """Return the W of a linear sketch with these counts in it, under random hashes that are the same at each call."""
+    """Return the W of a linear sketch with these counts, under random hashes with a fixed seed."""
     slots = np.random.default_rng(_SEED).integers(math.ceil(width), size=(depth, counts.size))
     noise = np.min([np.bincount(row, counts)[row] - counts for row in slots], axis=0)
     return float((counts * np.log1p(np.maximum(noise, 0.0) / counts)).sum() / counts.sum())
 
 
 def _narrowest(error: Callable[[int, int], float], depth: int, wanted: float) -> int | None:
-    """Return the smallest power of two, from 2 on, that is wide enough."""
+    """Return the smallest power of two, from 2 on, that reaches the error; None if there is none."""
     width = 2
     while error(width, depth) > wanted:
         width *= 2
@@ -111,7 +112,7 @@ def _narrowest(error: Callable[[int, int], float], depth: int, wanted: float) ->
 
 
 def _sample(counts: npt.ArrayLike, distinct: int) -> Floats:
-    """Return checked counts, repeated where they are few."""
+    """Return checked counts, repeated if they are few."""
     checked = np.ascontiguousarray(counts, dtype=np.float64)
     if checked.ndim != 1 or not 1 <= checked.size <= distinct:
         raise ValueError(f"counts must be one-dimensional, of 1 to distinct = {distinct} keys, got {checked.shape}")

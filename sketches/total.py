@@ -1,4 +1,4 @@
-"""An exact sum of weights: the same whatever the order, the batches or the merges."""
+"""An exact sum of weights, independent of the order, the batches and the merges."""
 
 from typing import Final, Self
 
@@ -16,7 +16,7 @@ class Total:
     """A fixed-point number of events in units of ``2**-50``, held as a Python integer.
 
     Floating-point addition depends on its order, so two merged sketches would differ in the last bits from the
-    sketch of the whole stream. Integers do not; the value is rounded once, when it is read.
+    sketch of the whole stream. Integer addition does not; the value is rounded once, when it is read.
     """
 
     def __init__(self, units: int = 0) -> None:
@@ -28,7 +28,7 @@ class Total:
         return self._units / _UNITS
 
     def add(self, count: int, weights: Floats | None) -> None:
-        """Add ``count`` events, or the sum of their weights where there are any."""
+        """Add ``count`` events, or the sum of their weights if given."""
         if weights is None:
             self._units += count * _UNITS
             return
@@ -50,10 +50,10 @@ class Total:
         self._units = (2 * self._units * numerator + denominator) // (2 * denominator)
 
     def to_bytes(self) -> bytes:
-        """Sixteen little-endian bytes."""
+        """Return sixteen little-endian bytes."""
         return self._units.to_bytes(_WIDTH, "little")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` wrote."""
+        """Read the output of `to_bytes`."""
         return cls(int.from_bytes(data, "little"))

@@ -1,6 +1,6 @@
-"""The recent frequency of keys: sketches of windows, merged, with old counts fading by event time.
+"""Recent frequencies of keys: merged sketches of windows, decayed by event time.
 
-The trainer draws log Q of items and the counts of users from it, the monitor the items that are popular now.
+The trainer gets log Q of items and counts of users from it, the monitor the currently popular items.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ __all__ = ["DecayedSketch", "FrequencyView", "merge_fading"]
 
 @dataclass
 class DecayedSketch:
-    """Windows merged and faded with one half-life; `squares` is the sum of the squared weights of all events."""
+    """Windows merged and decayed with one half-life; `squares` is the sum of the squared weights of all events."""
 
     half_life_seconds: float
     sketch: FrequencyEstimator
     squares: float
 
     def add(self, fresh: FrequencyEstimator, later_seconds: float) -> None:
-        """Add a window that ends `later_seconds` after the earlier ones; below 0, before them."""
+        """Add a window that ends `later_seconds` after the earlier ones, or, if negative, before them."""
         squares = fresh.total
         faded = merge_fading(self.sketch, fresh, later_seconds, self.half_life_seconds) ** 2
         self.squares = self.squares * faded + squares if later_seconds > 0 else self.squares + squares * faded
@@ -37,9 +37,10 @@ class DecayedSketch:
 class FrequencyView:
     """Decayed counts: an event at time t weighs ``2 ** (-(time_ms - t) / half-life)``.
 
-    With several half-lives (ascending), each key is counted with the longest whose rate agrees with the rates of all
-    shorter ones (`weir.sketches.half_lives`): steady keys by a long memory, which is precise, and those that change by
-    a short one, which is up to date. `FrequencyBank` does the same where events, not seconds, are the clock.
+    With several half-lives (ascending), each key is counted with the longest one whose rate agrees with the rates of
+    all shorter ones (`weir.sketches.half_lives`): steady keys with a long half-life, which is precise, and changing
+    keys with a short one, which is up to date. `FrequencyBank` does the same with events instead of seconds as the
+    clock.
     """
 
     half_life_seconds: float | tuple[float, ...]
@@ -63,14 +64,14 @@ class FrequencyView:
         return self.memories[-1].sketch.total if self.memories else 0.0
 
     def add(self, window_sketch: bytes, event_ms: int) -> None:
-        """Add a window's serialised sketch; its newest event was at `event_ms`.
+        """Add a window's serialised sketch, with `event_ms` as the time of its newest event.
 
-        A late pane is older than the view: it enters already faded, and `time_ms` does not change.
+        A late pane is older than the view: it is decayed before it is added, and `time_ms` does not change.
 
         Raises
         ------
         ValueError
-            If the bytes are no sketch, or one whose parameters differ from those before.
+            If the bytes are not a sketch, or one with other parameters than before.
         """
         fresh = [load(window_sketch) for _ in self.half_lives]
         if not self.memories:
@@ -93,16 +94,16 @@ class FrequencyView:
         return found
 
     def agreed(self, estimates: Floats) -> Floats:
-        """Return the `counts` of the keys that have these `estimates`, (n,)."""
+        """Return the `counts`, (n,), of keys from their `estimates`."""
         return agreed(list(estimates.T), self._totals, self._squares)
 
     def choose(self, estimates: Floats) -> Choice:
-        """Return the number of the half-life that each key takes, (n,), given its `estimates`."""
+        """Return the index of the half-life chosen for each key, (n,), from its `estimates`."""
         return choose(list(estimates.T), self._totals, self._squares)
 
     @property
     def to_longest(self) -> list[float]:
-        """What counts under each half-life are multiplied by to become events of the longest one."""
+        """Factors that convert counts under each half-life to events of the longest one."""
         return to_longest(self._totals)
 
     @property
@@ -114,7 +115,7 @@ class FrequencyView:
         return [memory.squares for memory in self.memories] or [0.0] * len(self.half_lives)
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the counts as arrays; `time_ms` is not among them."""
+        """Return the counts as arrays, without `time_ms`."""
         found: dict[str, npt.NDArray[Any]] = {
             name: np.frombuffer(bytearray(memory.sketch.to_bytes()), np.uint8)
             for name, memory in zip(self._names, self.memories, strict=False)
@@ -124,32 +125,32 @@ class FrequencyView:
         return found
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the counts that `state_dict` describes."""
+        """Load the counts from the result of `state_dict`."""
         if not state:
             self.memories = []
             return
-        # A single memory needs no noise.
+        # With a single half-life, the squares are not needed.
         squares = np.asarray(state["weighed"]).tolist() if "weighed" in state else [0.0]
         sketches = [load(np.asarray(state[name]).tobytes()) for name in self._names]
         self.memories = [DecayedSketch(*parts) for parts in zip(self.half_lives, sketches, squares, strict=True)]
 
     @property
     def _names(self) -> list[str]:
-        """The arrays of the sketches; the longest half-life has the name that a single one has."""
+        """Names of the sketches' arrays; the longest half-life has the same name as a single one."""
         return [*(f"shorter.{number}" for number in range(len(self.half_lives) - 1)), "sketch"]
 
 
 def merge_fading(
     counts: FrequencyEstimator, fresh: FrequencyEstimator, later_seconds: float, half_life_seconds: float
 ) -> float:
-    """Merge `fresh` into `counts` and return the factor by which the older of the two was faded.
+    """Merge `fresh` into `counts`, decay the older of the two, and return its decay factor.
 
     Parameters
     ----------
     counts
-        What has been counted so far; changed in place.
+        Counts so far; changed in place.
     fresh
-        A period that ends `later_seconds` after `counts`, or, below 0, before; may be changed, too.
+        Counts of a period that ends `later_seconds` after `counts`, or, if negative, before; may be changed, too.
     half_life_seconds
         Time in which a count halves.
 
@@ -158,7 +159,7 @@ def merge_fading(
     ValueError
         If the parameters of the estimators differ.
     """
-    # Beyond a thousand half-lives the factor is 0, which no sketch accepts; a tiny one leaves nothing either.
+    # Beyond a thousand half-lives the factor would be 0, which sketches refuse; a tiny factor has the same effect.
     fading: float = max(0.5 ** (abs(later_seconds) / half_life_seconds), float(np.finfo(np.float64).tiny))
     (counts if later_seconds > 0 else fresh).decay(fading)
     counts.merge(fresh)

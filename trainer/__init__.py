@@ -1,7 +1,7 @@
 """The trainer: towers, negatives, losses, the training loop, checkpoints, evaluation and export.
 
-`train` runs on committed windows. `read_interactions`, `OfflineModel`, `fit` and `rank` run on a closed set. Importing
-this package alone loads none of them, and no torch.
+`train` trains on committed windows. `read_interactions`, `OfflineModel`, `fit` and `rank` work on a closed set of
+interactions. Importing this package alone loads none of them, and not torch.
 """
 
 import os
@@ -10,5 +10,5 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-# Since 1.29 ONNX Runtime reports the models that it loads to its maker, unless this is set before it is imported.
+# Since 1.29, ONNX Runtime reports loaded models to its vendor unless this is set before the import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

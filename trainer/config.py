@@ -55,7 +55,7 @@ _OPERATIONAL: Final = frozenset(
 )
 
 _OF_BUNDLES: Final = frozenset({"compiled", "index", "nprobe", "publish_bound"})
-"""Those of them that show in a bundle."""
+"""Operational settings that affect a bundle's content."""
 
 _NOT_DEFINING: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
 
@@ -216,7 +216,7 @@ class TrainerConfig(FrozenModel):
         return self
 
     def of_variant(self, name: str) -> Self:
-        """Return the settings of a variant, or these without their variants for `MAIN`; raises `VariantError`."""
+        """Return the settings of a variant; for `MAIN`, these without their variants. Raises `VariantError`."""
         plain = self.model_dump(exclude_unset=True, exclude={"variants"})
         if name == MAIN:
             return type(self).model_validate(plain)
@@ -236,15 +236,15 @@ class TrainerConfig(FrozenModel):
             raise ValueError(f"loss.kind = {self.loss.kind} is a loss of the whole batch: train it with one rank")
 
     def recipe(self) -> dict[str, Any]:
-        """Return the settings that decide what a bundle holds, as they are written: others stay at their defaults."""
+        """Return the settings that determine a bundle's content, as in a settings file; others stay at defaults."""
         unused = set() if self.rescoring.on else {"rescoring"}
         return self.model_dump(mode="json", exclude=set(_OPERATIONAL - _OF_BUNDLES) | unused)
 
     def defining(self) -> dict[str, object]:
-        """Return the settings that decide what is trained, flat (``tower.dimension``), as JSON values.
+        """Return the settings that determine training, flat (``tower.dimension``), as JSON values.
 
-        A checkpoint may only be continued where all of them are equal; the others say when and where things
-        are written and may change between runs.
+        A checkpoint can only be continued if all of them are equal; the other settings control when and where data
+        is written and may change between runs.
         """
         flat: dict[str, object] = {}
         for name, value in self.model_dump(mode="json", exclude=_NOT_DEFINING).items():
@@ -255,7 +255,7 @@ class TrainerConfig(FrozenModel):
         return flat
 
     def given(self) -> set[str]:
-        """Return the settings that somebody has given, by the names of `defining`: others have their defaults."""
+        """Return the settings given explicitly, by the names of `defining`; others have their defaults."""
         found: set[str] = set()
         for name in self.model_fields_set:
             value = getattr(self, name)
@@ -263,7 +263,7 @@ class TrainerConfig(FrozenModel):
         return found
 
     def continuing(self, saved: Mapping[str, object]) -> Self:
-        """Return these settings, with those of `saved` (by the names of `defining`) that nobody has given."""
+        """Return these settings, with values of `saved` (by the names of `defining`) for those not given explicitly."""
         wanted, given = self.defining(), self.given()
         plain = self.model_dump(exclude_unset=True)
         for name in saved.keys() & wanted.keys() - given:
@@ -274,7 +274,7 @@ class TrainerConfig(FrozenModel):
 
 
 def _overlaid(plain: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with changes to some of them, within sections, too."""
+    """Return settings with some values replaced, also within sections."""
     found = dict(plain)
     for name, value in changes.items():
         inside = isinstance(value, Mapping) and isinstance(found.get(name, {}), Mapping)

@@ -1,7 +1,7 @@
-"""Every training loss in one table, with its settings, its negatives and what a step must build for it.
+"""Registry of the training losses: settings, source of negatives, and inputs that a step must build.
 
 A new loss is one line here, one file in `trainer/losses/`, one test and one row in docs/losses.md: see CONTRIBUTING.md.
-Nothing here needs torch, so that the command line can check settings at once.
+This module does not need torch, so that the command line can check settings at once.
 """
 
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from weir.contracts.models import FrozenModel
 __all__ = ["LOSSES", "LossConfig", "LossKind", "LossNeeds", "NegativesConfig"]
 
 NegativesOf = Literal["shared", "catalogue", "unlabelled", "own", "batch", "grid"]
-"""Where a loss takes its negatives from.
+"""Source of a loss's negatives.
 
-``shared``: a pool that all rows share, less the accidental hits. ``catalogue``: all items, less the hits.
-``unlabelled``: uniform draws, shared or own, of which some may be positives. ``own``: as unlabelled, each row's own
+``shared``: a pool shared by all rows, without accidental hits. ``catalogue``: all items, without the hits.
+``unlabelled``: uniform samples, shared or per row, which may include positives. ``own``: as unlabelled, but per row
 only. ``batch``: the batch's positives, with their densities. ``grid``: the batch's positives, as pairs with its users.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class LossNeeds:
-    """One line of `LOSSES`.
+    """Function and inputs of one loss, a line of `LOSSES`.
 
     `function` is ``module:function`` in `weir.trainer.losses`; it takes `LossInputs` and the settings of the trainer
-    and returns losses (b,). A step builds what is asked for here, and nothing else: `negatives`, their `log_q`, further
+    and returns losses (b,). A step builds only the inputs requested here: `negatives`, their `log_q`, further
     positives of each row's user, the `population` of the label matrix, and how often each user occurs in the stream.
-    A loss that `weighs` shared negatives gets each item once, with the number of its columns.
+    A loss that `weighs` shared negatives gets each distinct item once, with its multiplicity.
     """
 
     function: str
@@ -42,12 +42,12 @@ class LossNeeds:
 
     @property
     def masks_hits(self) -> bool:
-        """Whether shared negatives that the user is known to like are left out."""
+        """Whether shared negatives that are known positives of the user are masked."""
         return self.negatives in {"shared", "catalogue"}
 
     @property
     def own(self) -> bool:
-        """Whether rows may have negatives of their own."""
+        """Whether rows may have their own negatives."""
         return self.negatives in {"unlabelled", "own"}
 
     @property
@@ -147,16 +147,16 @@ class LossConfig(FrozenModel):
 
     @property
     def needs(self) -> LossNeeds:
-        """What a step must build for the loss."""
+        """Inputs that a step must build for the loss."""
         return LOSSES[self.kind]
 
     @property
     def needs_labels(self) -> bool:
-        """Whether the loss samples cells of the label matrix, and must know which are positive."""
+        """Whether the loss samples cells of the label matrix and needs their labels."""
         return self.kind == "pointwise" and self.sampling != "in_batch"
 
     def problem(self, negatives: NegativesConfig) -> str | None:
-        """Say why these negatives do not fit the loss; None if they do."""
+        """Return why these negatives do not fit the loss; None if they do."""
         own, uniform, in_batch = negatives.per_row > 0, negatives.uniform > 0, negatives.in_batch
         takes = self.needs.negatives
         unlabelled, batch_only = takes in {"unlabelled", "own"}, takes in {"batch", "grid"}

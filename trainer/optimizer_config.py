@@ -1,4 +1,4 @@
-"""The settings of the optimisers."""
+"""Settings of the optimisers."""
 
 from pydantic import Field
 

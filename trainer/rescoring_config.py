@@ -1,6 +1,6 @@
-"""The second phase, which scores the candidates of the first one again (docs/rescoring.md).
+"""Settings of the second phase, which re-scores the candidates of the first one (docs/rescoring.md).
 
-Nothing here needs torch, so that the command line can check settings at once.
+This module does not need torch, so that the command line can check settings at once.
 """
 
 from typing import Literal
@@ -36,5 +36,5 @@ class RescoringConfig(FrozenModel):
 
     @property
     def on(self) -> bool:
-        """Whether there is a second phase."""
+        """Whether the second phase is on."""
         return self.kind != "none"

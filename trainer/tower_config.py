@@ -1,7 +1,7 @@
-"""Every user tower in one table, with its settings.
+"""Registry of the user towers, and their settings.
 
 A new tower is one line here, one file in `trainer/towers/`, one test and one row in docs/training.md: see
-CONTRIBUTING.md. Nothing here needs torch, so that the command line can check settings at once.
+CONTRIBUTING.md. This module does not need torch, so that the command line can check settings at once.
 """
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
@@ -14,9 +14,9 @@ __all__ = ["TOWERS", "TowerClass", "TowerConfig", "TowerKind", "kinds"]
 
 
 class TowerClass(NamedTuple):
-    """One line of `TOWERS`: the ``module:class`` in `weir.trainer.towers`, and whether each user has a vector.
+    """One line of `TOWERS`: ``module:class`` in `weir.trainer.towers`, and whether it has a vector per user.
 
-    A tower that knows users needs a closed set of them: it trains offline, from pairs, and not in a stream.
+    A tower with a vector per user needs a closed set of users: it trains offline, from pairs, and not in a stream.
     """
 
     path: str
@@ -30,7 +30,7 @@ TOWERS: Final = {
     "hstu": TowerClass("hstu:Hstu"),
     "mean_pooling": TowerClass("mean_pooling:MeanPooling"),
     "matrix_factorisation": TowerClass("matrix_factorisation:MatrixFactorisation", knows_users=True),
-    # Of vectors that `weir.trainer.towers.lightgcn` has propagated.
+    # Reads vectors propagated by `weir.trainer.towers.lightgcn`.
     "lightgcn": TowerClass("matrix_factorisation:MatrixFactorisation", knows_users=True),
 }
 
@@ -41,7 +41,7 @@ else:
 
 
 def kinds(*, knows_users: bool) -> list[TowerKind]:
-    """Return the kinds of towers that know users by id, or of those that read histories."""
+    """Return the kinds of towers with a vector per user, or of towers that read histories."""
     return [kind for kind, tower in TOWERS.items() if tower.knows_users == knows_users]
 
 
@@ -74,5 +74,5 @@ class TowerConfig(FrozenModel):
 
     @property
     def knows_users(self) -> bool:
-        """Whether each user has a vector, and an example is a pair, instead of a history."""
+        """Whether each user has a vector, and an example is a (user, item) pair instead of a history."""
         return TOWERS[self.kind].knows_users

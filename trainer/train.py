@@ -1,8 +1,8 @@
-"""Training, from the committed windows to bundles that can be served.
+"""Training from committed windows to servable bundles.
 
-A run continues at the newest checkpoint. It takes the windows in commit order, tests the model on each before it trains
-on it, exports a bundle when one is due, and keeps a checkpoint. Every rank that torchrun starts runs this function;
-without torchrun there is one.
+A run continues from the newest checkpoint. It processes the windows in commit order: it tests the model on each window,
+trains on it, exports a bundle if one is due, and saves a checkpoint. Every rank started by torchrun runs this function;
+without torchrun there is one rank.
 """
 
 import logging
@@ -48,7 +48,7 @@ def train(
     LogMismatchError
         If the commit log is not the one of the checkpoint: it ends before, or another commit is there.
     CorruptArtefactError
-        If a window is not what its manifest says.
+        If a window's file is missing or corrupt.
     NodeLeftError
         If another node was asked to stop, and this one was not.
     ValueError
@@ -79,7 +79,7 @@ def train(
                 metrics.evaluated(evaluation)
             log, observer = WindowLog(store), ProgressObserver(line, metrics, workers.is_first, report)
             workers.first(partial(exporter.prepare, state), state.answer)
-            # Only beside a stream is anything made, and to ask ranks takes time.
+            # Background exports exist only in a follower, and each check is a collective.
             between = partial(exporter.publish_made, state) if follow else None
             learner = Learner(state, log, workers, stop, observer, checkpoints, exporter.review, between)
             for manifest in windows(
@@ -90,7 +90,7 @@ def train(
                 finished = manifest is None or learner.process_window(manifest)
                 if finished and workers.broadcast(exporter.due(state)):
                     workers.first(partial(exporter.export_if_due, state), state.answer)
-                # The bundle comes first: a run killed in between makes it again.
+                # The bundle comes before the checkpoint: a run killed in between makes it again.
                 if manifest is not None:
                     checkpoints.save(state, workers)
                 if not finished:

@@ -1,4 +1,4 @@
-"""From the state of training to a bundle that can be served. Importing this package alone loads no torch."""
+"""Export of the trainer state to a bundle for serving. Importing this package alone does not load torch."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""Threads that work beside the stream, and end with it."""
+"""Background threads of the export, which end with the process."""
 
 import ctypes
 import os
@@ -14,14 +14,14 @@ import faiss
 __all__ = ["beside", "none_left"]
 
 _NICENESS: Final = 10
-"""The stream comes first; where a thread cannot have a priority of its own, it shares the processor equally."""
+"""The stream has priority; on platforms without a priority per thread, both share the processor equally."""
 
 _PATIENCE_SECONDS: Final = 10.0
-"""For threads that are to end. A call into a library may take as long as writing a file does."""
+"""Seconds to wait for threads to end. A library call may take as long as writing a file."""
 
 _LOOK_SECONDS: Final = 0.1
 _AT_ONCE_SECONDS: Final = 1e-9
-"""FAISS takes 0 for no limit."""
+"""FAISS takes 0 as no limit."""
 
 _UNAWAITED: Final[WeakSet[threading.Thread]] = WeakSet()
 
@@ -29,14 +29,14 @@ _UNAWAITED: Final[WeakSet[threading.Thread]] = WeakSet()
 def beside(
     name: str, work: Callable[[], None], *, is_awaited: bool = False, niceness: int = _NICENESS
 ) -> threading.Thread:
-    """Start a thread of low priority; a process that ends waits for it only where it `is_awaited`.
+    """Start a thread of low priority; the process waits for it at its end only if it `is_awaited`.
 
-    `niceness` is how far its priority is below that of the process.
+    `niceness` is added to the process's own, which lowers the priority.
     """
 
     def run() -> None:
         with suppress(OSError):
-            # Relative: nobody may raise a priority, and a trainer may have been started with a low one.
+            # Relative to the process, which may have a low priority already: raising a priority is not allowed.
             lower = os.getpriority(os.PRIO_PROCESS, 0) + niceness
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)
         with suppress(SystemExit):
@@ -52,10 +52,10 @@ def beside(
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """End the threads that nothing waits for when inside is left.
+    """End all threads that are not awaited when the context is left.
 
-    Python stops a thread that outlives it where it next wants to run. Within FAISS that aborts the process, whose exit
-    status then says that it has failed.
+    Python stops a thread that outlives it when that next acquires the GIL. Within FAISS this aborts the process, with
+    the exit status of a failure.
     """
     try:
         yield
@@ -66,10 +66,10 @@ def none_left() -> Iterator[None]:
 
 
 def _end(thread: threading.Thread, until: float) -> None:
-    """Raise `SystemExit` in a thread, which ends it, and have FAISS raise an error there; wait for its end."""
+    """Raise `SystemExit` in a thread, and an error in FAISS if it is inside; wait for its end."""
     while thread.is_alive() and time.monotonic() < until:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
         faiss.TimeoutCallback.reset(_AT_ONCE_SECONDS)
         thread.join(_LOOK_SECONDS)
-    # What FAISS is asked for next is computed again.
+    # Let later calls of FAISS run again.
     faiss.PythonInterruptCallback.reset()

@@ -1,7 +1,7 @@
-"""A bundle: the state of the model, as files that can be served.
+"""Export the state of the model as a bundle of files for serving.
 
-An export that needs all items of a large table is made in a thread, of a snapshot, while a follower trains on. What has
-changed since is not in it, and remains to be exported.
+An export that needs all items of a large table runs in a thread, on a snapshot, while a follower trains on. Changes
+since the snapshot are left to the next export.
 """
 
 import logging
@@ -40,29 +40,29 @@ def export_bundle(
     gate: Gate | None = None,
     keeper: Keeper | None = None,
 ) -> BundleManifest:
-    """Write the bundle of a state, let the gate judge it, promote it if it passes, and retire old ones.
+    """Write the bundle of a state, evaluate it in the gate, promote it if it passes, and remove old bundles.
 
-    A bundle that exists already is not written again, only promoted where that had been missed. While an operator's
-    pin holds, nothing is promoted. Where the keeper has a bundle that is made beside the stream, this waits for it and
-    goes on with that one.
+    An existing bundle is not written again, only promoted if that was missed. While an operator's
+    pin holds, no bundle is promoted. If the keeper has a background export, this waits for it and
+    finishes it.
 
     Parameters
     ----------
     store, state
-        Where to, the line of a variant perhaps, and what.
+        The target, perhaps the line of a variant, and the state to export.
     recent
-        The events to compare on; read from the store's windows unless given: the line of a variant has none.
+        Events for the comparison; read from the store's windows unless given: the line of a variant has no windows.
     gate
-        What decides; the one of the settings unless given.
+        Promotion rule; by default that of the settings.
     keeper
-        What was kept of the export before; read from the store unless given.
+        Data kept from the previous export; read from the store unless given.
 
     Raises
     ------
     AwaitedError
-        If the bundle is made beside the stream from now on: call it again, best when that has ended.
+        If the bundle is now being made in a background thread: call again, preferably when it has ended.
     ExportError
-        If the table has no item, or the tower does not survive the translation.
+        If the table has no items, or a model cannot be converted.
     """
     if keeper is not None and keeper.making is not None:
         making, keeper.making = keeper.making, None
@@ -84,7 +84,7 @@ def export_bundle(
 
 
 class _Written(NamedTuple):
-    """A bundle that is written but for its manifest; `servable` answers, unless something is wrong, as `fault` says."""
+    """A written bundle without its manifest; `servable` answers queries, or is None if there is a `fault`."""
 
     manifest: BundleManifest
     draft: Complete | Delta
@@ -94,7 +94,7 @@ class _Written(NamedTuple):
 
 
 class _Export:
-    """One export."""
+    """One export of a state."""
 
     def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: Keeper) -> None:
         self.store, self.state, self.recent, self.gate, self.keeper = store, state, recent, gate, keeper
@@ -103,7 +103,7 @@ class _Export:
         self.version = version_of(self.content.version, keeper.variant)
 
     def existing(self) -> BundleManifest | None:
-        """Return the manifest if this bundle exists already; a damaged one is written again."""
+        """Return the manifest if this bundle exists; a damaged bundle is written again."""
         try:
             found = self.log.manifest(self.version)
             self.log.chain(found)
@@ -112,12 +112,12 @@ class _Export:
         except CorruptArtefactError as error:
             logger.error("bundle %s is written again: %s", self.version, error)
             return None
-        # It is the newest bundle, which the next one builds on.
+        # It is the newest bundle, the parent of the next one.
         self.keeper.forget_other(found)
         return found
 
     def write(self) -> BundleManifest:
-        """Write the files, ask the gate, commit and publish the bundle; raises `AwaitedError` where a thread does."""
+        """Write the files, run the gate, commit and publish the bundle; raises `AwaitedError` if a thread does it."""
         draft: Complete | Delta | None = self.keeper.draft_touched(self.log, self.content)
         model = ModelPart.of(self.state, self.content.touched)
         cases = self.recent.up_to(self.state.position.trained_sequence)
@@ -138,9 +138,9 @@ class _Export:
         self.keeper.making = Making(make)
 
     def _written(self, draft: Complete | Delta, model: ModelPart, cases: Cases) -> _Written:
-        """Write the files and measure how they answer, which no state is needed for.
+        """Write the files and evaluate the bundle; needs no state.
 
-        Raises `CorruptArtefactError` where the bundle cannot be read back.
+        Raises `CorruptArtefactError` if the bundle cannot be read back.
         """
         manifest = self._manifest(draft, model, cases)
         if fault := model.fault or fault_of_items(draft.content):
@@ -150,11 +150,11 @@ class _Export:
             manifest = _with_recall(manifest, servable, cases)
         elif manifest.index.fit is not None:
             manifest = _with_fit(manifest, unmeasured=manifest.index.fit.unmeasured + manifest.changed)
-        servable.hits(cases, self.gate.cutoff)  # it keeps them
+        servable.hits(cases, self.gate.cutoff)  # cached for the gate
         return _Written(manifest, draft, cases, servable, None)
 
     def _commit(self, written: _Written) -> BundleManifest:
-        """Ask the gate, commit the bundle and publish it."""
+        """Run the gate, commit the bundle and publish it."""
         verdict = self._verdict(written)
         sentence = verdict.sentence
         if verdict.promoted and (pinned := _pinned(self.log)):
@@ -167,24 +167,24 @@ class _Export:
         return self.published(manifest)
 
     def published(self, manifest: BundleManifest) -> BundleManifest:
-        """Promote a bundle of the store if that is due, retire old ones, and return it."""
+        """Promote a stored bundle if it is due, remove old bundles, and return it."""
         logger.info("bundle %s: %s", manifest.version, manifest.verdict)
         self._publish(manifest)
         self._retire()
         return manifest
 
     def _publish(self, manifest: BundleManifest) -> None:
-        """Promote a bundle that the gate let through, unless another one is pinned or it was withdrawn."""
+        """Promote a bundle that passed the gate, unless another one is pinned or it was withdrawn."""
         name = manifest.version
         try:
             if manifest.promoted and self.log.withdrawal(name) is None and current_or_none(self.log) != name:
                 self.log.publish(name)
         except (CorruptArtefactError, FileNotFoundError) as error:
-            # A pin that cannot be read, or whose bundle is gone, still expresses what an operator wants.
+            # An unreadable pin, or one whose bundle is missing, still counts as the operator's decision.
             logger.error("bundle %s is not promoted: %s", name, error)
 
     def _retire(self) -> None:
-        """Remove old bundles, except those that may be needed again."""
+        """Remove old bundles, except any that may still be needed."""
         try:
             spare = Trial.read(self.store).reference
             config = self.state.config
@@ -193,7 +193,7 @@ class _Export:
             logger.error("no bundle is retired: %s", error)
 
     def _manifest(self, draft: Complete | Delta, model: ModelPart, cases: Cases) -> BundleManifest:
-        """Write the files of a draft and return what they are."""
+        """Write the files of a draft and return the bundle's manifest."""
         at, config = model.position, self.state.config
         tower, read = config.tower, cases.histories.shape[1]
         manifest = BundleManifest(
@@ -250,7 +250,7 @@ class _Export:
 
 
 def _with_recall(manifest: BundleManifest, servable: Servable, cases: Cases) -> BundleManifest:
-    """Add the recall of an index whose lists are kept, on the newest cases; the first one is the standard."""
+    """Add the recall of an index with kept lists, on the newest cases; the first value is the reference."""
     fit = manifest.index.fit
     if fit is None or not len(cases):
         return manifest
@@ -260,14 +260,14 @@ def _with_recall(manifest: BundleManifest, servable: Servable, cases: Cases) -> 
 
 
 def _with_fit(manifest: BundleManifest, **measured: float) -> BundleManifest:
-    """Return a manifest that says something else of how well its lists fit."""
+    """Return a manifest with changed measurements of the index fit."""
     index = manifest.index
     fit = index.fit and index.fit.model_copy(update=measured)
     return manifest.model_copy(update={"index": index.model_copy(update={"fit": fit})})
 
 
 def _pinned(log: BundleLog) -> str | None:
-    """Say what keeps bundles from being promoted, or None."""
+    """Return the reason why promotion is blocked by a pin, or None."""
     try:
         pin = log.pin()
     except CorruptArtefactError as error:

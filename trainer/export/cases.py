@@ -1,4 +1,4 @@
-"""The events that bundles are compared on: the newest ones, as keys, so that every bundle can be tested."""
+"""Evaluation cases for comparing bundles: the newest events, as keys, so that any bundle can be tested."""
 
 import logging
 from dataclasses import dataclass, field
@@ -21,16 +21,16 @@ __all__ = ["ENOUGH", "MOST", "Cases", "RecentCases"]
 logger = logging.getLogger(__name__)
 
 MOST: Final = 1000
-"""Cases of one window: more would take time and change little."""
+"""Most cases per window: more would take time and hardly change the result."""
 
 ENOUGH: Final = GATE_CASES
-"""Cases below which nothing is concluded; smaller windows are pooled up to it."""
+"""Least number of cases for a decision; smaller windows are pooled up to it."""
 
 
 class Cases(NamedTuple):
-    """Positive events: the `items` (n,) that came, and the `histories` (n, L) before them, oldest first.
+    """Positive events: the `items` (n,), and the users' `histories` (n, L) before them, oldest first.
 
-    `features` (n,) is what the log says of the users.
+    `features` (n,) are the users' features.
     """
 
     items: ItemKeys
@@ -41,15 +41,15 @@ class Cases(NamedTuple):
         return len(self.items)
 
     def take(self, chosen: slice | npt.NDArray[np.int64]) -> "Cases":
-        """Return some of the cases."""
+        """Return a selection of the cases."""
         return Cases(ItemKeys(self.items[chosen]), ItemKeys(self.histories[chosen]), self.features.take(chosen))
 
 
 @dataclass
 class RecentCases:
-    """Up to `MOST` cases of each of the newest windows, read again from the store after a restart.
+    """Up to `MOST` cases of each of the newest windows, read from the store again after a restart.
 
-    The choice within a window depends on the seed and the window alone, so a restart chooses the same.
+    The sample of a window depends only on the seed and the window, so a restart chooses the same cases.
     """
 
     store: Store
@@ -60,9 +60,9 @@ class RecentCases:
         self._log = WindowLog(self.store)
 
     def note(self, manifest: WindowManifest, drawn: Positives) -> Cases:
-        """Take the cases of a window that follows those noted before, and keep what `up_to` may ask for.
+        """Add the cases of the next window, and keep those that `up_to` may need.
 
-        `drawn` are `MOST` of its positives, or all, as `SharedWindow.sampled` draws them.
+        `drawn` are `MOST` of its positives, or all, as sampled by `SharedWindow.sampled`.
         """
         self._known[manifest.sequence] = cases = self._of(manifest, drawn)
         sequence, kept = manifest.sequence, 0
@@ -73,7 +73,7 @@ class RecentCases:
         return cases
 
     def up_to(self, sequence: int) -> Cases:
-        """Return the cases of a window, and of those before it until there are `ENOUGH` or no more."""
+        """Return the cases of a window and earlier ones, until there are `ENOUGH` or no more."""
         parts: list[Cases] = []
         last = max(sequence - GATE_WINDOWS, -1)
         while sequence > last and sum(map(len, parts)) < ENOUGH:
@@ -91,12 +91,12 @@ class RecentCases:
         return Cases(ItemKeys(items), _joined([part.histories for part in parts]), features)
 
     def _read(self, sequence: int) -> bool:
-        """Read a window's cases from the store; say whether it has the window."""
+        """Read a window's cases from the store; return False if it does not have the window."""
         try:
             manifest = next(iter(self._log.next(sequence - 1)), None)
             if manifest is None or manifest.sequence != sequence:
                 return False
-            # Others wait or train meanwhile: this rank reads all of it.
+            # The other ranks wait or train meanwhile, so this rank reads the whole window.
             found = SharedWindow.read(self._log, manifest, self.config, Workers())
         except (CorruptArtefactError, FileNotFoundError, LogMismatchError, RetiredError) as error:
             logger.warning("bundles are compared without the cases of window %d and before: %s", sequence, error)
@@ -111,7 +111,7 @@ class RecentCases:
 
 
 def _joined(histories: list[ItemKeys]) -> ItemKeys:
-    """Stack histories (n, L), padded on the left where their lengths differ."""
+    """Concatenate histories (n, L), padded on the left to the longest."""
     length = max(part.shape[1] for part in histories)
     padded = [np.pad(part, ((0, 0), (length - part.shape[1], 0))) for part in histories]
     return ItemKeys(np.concatenate(padded))

@@ -1,4 +1,4 @@
-"""Whether the line of a variant is to be served to all: the gate decides by what the monitor has compared."""
+"""Promotion of a variant to champion, decided by the gate from the monitor's comparison."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_LOOKS: Final = 5.0
 
 @dataclass
 class Challenge:
-    """Looks, for the trainer of `variant`, whether it has beaten the champion; one thread calls it."""
+    """Checks, in the trainer of `variant`, whether it has beaten the champion; not thread-safe."""
 
     store: Store
     config: TrainerConfig
@@ -32,7 +32,7 @@ class Challenge:
     _said: str = field(default="", init=False)
 
     def decide(self) -> Champion | None:
-        """Make the variant the champion if the gate says so and nothing is pinned; return what was written then."""
+        """Promote the variant to champion if the gate decides so and no line is pinned; return the new champion."""
         measure = self.config.promote_by
         if measure == "never" or self.clock() < self._next:
             return None

@@ -1,6 +1,6 @@
-"""The coarse quantiser of an IVF index: trained seldom, kept between exports, repaired where new items do not fit.
+"""The coarse quantiser of an IVF index: trained rarely, kept between exports, and repaired for badly fitting items.
 
-Centroids are of length 1 (FAISS trains them so for inner products), so the score of an item and its centroid, divided
+Centroids have length 1 (FAISS trains them so for inner products), so the score of an item with its centroid, divided
 by the item's length, is their cosine: how well the list fits the item.
 """
 
@@ -23,16 +23,16 @@ __all__ = ["Assigned", "Clusters", "family"]
 Floats = npt.NDArray[np.float32]
 
 _UNFIT: Final = 0.05
-"""Quantile of the cosines at training below which an item counts as badly fitting."""
+"""Quantile of the cosines at training; items below its value fit badly."""
 
 _BLOCK: Final = 1 << 16
-"""Items looked at at once."""
+"""Items processed at a time."""
 
 _REPAIR_LISTS: Final = (64, 400)
-"""Lists that one repair appends, at least and at most."""
+"""Fewest and most lists that one repair appends."""
 
 _ITEMS_PER_LIST: Final = 8
-"""Badly fitting items that justify a list of their own."""
+"""Badly fitting items per appended list."""
 
 
 def family(kind: str) -> str:
@@ -50,7 +50,7 @@ class Clusters:
 
     @classmethod
     def trained(cls, empty: Any, kind: str, vectors: Floats) -> tuple[Self, Assigned]:
-        """Train an index on vectors (n, d), which takes minutes for millions; return it and their lists."""
+        """Train an index on vectors (n, d), which takes minutes for millions; return it and the vectors' lists."""
         empty.train(vectors)
         fit = IndexFit(trained_at=time.time(), trained_items=len(vectors), trained_lists=empty.nlist, cosine=0.0)
         assigned = cls(kind, empty, fit).assign(vectors)
@@ -59,7 +59,7 @@ class Clusters:
 
     @property
     def lists(self) -> int:
-        """How many lists there are."""
+        """Number of lists."""
         return int(self.empty.nlist)
 
     def centroids(self) -> Floats:
@@ -68,11 +68,11 @@ class Clusters:
         return centroids
 
     def assign(self, vectors: Floats, chosen: npt.NDArray[np.int64] | None = None) -> Assigned:
-        """Return the nearest list of each of the vectors (n, d), or of `chosen` ones (m,)."""
+        """Return the nearest list of each of the vectors (n, d), or of the `chosen` ones (m,)."""
         return assign(self.empty.quantizer, vectors, chosen)
 
     def measured(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Assigned:
-        """Return the cosines of vectors (n, d) whose `lists` are known."""
+        """Return the cosines of vectors (n, d) with the centroids of their known `lists`."""
         centroids, cosines = self.centroids(), np.empty(len(vectors), np.float32)
         for first in range(0, len(vectors), _BLOCK):
             at = slice(first, first + _BLOCK)
@@ -80,13 +80,13 @@ class Clusters:
         return Assigned(lists, cosines)
 
     def filled(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Any:
-        """Return an index that holds vectors (n, d) in the given lists (n,), as rows 0 to n - 1; see `filled`."""
+        """Return an index with vectors (n, d) in the given lists (n,), as rows 0 to n - 1; see `filled`."""
         return filled(self.empty, np.arange(len(vectors)), lists, vectors)
 
     def repaired(self, vectors: Floats, assigned: Assigned) -> tuple["Clusters", Assigned] | None:
-        """Append lists for the badly fitting among the vectors (n, d), and move into them whatever fits better there.
+        """Append lists for badly fitting vectors, and move into them all of the vectors (n, d) that fit better there.
 
-        Returned are the clusters and the lists of all vectors; None where too few fit badly to make lists of.
+        Returns the clusters and the lists of all vectors; None if too few vectors fit badly.
         """
         unfit = np.flatnonzero(assigned.cosines < self.fit.cosine)
         least, most = _REPAIR_LISTS

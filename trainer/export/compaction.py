@@ -1,8 +1,8 @@
-"""A chain of deltas as one complete bundle, written beside the stream.
+"""Compaction of a chain of deltas into one complete bundle, in the background.
 
-The rows of a published version never change, so a thread of low priority can write them while training and exports go
-on. The complete bundle stands for the delta of this version: the same rows, vectors and lists. Servers that start read
-it, and later exports build on it; neither those that serve the chain already nor training notice.
+The rows of a published version never change, so a thread of low priority can write them while training and exports
+continue. The complete bundle replaces the delta of this version: it has the same rows, vectors and lists. Servers that
+start read it, and later exports build on it; servers that already serve the chain, and training, are not affected.
 """
 
 import logging
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Compacted:
-    """The complete bundle in memory, and the lists of its rows, where it has lists that can be kept."""
+    """The compacted bundle in memory, and the lists of its rows, if the index has lists that can be kept."""
 
     servable: Servable
     assigned: ByRow | None
 
     def under(self, log: BundleLog, kept: Kept) -> tuple[Kept, Servable] | None:
-        """Return a version that builds on it, as it is kept and as it answers, with its rows on the compacted ones.
+        """Return a later version as if it were built on the compacted bundle: as kept for exports, and as a servable.
 
-        None where it builds on something else. Only the deltas since are read. Raises as `Servable.open`.
+        None if the version does not build on this chain. Reads only the deltas since. Raises as `Servable.open`.
         """
         start = self.servable.manifest
         if log.chain(kept.manifest, [start])[0] != start:
@@ -50,7 +50,7 @@ class Compacted:
 
 
 class Compaction:
-    """Compacts the chain of a version that is published, `kept`, and as it answers; nothing waits for it."""
+    """A background compaction of the chain of a published version; the process does not wait for it."""
 
     def __init__(self, log: BundleLog, kept: Kept, servable: Servable) -> None:
         self._result: Compacted | None = None
@@ -58,16 +58,16 @@ class Compaction:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on."""
+        """Whether the compaction is still running."""
         return self._thread.is_alive()
 
     def wait(self) -> None:
-        """Wait for its end."""
+        """Wait for the compaction to end."""
         self._thread.join()
 
     @property
     def result(self) -> Compacted | None:
-        """What it made; None while it runs, and if it failed."""
+        """The result; None while it is running, or if it failed."""
         return None if self.running else self._result
 
     def _compact(self, log: BundleLog, kept: Kept, servable: Servable) -> None:
@@ -81,14 +81,14 @@ class Compaction:
 
 
 def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
-    """Write the complete bundle that stands for a delta, and return it.
+    """Write the complete bundle that replaces a delta, and return it.
 
     Raises
     ------
     CorruptArtefactError
-        If the manifest of the delta is damaged, or a file of the bundle that it builds on.
+        If the manifest of the delta is damaged, or a file of its base bundle.
     FileNotFoundError
-        If it has been retired.
+        If the delta has been removed.
     """
     delta, ref = log.manifest_and_ref(kept.manifest.version)
     complete = {"schema_version": 1, "parent": None, "base": None, "depth": 0, "changed": 0, "removed": 0}
@@ -101,9 +101,9 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
     files = write_compacted(log.store, manifest, rows, index, model)
     manifest = manifest.model_copy(update={"files": files})
     _verify_again(log, delta)
-    log.manifest(delta.version)  # it may be retired by now, and what belongs to no bundle is left over
+    log.manifest(delta.version)  # raises if it was removed meanwhile: the new files would belong to no bundle
     log.commit(manifest)
-    del index  # it is read back, mapped
+    del index  # read back below, memory-mapped
     assigned = None if kept.lists is None else kept.lists.assigned.merged()
     written = MappedFiles(log, manifest)
     index = written.opened(BundleFile.INDEX, searched_in)
@@ -112,9 +112,9 @@ def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
 
 
 def _verify_again(log: BundleLog, delta: BundleManifest) -> None:
-    """Verify the files that were mapped while they were copied: what the kernel reads of them later, nobody verifies.
+    """Verify again the files that were mapped while they were copied: later page reads are not verified.
 
-    Those of a store elsewhere were copied here before.
+    Files of a remote store were copied to this machine before.
     """
     base = log.chain(delta)[0]
     for name in (BundleFile.INDEX, BundleFile.EMBEDDINGS, BundleFile.VECTORS) if log.store.local_path else ():

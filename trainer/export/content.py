@@ -1,4 +1,4 @@
-"""What an export reads of a state: of all items, in files that become those of the bundle, or of some."""
+"""Content of an export, read from a state: all items, as files of the bundle, or the touched items only."""
 
 import tempfile
 from collections.abc import Iterator
@@ -33,25 +33,25 @@ __all__ = ["Content", "Line"]
 Floats = npt.NDArray[np.float32]
 
 _AT_ONCE: Final = 1 << 16
-"""Rows fetched at a time, at most: with 64 dimensions 16 MB."""
+"""Most rows fetched at a time: 16 MB with 64 dimensions."""
 
 _SHARED: Final = 1 << 17
-"""Items whose lists ranks look for together, at least: of fewer, one finds them in the time that it takes to ask."""
+"""Least number of items for which ranks search lists together: for fewer, one rank is as fast as the query."""
 
 
 class Line(NamedTuple):
-    """The store and the variant that a bundle is for."""
+    """Target of a bundle: the store and the variant."""
 
     store: Store
     variant: str
 
     def folder(self, version: str) -> str:
-        """Return where the bundle of a content is to be."""
+        """Return the folder of the bundle with this content version."""
         return f"bundles/{version_of(version, self.variant)}"
 
 
 class Described(NamedTuple):
-    """What ``items.parquet`` says of all items, (n,) each, on disk."""
+    """Columns of ``items.parquet`` for all items, (n,) each, on disk."""
 
     keys: ItemKeys
     ids: Texts
@@ -59,7 +59,7 @@ class Described(NamedTuple):
 
     @classmethod
     def of(cls, content: "Content") -> "Described":
-        """Read it of a whole content, piece by piece; called as `Embeddings.fetch`."""
+        """Read them for a content of all items, in chunks; called as `Embeddings.fetch`."""
         state, count = content.state, len(content.rows)
         popularity = zeros_in_scratch(count, np.float64)
 
@@ -73,14 +73,14 @@ class Described(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Two files of a complete bundle, not there yet."""
+    """Unpublished arrays of a complete bundle."""
 
     embeddings: ArrayDraft
     vectors: ArrayDraft
 
     @classmethod
     def of(cls, state: TrainerState, line: Line | None, version: str) -> "Drafts":
-        """Let ranks write them, each what it keeps; called as `Embeddings.fetch`."""
+        """Let all ranks write the arrays, each its own rows; called as `Embeddings.fetch`."""
         count, width = len(state.table), state.embeddings.weight.shape[1]
         store = Store(tempfile.gettempdir()) if line is None else line.store
         prefix = "" if line is None else f"{line.folder(version)}/"
@@ -94,13 +94,12 @@ class Drafts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """What a bundle takes from a state: of all items, or of those whose table rows were touched.
+    """Content of a bundle, read from a state: all items, or those with touched table rows.
 
-    `embeddings` (2 + n, d) begin with the two special rows, and `vectors` (n, d) have none; both are in the order of
-    `rows` (n,), table rows that items own, ascending. `touched` are all rows that were looked at and `left` the keys of
-    items that have lost theirs; None where the content is whole, which has `drafts`. `version` is the bundle's name
-    (`name_of`), `line` where that is to be; None: nowhere. `total` counts the items of the state, `described` says of a
-    `snapshot` what is otherwise asked of the state.
+    `embeddings` (2 + n, d) start with the two special rows, `vectors` (n, d) do not; both are in the order of
+    `rows` (n,), table rows in use, ascending. `touched` are all rows examined and `left` the evicted keys; None if the
+    content is whole, which has `drafts`. `version` is the bundle's name (`name_of`), `line` its target; None: none.
+    `total` is the number of items of the state; `described` replaces queries to the state for a `snapshot`.
     """
 
     state: TrainerState
@@ -117,7 +116,7 @@ class Content:
 
     @classmethod
     def of(cls, state: TrainerState, line: Line | None = None) -> "Content":
-        """Read a whole state."""
+        """Read all items of a state."""
         return cls._whole(state, line, name_of(state, at_all=True))
 
     @classmethod
@@ -128,7 +127,7 @@ class Content:
 
     @classmethod
     def since(cls, state: TrainerState, line: Line | None = None) -> "Content":
-        """Read the rows that may differ from the bundle that `TrainerState.since` is about; all if too many left."""
+        """Read the rows that may differ from the bundle of `TrainerState.since`; all rows after too many evictions."""
         touched, left = state.touched.rows(Reader.BUNDLE), state.touched.left()
         if TOO_MANY in left:
             return cls.of(state, line)
@@ -139,7 +138,7 @@ class Content:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it holds all items."""
+        """Whether it contains all items."""
         return self.touched is None
 
     def whole(self) -> "Content":
@@ -147,11 +146,11 @@ class Content:
         return self if self.is_whole else self._whole(self.state, self.line, self.version)
 
     def snapshot(self) -> "Content":
-        """Return a whole content that stays what it is while the state goes on; another thread may read it."""
+        """Return a whole content that does not change with the state; another thread may read it."""
         return replace(self, described=Described.of(self))
 
     def assigned(self, clusters: Clusters, chosen: npt.NDArray[np.int64]) -> Assigned:
-        """Return the nearest list of `chosen` items (m,); of many, ranks find them together."""
+        """Return the nearest list of `chosen` items (m,); for many items, with all ranks."""
         workers, assigner = self.state.embeddings.workers, self.state.assigner
         is_alone = workers.world_size == 1 or self.described is not None
         if is_alone or self.drafts is None or len(chosen) < _SHARED:
@@ -162,7 +161,7 @@ class Content:
 
     @cached_property
     def keys(self) -> ItemKeys:
-        """The items' keys, (n,), which the table has; called as its `keys_of`."""
+        """Keys of the items, (n,); called as the table's `keys_of`."""
         if self.described is not None:
             return self.described.keys
         keys = zeros_in_scratch(len(self.rows), np.int64)
@@ -171,7 +170,7 @@ class Content:
         return ItemKeys(keys)
 
     def items(self, chosen: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> pa.Table:
-        """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) with the `chosen` items (m,) at index rows `rows` (m,)."""
+        """Return ``items.parquet`` (`BUNDLE_ITEMS_SCHEMA`) for `chosen` items (m,) at index rows `rows` (m,)."""
         values: dict[str, Any] = {columns.ROW: rows.astype(np.int32)}
         if self.described is None:
             table, places = self.state.table, TableRows(self.rows[chosen])
@@ -193,13 +192,13 @@ def _popularity(state: TrainerState, rows: TableRows) -> npt.NDArray[np.float64]
 
 @torch.no_grad()
 def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
-    """Return the embeddings (2 + n, d) of the special rows and of `rows` (n,), and the vectors (n, d).
+    """Return the embeddings (2 + n, d) of the special rows and `rows` (n,), and the vectors (n, d).
 
-    Both are mapped files, which come piece by piece: no memory has to hold those of all ranks.
+    Both are memory-mapped files, written in chunks: they need not fit in memory.
     """
     embeddings, vectors = (Spool(state.embeddings.weight.shape[1], np.float32) for _ in range(2))
     every = np.concatenate([np.arange(FIRST_ITEM), rows])
-    # On the CPU, the vector of a row is the same, bit for bit, among however many others it is made, but not alone.
+    # On the CPU, a vector has the same bits in any batch of two or more rows, but not alone.
     for number, some in enumerate(np.array_split(every, -(-len(every) // _AT_ONCE))):
         piece = state.item_vectors(TableRows(some)).cpu()
         embeddings.append(array_of(piece))

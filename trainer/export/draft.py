@@ -1,4 +1,4 @@
-"""What an export is going to write: a complete bundle, or a delta against the newest one."""
+"""Export plan: a complete bundle, or a delta against the newest one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Rows = npt.NDArray[np.int64]
 
 
 class Placed(NamedTuple):
-    """The lists of an IVF index, and that of each of a content's items, (n,)."""
+    """The lists of an IVF index, and the list of each of a content's items, (n,)."""
 
     clusters: Clusters
     assigned: Assigned
@@ -29,9 +29,9 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Complete:
-    """An index over all items of a whole content, in order; `placed` where its lists can be kept.
+    """Plan of a complete bundle: an index over all items of a whole content, in order; `placed` if lists are kept.
 
-    `index` makes it, to be written and let go. `moved` is `Difference.share`.
+    `index` builds it when it is written, so that it is freed afterwards. `moved` is `Difference.share`.
     """
 
     content: Content
@@ -42,7 +42,7 @@ class Complete:
 
 
 class Chain(NamedTuple):
-    """What the store has of the bundle `ref`: the complete one it builds on, by how many deltas, of how many rows."""
+    """The stored chain of the bundle `ref`: its complete base, the number of deltas, and the rows in them."""
 
     ref: BundleRef
     base: str
@@ -52,10 +52,10 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Delta:
-    """The `items` (m,) of a content to publish, the rows of its n items, `places` (n,), and the rows to remove.
+    """Plan of a delta: the `items` (m,) of a content to publish, the index rows `places` (n,) of all, rows to remove.
 
-    `parent` is what they change, stored as `chain` says. `placed` where the index has lists, `appended` (c, d) the
-    centroids that a repair has added.
+    `parent` is the bundle it changes, stored as `chain`. `placed` is set if the index has lists; `appended` (c, d) are
+    centroids added by a repair.
     """
 
     content: Content
@@ -70,18 +70,18 @@ class Delta:
     moved: float | None = None
 
     def free(self) -> Rows:
-        """Return the rows without an item after it, ascending."""
+        """Return the rows without an item after the delta, ascending."""
         free = ascending(np.concatenate([self.parent.free, self.removed]))
-        # As a rule there are none, and many places.
+        # Usually there are none, but many places.
         return np.setdiff1d(free, self.places[self.items]) if len(free) else free
 
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """How a state differs from the bundle that is kept, found in a content: all of its items, or those touched since.
+    """Difference between a state and the kept bundle, from a content of all items, or of those touched since.
 
-    `rows` (n,) are the published rows of the content's items, -1 for new ones; `moved` (n,) are those that are off by
-    more than the bound; `removed` are rows whose items are gone, ascending; `items` counts those of the state.
+    `rows` (n,) are the published rows of the content's items, -1 for new ones; `moved` (n,) marks items that differ by
+    more than the bound; `removed` are rows of removed items, ascending; `items` is the number of items of the state.
     """
 
     kept: Kept
@@ -92,7 +92,7 @@ class Difference:
 
     @classmethod
     def of(cls, kept: Kept, content: Content, bound: float) -> Self:
-        """Compare every item of a content."""
+        """Compare every item of a content with the kept bundle."""
         rows = rows_of(kept.rows.item_rows, content.keys)
         there = np.flatnonzero(rows >= 0)
         moved = np.zeros(len(rows), np.bool_)
@@ -102,13 +102,13 @@ class Difference:
 
     @property
     def share(self) -> float:
-        """The share of all items that are new or have moved."""
+        """Share of all items that are new or have moved."""
         return np.count_nonzero((self.rows < 0) | self.moved) / self.items
 
     def rows_for(self, also: npt.NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
-        """Return the items to publish, `also` (n,) among them, the rows of the n items, and the rows to remove.
+        """Return the items to publish, including `also` (n,), the rows of all n items, and the rows to remove.
 
-        New items take the rows of those that are gone, then rows that are empty, then further ones.
+        New items take rows of removed items first, then empty rows, then new rows.
         """
         items = np.flatnonzero((self.rows < 0) | self.moved | also)
         rows = self.rows.copy()
@@ -119,7 +119,7 @@ class Difference:
 
 
 def _missing(kept: Kept, there: Rows) -> Rows:
-    """Return the rows that hold items, but none of those that are `there` (n,)."""
+    """Return the rows in use except `there` (n,)."""
     is_gone = np.zeros(len(kept.rows), np.bool_)
     is_gone[kept.rows.live] = True
     is_gone[there] = False
@@ -127,7 +127,7 @@ def _missing(kept: Kept, there: Rows) -> Rows:
 
 
 def _gone(kept: Kept, content: Content, left: ItemKeys) -> Rows:
-    """Return the rows of items, among those that have `left` their table rows, that have got no other one."""
+    """Return the index rows of evicted items that were not admitted again."""
     gone = ItemKeys(left[content.state.table.rows(left) == SHARED])
     rows = rows_of(kept.rows.item_rows, gone)
     return np.sort(rows[rows >= 0])  # `left` has each key once

@@ -1,4 +1,4 @@
-"""What an export is drafted from: lists for a content's items, indexes of all items, and the delta of a difference."""
+"""Build export plans: indexes over all items, list assignments, and deltas from a difference."""
 
 import logging
 from collections.abc import Callable
@@ -38,17 +38,17 @@ logger = logging.getLogger(__name__)
 _FLAT: Final = "Flat"
 
 _MOST_OF_DELTA: Final = 0.25
-"""Rows that one delta may describe, as a share of the complete bundle's: more are no cheaper to take in."""
+"""Most rows of one delta, as a share of the complete bundle's rows: a larger delta is not cheaper to load."""
 
 _MOST_OF_CHAIN: Final = 1.0
-"""The same for all deltas of a chain: whoever starts reads at most twice what a complete bundle has."""
+"""Most rows of all deltas of a chain, as such a share: a starting server reads at most two complete bundles' rows."""
 
 _COMPACTED: Final = 0.75
-"""What a chain has of its limits when it is compacted: there is time before they are reached."""
+"""Share of the limits at which a chain is compacted, so that it finishes before they are reached."""
 
 
 def empty_for(content: Content) -> tuple[Any, str]:
-    """Return an untrained index for all items of a state, and its factory string: flat while they are too few."""
+    """Return an untrained index for all items of a state, and its factory string; flat if there are too few items."""
     config = content.state.config
     kind = factory(content.total, config.index)
     empty = empty_index(config.tower.dimension, kind)
@@ -60,14 +60,14 @@ def empty_for(content: Content) -> tuple[Any, str]:
 def without_lists(
     log: BundleLog, difference: Difference, content: Content, empty: Any, kind: str, *, room: int
 ) -> Delta | None:
-    """Return the delta for an index without lists; None where a complete bundle is due."""
+    """Return the delta for an index without lists; None if a complete bundle is due."""
     if not takes_deltas(empty) or difference.kept.manifest.index.type != kind:
         return None
     return delta_of(log, difference, content, info_of(empty, kind, content.state.config.nprobe), room=room)
 
 
 def complete(empty: Any, kind: str, content: Content, difference: Difference | None) -> Complete:
-    """Return a complete bundle of a whole content whose index has no lists that are kept."""
+    """Return the plan of a complete bundle from a whole content, for an index whose lists are not kept."""
     if kind != (wanted := factory(content.total, content.state.config.index)):
         logger.warning("%s takes more items than the %d there are: until then it is %s", wanted, content.total, kind)
     empty.train(content.vectors)
@@ -77,8 +77,8 @@ def complete(empty: Any, kind: str, content: Content, difference: Difference | N
 
 
 def filled(content: Content, placed: Placed, difference: Difference | None) -> Complete:
-    """Return a complete bundle of a whole content, with all items in their lists."""
-    # It also sets the search parameters of the clusters' own index, of which a filled one is a copy.
+    """Return the plan of a complete bundle from a whole content, with all items in their lists."""
+    # This also sets the search parameters of the clusters' own index, which the filled index copies.
     info = info_for(content, placed)
     index = partial(placed.clusters.filled, content.vectors, placed.assigned.lists)
     return Complete(content, index, info, placed, _share(difference))
@@ -89,7 +89,7 @@ def _share(difference: Difference | None) -> float | None:
 
 
 def info_for(content: Content, placed: Placed) -> IndexInfo:
-    """Return what an index with these lists is."""
+    """Return the description of an index with these lists."""
     clusters = placed.clusters
     return info_of(clusters.empty, clusters.kind, content.state.config.nprobe, clusters.fit)
 
@@ -103,9 +103,9 @@ def delta_of(
     *,
     room: int,
 ) -> Delta | None:
-    """Return the delta that publishes a difference; None where a complete bundle is due.
+    """Return the delta that publishes a difference; None if a complete bundle is due.
 
-    The chain may reach its limits `room` times.
+    The limits of a chain are multiplied by `room`.
     """
     kept, moves, appended = difference.kept, np.zeros(len(difference.rows), np.bool_), None
     if kept.lists is not None and placed is not None:
@@ -121,7 +121,7 @@ def delta_of(
 
 
 def calls_for_compaction(delta: Delta) -> bool:
-    """Say whether the chain with this delta is long enough to be compacted."""
+    """Return whether the chain with this delta is long enough to be compacted."""
     chain, most = delta.chain, len(delta.parent.rows.vectors.base)
     described = chain.rows + len(delta.items)
     longest = delta.content.state.config.bundle_chain
@@ -129,7 +129,7 @@ def calls_for_compaction(delta: Delta) -> bool:
 
 
 def _stored(log: BundleLog, kept: BundleManifest) -> Chain | None:
-    """Return the chain of the bundle that is kept; None where the store no longer has it whole."""
+    """Return the stored chain of the kept bundle; None if it is incomplete or replaced."""
     try:
         manifest, ref = log.manifest_and_ref(kept.version)
         chain = log.chain(manifest)
@@ -142,19 +142,19 @@ def _stored(log: BundleLog, kept: BundleManifest) -> Chain | None:
 
 
 def lists_by_row(draft: Complete | Delta, assigned: Assigned) -> ByRow:
-    """Return the lists by row after a draft, given those of its content's items."""
+    """Return the lists by index row after a draft, from the lists of its content's items."""
     if isinstance(draft, Complete) or draft.parent.lists is None:
         return ByRow.of(assigned)
     return draft.parent.lists.assigned.replaced(draft.places[draft.items], assigned.take(draft.items), draft.removed)
 
 
 def known_lists(lists: Lists, difference: Difference) -> Assigned:
-    """Return the lists of a content's items, those that have not moved; -1 for the others."""
+    """Return the lists of a content's items that have not moved; -1 for the others."""
     return lists.assigned.take(np.where(difference.moved, -1, difference.rows))
 
 
 def placed_in(clusters: Clusters, assign: Callable[[npt.NDArray[np.int64]], Assigned], known: Assigned) -> Placed:
-    """Give lists to the items that have none, (m,), as `assign` finds them, and note how well that fits."""
+    """Assign lists to the items without one, (m,), by `assign`, and record how well they fit."""
     changed = np.flatnonzero(known.lists < 0)
     found = assign(changed)
     known.lists[changed], known.cosines[changed] = found
@@ -164,12 +164,12 @@ def placed_in(clusters: Clusters, assign: Callable[[npt.NDArray[np.int64]], Assi
 
 
 def calls_for_repair(placed: Placed) -> bool:
-    """Say whether the lists are shown to fit badly, and may still be repaired."""
+    """Return whether the lists fit badly and may be repaired."""
     return is_unfit(placed.clusters.fit) and may_repair(placed.clusters.fit, placed.clusters.lists)
 
 
 def repaired_in(placed: Placed, vectors: npt.NDArray[np.float32], changed: npt.NDArray[np.bool_]) -> Placed:
-    """Repair the lists of all items if they are shown to fit badly, and note how badly `changed` (n,) still fit."""
+    """Repair the lists of all items if they fit badly, and record how badly the `changed` items (n,) still fit."""
     clusters, known = placed
     repaired = clusters.repaired(vectors, known) if calls_for_repair(placed) else None
     if repaired is None:

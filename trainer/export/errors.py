@@ -1,4 +1,4 @@
-"""The error of a failed export."""
+"""Errors of an export."""
 
 from weir.contracts import UserError
 
@@ -6,8 +6,8 @@ __all__ = ["AwaitedError", "ExportError"]
 
 
 class ExportError(UserError):
-    """A bundle could not be made; the message says what is wrong with it. Training continues without it."""
+    """A bundle could not be made; the message says why. Training continues without it."""
 
 
 class AwaitedError(ExportError):
-    """The bundle is made beside the stream: the export is to come again."""
+    """The bundle is being made in the background: export again later."""

@@ -1,4 +1,4 @@
-"""When bundles are exported and reviewed, and what happens when that fails."""
+"""Schedule exports and reviews of bundles, and handle their failures."""
 
 import logging
 import time
@@ -31,18 +31,18 @@ __all__ = ["Exporter"]
 logger = logging.getLogger(__name__)
 
 _PATIENCE: Final = 3.0
-"""While behind, an export waits until so many times the seconds of the last one have passed since it started."""
+"""A follower that is behind exports again only after this multiple of the last export's duration."""
 
 
 @dataclass
 class Exporter:
-    """Exports the line of a variant on schedule, while other ranks wait, and reviews what is promoted.
+    """Exports the line of a variant on schedule, while other ranks wait, and reviews the promoted bundle.
 
-    A follower that is behind (more committed windows wait) puts exports off until it has caught up. A backlog that
-    never ends does not starve them: they get a third of the time. The first export waits until the tower has been
-    traced beside the stream, and so does training: for what it would take of the cores, the first answer would wait. A
-    bundle that is made beside the stream is published as soon as it is there, and only then comes the next export. A
-    bounded run exports every window that is asked for.
+    A follower that is behind (more committed windows are waiting) delays exports until it has caught up. With a
+    permanent backlog, exports still get a third of the time. The first export waits until the tower is traced in the
+    background, and training waits, too: sharing the cores with it would delay the first bundle. A bundle
+    made in the background is published as soon as it is ready, before the next export starts. A
+    bounded run exports every scheduled window.
     """
 
     store: Store
@@ -71,7 +71,7 @@ class Exporter:
         self._is_pinned()
 
     def review(self, window: WindowManifest, found: SharedWindow) -> None:
-        """Test the served bundles on a window, before it is trained on; all ranks call it. A failure is logged."""
+        """Test the served bundles on a window before training on it; collective. Failures are logged."""
         drawn = found.sampled(self.config.seed, window.sequence, MOST)
         if not found.workers.is_first:
             return
@@ -92,12 +92,12 @@ class Exporter:
             self.metrics.rollbacks.inc()
 
     def challenge(self) -> None:
-        """Let a variant that has beaten the champion take its place, where the settings say so; call it regularly."""
+        """Promote a variant that has beaten the champion, if the settings allow it; call it regularly."""
         if self.variant != MAIN and self._challenge.decide() is not None:
             self.metrics.crowned.inc()
 
     def due(self, state: TrainerState) -> bool:
-        """Say whether `export_if_due` has anything to do."""
+        """Return whether `export_if_due` has something to do."""
         if state.position.trained_sequence < 0:
             return False
         if (making := self._keeper.making) is not None:
@@ -112,7 +112,7 @@ class Exporter:
         return not self._put_off
 
     def _has_items(self, state: TrainerState) -> bool:
-        """Say whether there is an item to be served; warn once where there is none after a window."""
+        """Return whether there are items to serve; warn once if there are none after a window."""
         if len(state.table):
             return True
         if state.embeddings.workers.is_first and not self._warned:
@@ -130,12 +130,12 @@ class Exporter:
         return (state.position.trained_sequence + 1) % self.config.export_every_windows == 0
 
     def _is_behind(self, state: TrainerState) -> bool:
-        """Say whether more windows are committed than trained on; by the hint, which may be a commit late."""
+        """Return whether more windows are committed than trained on; the head may lag one commit behind."""
         head = CommitLog(self.store).head()
         return head is not None and head.sequence > state.position.trained_sequence + 1
 
     def export_if_due(self, state: TrainerState) -> None:
-        """Export if it is due; call it between windows, and regularly while none comes."""
+        """Export if it is due; call it between windows, and regularly while waiting for one."""
         if not self.due(state):
             return
         if self._keeper.making is not None:
@@ -144,19 +144,19 @@ class Exporter:
             self._export(state)
 
     def publish_made(self, state: TrainerState) -> None:
-        """Publish the bundle that was made beside the stream, if it is there; all ranks call it, between any steps."""
+        """Publish the bundle made in the background, if it is ready; collective, between any two steps."""
         workers, making = state.embeddings.workers, self._keeper.making
         if workers.any(making is not None and not making.running):
             workers.first(partial(self._publish, state), state.answer)
 
     def open_newest(self) -> None:
-        """Open the newest bundle beside what comes before the first window, which is tested on it."""
+        """Open the newest bundle in the background; the first window is tested on it."""
         self._keeper.start(BundleLog(self._line))
 
     def prepare(self, state: TrainerState) -> None:
-        """Start to trace the tower beside the stream, so that neither it nor the first bundle waits long.
+        """Start to trace the tower in the background, so that the first bundle is not delayed.
 
-        A state that was loaded may be that of the newest bundle, of which its checkpoint does not know.
+        The loaded state may be that of the newest bundle, which its checkpoint does not record.
         """
         self._compare_logs(BundleLog(self._line))
         recognise(BundleLog(self._line), state)
@@ -180,10 +180,10 @@ class Exporter:
             logger.warning("the promoted bundle is not compared with the commit log: %s", error)
 
     def export(self, state: TrainerState) -> None:
-        """Export for the last time, unless this state has been exported; failures are logged and counted.
+        """Do the last export, unless this state has been exported; failures are logged and counted.
 
-        What a follower makes beside the stream gets `last_bundle_seconds`, and is left to the next run if that is not
-        enough: whoever has asked this one to stop will not wait for lists of millions of items.
+        A follower's background export gets `last_bundle_seconds`, and is then left to the next run: a stop
+        must not wait for the lists of millions of items.
         """
         self._keeper.is_last = True
         until = self.clock() + self.config.last_bundle_seconds
@@ -192,7 +192,7 @@ class Exporter:
             self._publishes_by(state, until)
 
     def _publishes_by(self, state: TrainerState, until: float) -> bool:
-        """Publish what is being made, if that ends in time; say whether nothing is being made now."""
+        """Publish the background export if it ends in time; return whether none is running now."""
         making = self._keeper.making
         if making is None:
             return True
@@ -212,7 +212,7 @@ class Exporter:
         self._publish(state)
 
     def _publish(self, state: TrainerState) -> None:
-        """Export a state, or publish the bundle that is being made."""
+        """Export a state, or publish the background export."""
         try:
             self.newest = export_bundle(self._line, state, self._recent, self._gate, self._keeper)
             pinned = self._is_pinned()
@@ -228,7 +228,7 @@ class Exporter:
         self.metrics.exported(self.newest, self._seconds, EventClock.of(self.store), pinned=pinned)
 
     def _is_pinned(self) -> bool:
-        """Return, and export as a metric, whether promotion waits for an operator; an unreadable pin holds, too."""
+        """Return whether promotion is blocked by a pin, and set the metric; an unreadable pin blocks, too."""
         try:
             pinned = log_of(self.store, self.variant).pin() is not None
         except CorruptArtefactError:
@@ -238,5 +238,5 @@ class Exporter:
 
 
 def _place(state: TrainerState) -> tuple[int, int]:
-    """Return where in the stream a state is; within a run no two states have the same place."""
+    """Return the stream position of a state, unique within a run."""
     return state.position.trained_sequence, state.position.step

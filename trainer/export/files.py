@@ -1,4 +1,4 @@
-"""The files of a bundle."""
+"""Write the files of a bundle."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -19,15 +19,15 @@ from weir.trainer.export.index import write_index
 __all__ = ["write_compacted", "write_complete", "write_delta"]
 
 _BLOCK: Final = 1 << 14
-"""Ids converted at a time: no other thread runs while that lasts."""
+"""Ids converted at a time: other threads are blocked meanwhile."""
 
 
 def write_complete(
     store: Store, manifest: BundleManifest, draft: Complete, model: Mapping[str, bytes]
 ) -> tuple[FileEntry, ...]:
-    """Write the files of a complete bundle; embeddings and vectors are written, but not there yet.
+    """Write the files of a complete bundle; embeddings and vectors are already written and get published.
 
-    `model` are those of its tower and, if there are any, its scorer and its ``features.npz``, by name.
+    `model` holds the files of the tower and, if any, the scorer and ``features.npz``, by name.
     """
     content, folder = draft.content, manifest.folder
     return (
@@ -41,7 +41,7 @@ def write_complete(
 def write_compacted(
     store: Store, manifest: BundleManifest, rows: BundleRows, index: Any, model: Mapping[str, bytes]
 ) -> tuple[FileEntry, ...]:
-    """Write the files of a compacted bundle, whose rows are those of a chain; `model` are those of its last delta."""
+    """Write the files of a compacted bundle with the rows of a chain; `model` holds the files of its last delta."""
     folder = manifest.folder
     return (
         _write_index(store, folder, index),
@@ -53,7 +53,7 @@ def write_compacted(
 
 
 def _items(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.Table:
-    """Return what ``items.parquet`` says of some rows (n,)."""
+    """Return ``items.parquet`` for rows (n,)."""
     blocks = [_item_block(rows, live[first : first + _BLOCK]) for first in range(0, len(live), _BLOCK)]
     return pa.Table.from_batches(blocks, BUNDLE_ITEMS_SCHEMA).combine_chunks()
 
@@ -100,7 +100,7 @@ def _write_index(store: Store, folder: str, index: Any) -> FileEntry:
 def _write_items(
     store: Store, folder: str, items_of: Callable[[npt.NDArray[np.int64]], pa.Table], rows: npt.NDArray[np.int64]
 ) -> FileEntry:
-    """Write ``items.parquet``, as `items_of` gives it for some of the rows (n,)."""
+    """Write ``items.parquet`` for rows (n,), with `items_of` as the source of chunks."""
     groups = (items_of(rows[first : first + GROUP]) for first in range(0, len(rows), GROUP))
     return write_groups(store, f"{folder}/{BundleFile.ITEMS}", BUNDLE_ITEMS_SCHEMA, groups, len(rows))
 
@@ -110,7 +110,7 @@ def _write(store: Store, name: str, array: npt.NDArray[np.float32] | npt.NDArray
 
 
 def _write_layers(store: Store, name: str, layers: Layers[np.float32]) -> FileEntry:
-    """Write rows (n, d) as `_write` does, those that are gone as zeros."""
+    """Write rows (n, d) as `_write` does, with zeros for removed rows."""
 
     def fill(file: IO[bytes]) -> None:
         shape = (len(layers), *layers.base.shape[1:])

@@ -1,7 +1,7 @@
-"""An IVF index with all items in it, made to be written: what it holds of their vectors is a file.
+"""Fill an IVF index with all items for writing; its codes are a memory-mapped file.
 
-In memory, codes of 64 dimensions would be 128 bytes per item. Rows come in their order, so that each list is written
-from its start to its end.
+In memory, codes of 64 dimensions would take 128 bytes per item. Rows come in order, so each list is written
+sequentially.
 """
 
 from typing import Any, Final
@@ -18,10 +18,10 @@ __all__ = ["filled"]
 
 _faiss: Any = faiss  # its stubs lack these
 _BLOCK: Final = 1 << 16
-"""Rows that are encoded at once: copies of their vectors stay small."""
+"""Rows encoded at a time, so that copies of their vectors stay small."""
 
 _CODES_ONLY: Final = (_faiss.IndexIVFFlat, _faiss.IndexIVFScalarQuantizer, _faiss.IndexIVFPQ)
-"""Indexes that hold of a vector what `encode_vectors` returns; others may note more when a vector is added."""
+"""Indexes that store only the result of `encode_vectors`; others may store more when a vector is added."""
 
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint8]
@@ -30,9 +30,9 @@ Lists = npt.NDArray[np.int32]
 
 
 def filled(empty: Any, rows: Ints, lists: Lists, vectors: Vectors) -> Any:
-    """Return an index as `empty`, a trained one without items, that holds `rows` (n,), ascending, in `lists` (n,).
+    """Return a copy of `empty`, a trained index without items, with `rows` (n,), ascending, in `lists` (n,).
 
-    `vectors` (..., d) are those of all rows. The index may be searched and written, but not cloned or changed.
+    `vectors` (..., d) are the vectors of all rows. The index may be searched and written, but not cloned or changed.
     """
     index: Any = faiss.clone_index(empty)
     if type(index) in _CODES_ONLY:
@@ -58,7 +58,7 @@ def _fill_from_disk(index: Any, rows: Ints, lists: Lists, vectors: Vectors) -> N
 
 
 def _room(count: int, width: int) -> Codes:
-    """Return so many lines on disk; what is written to them later has its place there already."""
+    """Return `count` preallocated lines on disk, which can be written in any order."""
     spool, block = Spool(width, np.uint8), np.zeros((_BLOCK, width), np.uint8)
     for first in range(0, count, _BLOCK):
         spool.append(block[: count - first])
@@ -66,7 +66,7 @@ def _room(count: int, width: int) -> Codes:
 
 
 def _places(lists: Ints, following: Ints) -> Ints:
-    """Return the places of rows in these `lists` (n,): of each list, those from the `following` one on."""
+    """Return the positions of rows in these `lists` (n,); each list is filled from its `following` position."""
     order = np.argsort(lists, kind="stable")
     ordered, places = lists[order], np.empty_like(order)
     places[order] = following[ordered] + np.arange(len(order)) - np.searchsorted(ordered, ordered)
@@ -80,7 +80,7 @@ def _encoded(index: Any, vectors: npt.NDArray[np.float32], lists: Ints) -> Codes
 
 
 def _give(index: Any, sizes: Ints, ids: Ints, codes: Codes) -> None:
-    """Let lists of these sizes have ids (n, 1), which FAISS copies, and codes (n, ...), which stay where they are."""
+    """Set the lists of these sizes to ids (n, 1), which FAISS copies, and codes (n, ...), which are used in place."""
     lists, views = _faiss.ArrayInvertedLists(index.nlist, 0), _faiss.MaybeOwnedVectorUInt8Vector()
     nobody = _faiss.MaybeOwnedVectorUInt8()
     for number, (size, last) in enumerate(zip(sizes.tolist(), np.cumsum(sizes).tolist(), strict=True)):

@@ -1,9 +1,9 @@
-"""The gate: which bundles may be served, and which of those stay.
+"""The promotion gate: which bundles may be served, and which promoted bundles are rolled back.
 
-It looks twice at the bundles of a line. Before a promotion, candidate and promoted bundle answer the newest events; the
-candidate was trained on them, so that it is better proves nothing, but that it is worse does. Afterwards, the promoted
-bundle and the one that was confirmed last are measured on events that neither has seen. Between two lines it decides by
-the comparison of the monitor.
+It compares the bundles of a line twice. Before a promotion, the candidate and the promoted bundle answer the newest
+events; the candidate was trained on them, so a better result proves nothing, but a worse one does. Afterwards, the
+promoted bundle and the last confirmed one are measured on events that neither was trained on. Between two lines it
+decides by the monitor's comparison.
 """
 
 import math
@@ -22,18 +22,18 @@ from weir.trainer.export.cases import ENOUGH
 __all__ = ["Evidence", "Gate", "PairedGate", "Verdict"]
 
 _STANDARD_ERRORS: Final = 3.0
-"""By which the mean must be below 0; not fewer, as the normal approximation is optimistic about few hits."""
+"""Standard errors by which the mean must be below 0: not fewer, as the normal approximation is optimistic."""
 
 
 class Verdict(NamedTuple):
-    """Whether a bundle may be served, and why, in a sentence."""
+    """Decision on whether a bundle may be served, with the reason in a sentence."""
 
     promoted: bool
     sentence: str
 
 
 class Evidence(StoredModel):
-    """How often two bundles had the item that came next among their first k, on the same events."""
+    """Counts of how often two bundles had the next item among their first k, on the same events."""
 
     cases: int = Field(default=0, ge=0)
     both: int = Field(default=0, ge=0, description="cases in which both had it")
@@ -42,7 +42,7 @@ class Evidence(StoredModel):
 
     @classmethod
     def of(cls, new: npt.NDArray[np.bool_], old: npt.NDArray[np.bool_]) -> Self:
-        """Count the hits (n,) of the new and of the old bundle."""
+        """Count the hits (n,) of the new and the old bundle."""
         both, new_only, old_only = (int(hits.sum()) for hits in (new & old, new & ~old, old & ~new))
         return cls(cases=len(new), both=both, new_only=new_only, old_only=old_only)
 
@@ -57,7 +57,7 @@ class Evidence(StoredModel):
 
 
 class Gate(Protocol):
-    """A rule that decides from the evidence; it takes no decision on fewer cases than it needs."""
+    """A decision rule on evidence; it makes no decision on too few cases."""
 
     @property
     def cutoff(self) -> int:
@@ -65,24 +65,24 @@ class Gate(Protocol):
         ...
 
     def before(self, fault: str | None, evidence: Evidence) -> Verdict:
-        """Judge a candidate, the new one, against the promoted bundle; `fault` names numbers that are not sound."""
+        """Judge a candidate (new) against the promoted bundle; `fault` describes non-finite numbers, if any."""
         ...
 
     def after(self, evidence: Evidence) -> Verdict | None:
-        """Judge the promoted bundle, the new one, against the one confirmed last; None as long as it is open."""
+        """Judge the promoted bundle (new) against the last confirmed one; None while undecided."""
         ...
 
     def challenged(self, comparison: Comparison, measure: Measure) -> Verdict | None:
-        """Judge a challenger, the new line, against the champion; None as long as it is open."""
+        """Judge a challenger (new line) against the champion; None while undecided."""
         ...
 
 
 @dataclass(frozen=True)
 class PairedGate:
-    """Holds a bundle whose recall is significantly below what the tolerance leaves of the other's.
+    """Holds a bundle whose recall is significantly below (1 - tolerance) times the other's.
 
     With h and g the hits of the new and the old bundle on the same case and a = 1 - tolerance, x = h - a g has a mean
-    below 0 where the new recall is below a times the old one. The bundle fails if the mean of x is more than three
+    below 0 if the new recall is below a times the old one. The bundle fails if the mean of x is more than three
     of its standard errors below 0.
 
     Parameters
@@ -90,7 +90,7 @@ class PairedGate:
     cutoff
         The k of the recall.
     tolerance
-        Relative loss that is let through: 0.5 lets recall fall to half.
+        Allowed relative loss: 0.5 lets recall fall to half.
     """
 
     cutoff: int
@@ -103,7 +103,7 @@ class PairedGate:
         return cls(cutoffs[len(cutoffs) // 2], config.gate_tolerance)
 
     def before(self, fault: str | None, evidence: Evidence) -> Verdict:
-        """Hold a bundle that is not sound or whose recall has dropped."""
+        """Hold a bundle with non-finite numbers, or whose recall has dropped."""
         if fault is not None:
             return Verdict(promoted=False, sentence=f"held: {fault}")
         if evidence.cases < ENOUGH:
@@ -120,7 +120,7 @@ class PairedGate:
         return Verdict(not fails, f"{'rolled back' if fails else 'confirmed'}: {comparison} that neither had seen")
 
     def challenged(self, comparison: Comparison, measure: Measure) -> Verdict | None:
-        """Promote a challenger that is better at whatever moment this is asked (`weir.contracts.confidence`)."""
+        """Promote a challenger that is better, by a test that is valid at any time (`weir.contracts.confidence`)."""
         word = comparison.measured(measure).word
         return None if word == "not yet" else Verdict(word == "better", comparison.sentence(measure))
 

@@ -1,4 +1,4 @@
-"""What all models of a bundle are: ONNX of one version, compared with the module before it is let out."""
+"""ONNX settings of all models of a bundle, and the comparison of a model with its torch module."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -19,7 +19,7 @@ _TOLERANCE: Final = 1e-4
 
 @torch.no_grad()
 def compare(model: onnx.ModelProto, module: nn.Module, inputs: Mapping[str, Tensor], name: str) -> None:
-    """Raise `ExportError` if a model does not compute what the module does, given inputs by their names."""
+    """Raise `ExportError` if a model's output differs from the module's, for inputs by name."""
     wanted = module.eval()(*inputs.values()).numpy()
     (found,) = ReferenceEvaluator(model).run(None, {key: value.numpy() for key, value in inputs.items()})
     if not np.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):

@@ -1,7 +1,7 @@
-"""Graphs of towers that have been traced on this machine, for all its processes: tracing one takes seconds.
+"""On-disk cache of traced tower graphs, shared by all processes of a machine: tracing takes seconds.
 
-They are in ``weir/towers`` of ``XDG_CACHE_HOME``, or of ``~/.cache``, by all that a graph depends on: the settings of
-the tower, the sources and the libraries. Where nothing can be written, each process traces. Nothing here loads torch.
+Graphs are in ``weir/towers`` of ``XDG_CACHE_HOME``, or of ``~/.cache``, keyed by the tower's settings, the sources and
+the library versions. If the folder is not writable, each process traces. This module does not load torch.
 """
 
 import logging
@@ -24,11 +24,11 @@ _SOURCES: Final = ("towers/*.py", "tower_config.py", "export/tower.py", "export/
 _LIBRARIES: Final = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 _NOT_KEPT: Final = (OSError, RuntimeError, PackageNotFoundError)
-"""A folder that cannot be used, a user without a home, a library without a version."""
+"""An unusable folder, a user without a home, a library without a version."""
 
 
 def read(config: TowerConfig) -> bytes | None:
-    """Return the graph of a tower; None if there is none, or it has been damaged."""
+    """Return the cached graph of a tower; None if it is missing or damaged."""
     try:
         store, key = _store(), _key(config)
         for name in store.glob(f"{key}-*.onnx"):
@@ -41,7 +41,7 @@ def read(config: TowerConfig) -> bytes | None:
 
 
 def write(config: TowerConfig, graph: bytes) -> None:
-    """Keep the graph of a tower."""
+    """Store the graph of a tower in the cache."""
     try:
         _store().write(_name(_key(config), graph), graph)
     except _NOT_KEPT as reason:

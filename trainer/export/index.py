@@ -1,8 +1,8 @@
-"""The FAISS index of a bundle, by the size of the catalogue.
+"""The FAISS index of a bundle, chosen by the size of the catalogue.
 
 Below 50,000 items a flat index answers in well under a millisecond and is exact. Above, inverted lists with 16-bit
-vectors: about 4 sqrt(n) lists balance the search for lists against the search within them. Their centroids are kept
-between exports (`weir.trainer.export.keeper`).
+vectors are used: about 4 sqrt(n) lists balance the search for lists against the search within them. Their centroids are
+kept between exports (`weir.trainer.export.keeper`).
 """
 
 import math
@@ -19,29 +19,29 @@ _faiss: Any = faiss  # its stubs lack the writer
 _FLAT_BELOW: Final = 50_000
 
 _OPQ_CODES: Final = 256
-"""Codes of the product quantiser by which FAISS finds a rotation (OPQ), whatever comes behind it."""
+"""Codes of the product quantiser by which FAISS trains a rotation (OPQ), whatever index follows it."""
 
 
 def factory(items: int, wanted: str) -> str:
-    """Return the factory string for a catalogue; `wanted` is one itself, or ``auto``."""
+    """Return the factory string for a catalogue; `wanted` is a factory string, or ``auto``."""
     if wanted != "auto":
         return wanted
     return "Flat" if items < _FLAT_BELOW else f"IVF{round(4 * math.sqrt(items))},SQfp16"
 
 
 def empty_index(dimension: int, kind: str) -> Any:
-    """Return an untrained index that compares by inner product.
+    """Return an untrained index for inner products.
 
     Raises
     ------
     RuntimeError
-        From FAISS, for a factory string that it does not know.
+        From FAISS, for an unknown factory string.
     """
     return faiss.index_factory(dimension, kind, faiss.METRIC_INNER_PRODUCT)
 
 
 def check_index(wanted: str, dimension: int) -> None:
-    """Raise `ValueError` for a factory string of which FAISS makes no index for vectors of so many numbers."""
+    """Raise `ValueError` for a factory string that FAISS does not accept for vectors of this dimension."""
     try:
         empty_index(dimension, factory(1, wanted))
     except RuntimeError as error:
@@ -52,7 +52,7 @@ def check_index(wanted: str, dimension: int) -> None:
 
 
 def least_items(index: Any) -> int:
-    """Return how many items it takes to train an index: as many as it has lists, and codes of a product quantiser."""
+    """Return the least number of items for training an index: its lists, and the codes of its product quantisers."""
     inverted, inner = faiss.try_extract_index_ivf(index), faiss.downcast_index(index)
     counts = [1 if inverted is None else int(inverted.nlist)]
     while isinstance(inner, faiss.IndexPreTransform):
@@ -65,7 +65,7 @@ def least_items(index: Any) -> int:
 
 
 def info_of(index: Any, kind: str, nprobe: int, fit: IndexFit | None = None) -> IndexInfo:
-    """Return what an index is, with its search parameters, which it gets as its defaults, too."""
+    """Return the description of an index; also sets its default search parameters."""
     parameters: dict[str, int | float] = {}
     if "IVF" in kind:
         inverted = faiss.extract_index_ivf(index)
@@ -75,5 +75,5 @@ def info_of(index: Any, kind: str, nprobe: int, fit: IndexFit | None = None) -> 
 
 
 def write_index(index: Any, file: IO[bytes]) -> None:
-    """Write an index, block by block, as ``index.faiss``."""
+    """Write an index block by block, as ``index.faiss``."""
     _faiss.write_index(index, _faiss.PyCallbackIOWriter(file.write))

@@ -1,10 +1,10 @@
-"""Keeps what is published between exports, so that an export assigns and writes only what is new or has moved.
+"""Plan exports incrementally: keep the published bundle, so that only new and moved items are assigned and written.
 
-Training lists takes minutes for millions of items. Where there are none at all, an export waits for it. Otherwise items
-that the lists no longer fit cause a local repair within the export, and growth, age or repairs that do not help cause a
-training beside the stream, which a later export takes over. Beside the stream of a follower, long chains of deltas are
-compacted, too, so that few exports are complete, and exports of a large table for which touched rows do not suffice are
-made there, of a snapshot.
+Training lists takes minutes for millions of items. If there are no lists, an export waits for it. Otherwise, items
+that the lists no longer fit trigger a local repair within the export, and growth, age or failing repairs trigger a
+training in the background, which a later export takes over. A follower also compacts long chains of deltas in the
+background, so that few exports are complete, and makes exports of all items of a large table there, from a
+snapshot.
 """
 
 import logging
@@ -55,20 +55,20 @@ __all__ = ["Keeper"]
 logger = logging.getLogger(__name__)
 
 _MEASURED: Final = 1 / 32
-"""Rows published since the recall of the index was measured, as a share of all, at which it is measured again."""
+"""Share of rows published since the last measurement of the index's recall at which it is measured again."""
 
 _LARGE: Final = 1 << 16
-"""Items from which on an export of all of them is made beside the stream: of fewer it takes half a second."""
+"""Number of items from which a full export is made in the background; a smaller one takes half a second."""
 
 
 @dataclass
 class Keeper:
-    """Drafts each export from the one before; one thread calls it, or that of `making`, which exports wait for.
+    """Plans each export from the previous one; used by one thread, or by that of `making`, which exports wait for.
 
-    With `beside`, chains are compacted beside the stream; without, a complete bundle ends a long chain. Exports of all
-    of at least `large` items are made beside it, too: `making` is the one that goes on. If the next export `is_last`,
-    nothing is started for one that follows. `compared` is the share of all items that the newest export has looked at,
-    `variant` the line that is exported.
+    With `beside`, chains are compacted in the background; without it, a complete bundle ends a long chain. With it,
+    full exports of at least `large` items are made there, too: `making` is the running one. If the next export
+    `is_last`, no background work is started for a later one. `compared` is the share of all items that the newest
+    export examined, `variant` the exported line.
     """
 
     clock: Callable[[], float] = time.time
@@ -85,7 +85,7 @@ class Keeper:
     _opened: OpenBundles = field(default_factory=OpenBundles)
 
     def start(self, log: BundleLog) -> None:
-        """Open the newest bundle of a store beside what comes before it is needed."""
+        """Start to open the newest bundle of a store in the background."""
         self._opening = Opening(log)
 
     def _take_opened(self) -> None:
@@ -95,7 +95,7 @@ class Keeper:
             self._opened.add(servable)
 
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
-        """Return a bundle that answers, as `Servable.open`; those used last stay in memory."""
+        """Return a servable bundle, as `Servable.open`; recently used ones stay in memory."""
         self._take_opened()
         return self._opened.open(log, manifest)
 
@@ -104,7 +104,7 @@ class Keeper:
         return self._opened.read(log, manifest)
 
     def resume(self, log: BundleLog) -> None:
-        """Go on from the newest bundle of a store, unless something is kept already or that bundle is of no use."""
+        """Load the newest bundle of a store as the base of the next, unless one is loaded or it is unusable."""
         self._take_opened()
         if self._kept is not None or not (manifests := log.manifests()):
             return
@@ -114,15 +114,15 @@ class Keeper:
             logger.warning("the next bundle is complete, with an index from nothing: %s", error)
 
     def forget_other(self, manifest: BundleManifest) -> None:
-        """Go on from what the store holds, unless this bundle is kept."""
+        """Drop the loaded bundle unless it is this one; the next export reads it from the store."""
         if self._kept is not None and self._kept.manifest != manifest:
             self._kept = None
 
     def content(self, log: BundleLog, state: TrainerState) -> Content:
-        """Read of a state what an export has to compare.
+        """Read the content to compare for an export.
 
-        That is the rows that may have changed since the bundle that is kept, where the state knows them; otherwise the
-        whole table. Where a step moves items that it does not touch, ranks find these.
+        If the state knows the changes since the loaded bundle, that is the changed rows only; otherwise the
+        whole table. If steps move items without touching them, ranks search for moved items.
         """
         self.resume(log)
         self._take_compacted(log)
@@ -132,14 +132,14 @@ class Keeper:
         if state.featured is None:
             return Content.since(state, line)
         if not state.config.publish_bound:
-            # All have moved.
+            # Without a bound, every item has moved.
             return Content.of(state, line)
         if not state.since.items.is_known:
             publish_all(state, self._kept.rows)
         return Content.since(state, line)
 
     def _ref(self, log: BundleLog) -> BundleRef | None:
-        """Return what names the bundle that is kept; None where the store has it no more, or another one."""
+        """Return the reference of the loaded bundle; None if the store does not have it, or has another one."""
         if self._kept is None:
             return None
         try:
@@ -149,7 +149,7 @@ class Keeper:
         return ref if manifest == self._kept.manifest else None
 
     def draft_touched(self, log: BundleLog, content: Content) -> Delta | None:
-        """Return the delta of the rows that were touched; None where it takes the whole table to go on."""
+        """Return the delta of the touched rows; None if all items are needed."""
         if content.is_whole:
             return None
         difference, empty, kind = self._difference(content), *empty_for(content)
@@ -166,12 +166,12 @@ class Keeper:
         return delta_of(log, difference, content, info_for(content, placed), placed, room=self._room)
 
     def draft_whole(self, log: BundleLog, content: Content) -> Complete | Delta:
-        """Return what to write for a whole content.
+        """Return the export plan for a whole content.
 
         Raises
         ------
         RuntimeError
-            From FAISS, for a factory string that it does not know.
+            From FAISS, for an unknown factory string.
         """
         difference, empty, kind = self._difference(content), *empty_for(content)
         if not isinstance(empty, faiss.IndexIVF) or not takes_deltas(empty):
@@ -195,10 +195,10 @@ class Keeper:
         return delta or filled(content, placed, difference)
 
     def is_recall_due(self, draft: Complete | Delta) -> bool:
-        """Say whether to compare the index with exact search, which costs what the catalogue holds.
+        """Return whether to compare the index with exact search, which costs O(items).
 
-        With a delta of touched rows, only once so many rows were published since the last time that it costs little
-        more than these.
+        With a delta of touched rows, it is due only after enough rows were published since the last time, so that
+        it adds little to their cost.
         """
         fit = draft.info.fit
         if isinstance(draft, Complete) or draft.content.is_whole or fit is None or fit.recall is None:
@@ -206,7 +206,7 @@ class Keeper:
         return fit.unmeasured + len(draft.items) >= _MEASURED * draft.content.total
 
     def note(self, log: BundleLog, draft: Complete | Delta, ref: BundleRef, servable: Servable | None) -> None:
-        """Go on from the bundle `ref` that was written; without one that answers, from what the store holds."""
+        """Record the written bundle `ref` as the base of the next; without a `servable`, the store is read again."""
         self.compared = len(draft.content.rows) / draft.content.total
         if servable is None:
             self._kept = None
@@ -228,16 +228,16 @@ class Keeper:
             self._train_outgrown(lists.clusters.fit, draft.content, rows)
 
     def makes_beside(self, content: Content) -> bool:
-        """Say whether an export of all items is to be made beside the stream."""
+        """Return whether a full export is made in the background."""
         return self.beside and content.total >= self.large
 
     @property
     def _room(self) -> int:
-        """How many times a chain may reach its limits: no export waits for the compaction that was under way."""
+        """Factor on the limits of a chain: 2 while a compaction is running, so that no export waits for it."""
         return 1 if self._compaction is None else 2
 
     def _take_compacted(self, log: BundleLog) -> None:
-        """Go on from a chain that has been compacted."""
+        """Switch to the compacted chain, if it is ready."""
         if self._compaction is None or self._compaction.running or self._kept is None:
             return
         result, self._compaction = self._compaction.result, None
@@ -251,7 +251,7 @@ class Keeper:
             self._opened.add(servable)
 
     def _difference(self, content: Content) -> Difference | None:
-        """Compare with what is kept, unless that is of another shape."""
+        """Compare a content with the loaded bundle; None if that is of another shape."""
         tower, kept = content.state.config.tower, self._kept
         metric = "cosine" if tower.normalised else "inner_product"
         wanted = (tower.dimension, tower.history_length, metric)
@@ -260,7 +260,7 @@ class Keeper:
         return Difference.of(kept, content, content.state.config.publish_bound)
 
     def _train_outgrown(self, fit: IndexFit, content: Content, rows: BundleRows) -> None:
-        """Train all lists again beside the stream, on the rows of a bundle, if it is time."""
+        """Start to train all lists in the background, on the rows of a bundle, if it is due."""
         every = content.state.config.index_training_every_seconds
         if self._training is None and is_outgrown(fit, content.total, self.clock(), every):
             self._training = Training(*empty_for(content), rows)
@@ -270,7 +270,7 @@ class Keeper:
         return self._training is not None and not self._training.running
 
     def _trained(self) -> Lists | None:
-        """Return what the training beside the stream has made, once."""
+        """Return the lists trained in the background, once."""
         if self._training is None or not self._has_trained:
             return None
         result, self._training = self._training.result, None

@@ -1,4 +1,4 @@
-"""A bundle that is made beside the stream, of what was read of a state."""
+"""Background task that makes a bundle from a snapshot of the state."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ __all__ = ["Making"]
 
 
 class Making:
-    """Makes a bundle in a thread, as far as that needs no state; `make` returns what is to be done with it then.
+    """Makes a bundle in a thread, as far as it needs no state; `make` returns the function that finishes it.
 
-    It has the stream's priority: until it ends, nothing newer is published.
+    It has the stream's priority: until it ends, no newer bundle is published.
     """
 
     def __init__(self, make: Callable[[], Callable[[], BundleManifest]]) -> None:
@@ -22,16 +22,16 @@ class Making:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on."""
+        """Whether the thread is still running."""
         return self._thread.is_alive()
 
     def has_ended(self, within: float) -> bool:
-        """Wait so many seconds at most, and say whether it has ended."""
+        """Wait for at most this many seconds; return whether the thread has ended."""
         self._thread.join(within)
         return not self.running
 
     def finish(self) -> BundleManifest:
-        """Wait for its end, and do the rest in this thread; raises what it has raised."""
+        """Wait for the thread, and finish in this one; raises the thread's error."""
         self._thread.join()
         if self._finish is None:
             raise self._error or RuntimeError("the thread that makes a bundle was ended")
@@ -40,5 +40,5 @@ class Making:
     def _run(self) -> None:
         try:
             self._finish = self._make()
-        except Exception as error:  # noqa: BLE001 - it is raised where the bundle is asked for
+        except Exception as error:  # noqa: BLE001 - raised in `finish`
             self._error = error

@@ -1,4 +1,4 @@
-"""The part of a bundle that is not about items: what they are compared with, and where in the stream that was."""
+"""The model part of a bundle: tower, scorer and feature weights, position and evaluation."""
 
 from dataclasses import replace
 from typing import NamedTuple, Self
@@ -18,10 +18,10 @@ __all__ = ["ModelPart"]
 
 
 class ModelPart(NamedTuple):
-    """Read of a state at once, so that it may go on while the bundle is made.
+    """Model files and facts, read from a state at once, so that training can continue while the bundle is made.
 
-    `files` are the user tower and, where there are any, the scorer and what features say of items and users, by name.
-    `fault` says what of the state is not finite.
+    `files` are the user tower and, if any, the scorer and the weights of item and user features, by name.
+    `fault` names a part of the state that is not finite.
     """
 
     files: dict[str, bytes]
@@ -33,12 +33,12 @@ class ModelPart(NamedTuple):
 
     @classmethod
     def of(cls, state: TrainerState, touched: TableRows | None) -> Self:
-        """Read it; called as `Embeddings.norms`, of which `touched` rows (n,) are looked at, or all.
+        """Read it from a state; called as `Embeddings.norms`, over the `touched` rows (n,), or all.
 
         Raises
         ------
         ExportError
-            If a model does not survive the translation.
+            If a model cannot be converted to ONNX.
         """
         files: dict[str, bytes] = {BundleFile.TOWER: tower_to_onnx(state.tower, state.config.tower)}
         if state.second is not None:

@@ -1,4 +1,4 @@
-"""A bundle of the newest checkpoint."""
+"""Export a bundle from the newest checkpoint."""
 
 from weir.contracts import BundleManifest, CommitLog, Store
 from weir.contracts.variants import MAIN, line_of
@@ -14,7 +14,7 @@ __all__ = ["export"]
 
 
 def export(store: Store, config: TrainerConfig, variant: str = MAIN) -> BundleManifest:
-    """Export a bundle from the newest checkpoint of a line, `config` being its settings.
+    """Export a bundle from the newest checkpoint of a line, with the settings `config`.
 
     Raises
     ------

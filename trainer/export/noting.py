@@ -1,6 +1,6 @@
-"""What a state gets to know of the newest bundle: that it is of this state, and what it says of each item.
+"""Sync the trainer state with the newest published bundle: whether it is of this state, and the published vectors.
 
-Each rank compares its items with that where a step moves all of them (`weir.trainer.state.published`).
+If steps move all items, each rank compares its items with the published ones (`weir.trainer.state.published`).
 """
 
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from weir.trainer.state.trainer_state import TrainerState
 __all__ = ["is_known", "note_published", "publish_all", "recognise"]
 
 _AT_ONCE: Final = 1 << 16
-"""Vectors sent to their ranks at a time: with 64 dimensions 16 MB."""
+"""Vectors sent to their ranks at a time: 16 MB with 64 dimensions."""
 
 Rows = npt.NDArray[np.int64]
 
 
 def recognise(log: BundleLog, state: TrainerState) -> None:
-    """Find out whether a state that was loaded is that of the newest bundle, before anything changes it.
+    """Check whether a loaded state is that of the newest bundle, before the state changes.
 
-    A run that is asked to stop exports after its last checkpoint, which does not know of that bundle. Called as
+    A stopped run exports after its last checkpoint, which does not record that bundle. Called as
     `name_of`.
     """
     for newest in log.manifests()[-1:] if len(state.table) else ():
@@ -40,11 +40,11 @@ def recognise(log: BundleLog, state: TrainerState) -> None:
 
 
 def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> bool:
-    """Say whether it is known what has changed since the newest bundle; nothing has in a state that gives its name."""
+    """Return whether the changes since the newest bundle are known; if the state has its name, there are none."""
     if state.since.begins_at(ref):
         return True
     if newest.recipe is None or not newest.version.startswith(place_of(state)):
-        # Mostly so, and no digest has to be made, which costs a look at all rows.
+        # The usual case, without the cost of a digest over all rows.
         return False
     if newest.version == version_of(name_of(state, at_all=True), newest.variant):
         state.since.note(ref, float(newest.recipe.settings["publish_bound"]))
@@ -52,9 +52,9 @@ def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> boo
 
 
 def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef) -> None:
-    """Let the state of a draft know that it, or what was a snapshot of it, is published as the `rows` of a bundle."""
+    """Record in the state that it, or its snapshot, was published as the `rows` of a bundle."""
     state = draft.content.state
-    state.since.ref = None  # until all is noted
+    state.since.ref = None  # until everything is recorded
     if state.featured is not None and state.config.publish_bound:
         if isinstance(draft, Complete) or draft.content.is_whole:
             publish_all(state, rows)
@@ -69,7 +69,7 @@ def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef) ->
 
 
 def publish_all(state: TrainerState, rows: BundleRows) -> None:
-    """Let the ranks of a state know what the rows of a bundle say of the items that have a table row."""
+    """Send the vectors of a bundle's rows to the ranks that own the items' table rows."""
     for some in _pieces(rows.live):
         found = state.table.rows(ItemKeys(rows.keys[some]))
         known = found >= FIRST_ITEM

@@ -1,4 +1,4 @@
-"""Bundles in memory, ready to answer: those used last."""
+"""Cache of recently used servable bundles."""
 
 import threading
 from typing import Final
@@ -9,17 +9,17 @@ from weir.trainer.export.servable import Servable
 __all__ = ["OpenBundles"]
 
 _MOST: Final = 3
-"""The newest, the promoted and the one confirmed last."""
+"""Size of the cache: the newest, the promoted and the last confirmed bundle."""
 
 
 class OpenBundles:
-    """What is open is not read again, and of a chain only the deltas since; threads may call it at once."""
+    """An open bundle is not read again, and of a chain only the deltas since are read; thread-safe."""
 
     def __init__(self) -> None:
         self._lock, self._all = threading.Lock(), list[Servable]()
 
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
-        """Return a bundle that answers, as `Servable.open`, and keep it."""
+        """Return a servable bundle, as `Servable.open`, and cache it."""
         return self.add(Servable.open(log, manifest, self._all))
 
     def read(self, log: BundleLog, manifest: BundleManifest) -> Servable:
@@ -27,7 +27,7 @@ class OpenBundles:
         return Servable.open(log, manifest, [one for one in self._all if one.manifest.version != manifest.version])
 
     def add(self, servable: Servable) -> Servable:
-        """Keep a bundle, instead of another one of its version."""
+        """Cache a bundle, replacing another one of the same version."""
         with self._lock:
             others = [one for one in self._all if one.manifest.version != servable.manifest.version]
             self._all = [servable, *others][:_MOST]

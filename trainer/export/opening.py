@@ -1,4 +1,4 @@
-"""The newest bundle of a store, opened beside what a trainer does before its first window."""
+"""Background task that opens the newest bundle of a store while a trainer starts."""
 
 import logging
 from functools import partial
@@ -18,13 +18,13 @@ class Opening:
 
     def __init__(self, log: BundleLog) -> None:
         self._found: tuple[Servable, Kept] | None = None
-        # It takes no longer than a start does, whose error must not end in the middle of it.
+        # Awaited at exit, as it takes no longer than a start: an error there must not kill the thread halfway.
         self._thread = beside("weir-bundle-opening", partial(self._open, log), is_awaited=True)
 
     def result(self) -> tuple[Servable, Kept] | None:
-        """Wait for its end, and return the bundle as it answers and as it is kept.
+        """Wait for the thread, and return the bundle as a servable and as kept for exports.
 
-        None where there is none, or it cannot be opened: whoever needs it tries again, and says what that means.
+        None if there is no bundle, or it cannot be opened: users of the bundle try again and report the error.
         """
         self._thread.join()
         return self._found

@@ -1,7 +1,7 @@
-"""The second phase as ONNX.
+"""Convert the re-scorer of the second phase to ONNX.
 
-Its graph is small, and written down here: tracing it would hold up the first bundle for seconds. Like the tower it is
-compared with what it was made from before it is let out.
+Its graph is small and built by hand: tracing it would delay the first bundle by seconds. As for the tower, the model
+is compared with its torch module before it is returned.
 """
 
 from copy import deepcopy
@@ -20,7 +20,7 @@ __all__ = ["scorer_to_onnx"]
 
 _IR_VERSION: Final = 9
 _SHORTEST: Final = 1e-12
-"""What `torch.nn.functional.normalize` divides by at least."""
+"""Least divisor of `torch.nn.functional.normalize`."""
 
 _INPUTS: Final = (
     ("user", TensorProto.FLOAT, ("batch", "dimension")),
@@ -30,12 +30,12 @@ _INPUTS: Final = (
 
 
 def scorer_to_onnx(scorer: MixtureOfLogits) -> bytes:
-    """Return a scorer as an ONNX model (`weir.contracts.bundle_manifest.BundleFile` says what it takes and gives).
+    """Return a scorer as an ONNX model (inputs and outputs: `weir.contracts.bundle_manifest.BundleFile`).
 
     Raises
     ------
     ExportError
-        If the model does not compute what the scorer computes.
+        If the model's output differs from the scorer's.
     """
     own = deepcopy(scorer).float().cpu()
     model = _Graph(own).model()
@@ -44,7 +44,7 @@ def scorer_to_onnx(scorer: MixtureOfLogits) -> bytes:
 
 
 class _Graph:
-    """Nodes and constants; a method adds what computes a value, and returns the value's name."""
+    """Nodes and constants of the graph; each method adds nodes for a value and returns the value's name."""
 
     def __init__(self, scorer: MixtureOfLogits) -> None:
         self.scorer = scorer
@@ -52,7 +52,7 @@ class _Graph:
         self.constants: dict[str, onnx.TensorProto] = {}
 
     def model(self) -> onnx.ModelProto:
-        """Return `MixtureOfLogits.forward`."""
+        """Return the model of `MixtureOfLogits.forward`."""
         of_users, of_items, width = self.scorer.shape
         mine = self.add("Transpose", self.components("user", of_users), perm=[0, 2, 1])
         its = self.add("Gather", self.components("item", of_items), "candidates")
@@ -85,7 +85,7 @@ class _Graph:
         return self.add("Div", parts, self.add("Max", length, self.constant("shortest", _SHORTEST)))
 
     def network(self, name: str, value: str) -> str:
-        """Return what a network with one hidden layer makes of a value."""
+        """Return the output of a network with one hidden layer."""
         return self.linear(f"{name}.2", self.silu(self.linear(f"{name}.0", value)))
 
     def linear(self, name: str, value: str) -> str:
@@ -98,11 +98,11 @@ class _Graph:
         return self.add("Mul", value, self.add("Sigmoid", value))
 
     def reshaped(self, value: str, *shape: int) -> str:
-        """Return a value of another shape; 0 keeps a dimension, -1 is what is left."""
+        """Return a value reshaped; 0 keeps a dimension, -1 infers it."""
         return self.add("Reshape", value, self.constant(f"shape {shape}", list(shape)))
 
     def constant(self, name: str, value: Any) -> str:
-        """Return a constant: integers as they are, other numbers in 32 bits."""
+        """Return a constant: integers as int64, other numbers as float32."""
         array = np.ascontiguousarray(value)
         kind = np.int64 if array.dtype.kind == "i" else np.float32
         self.constants[name] = numpy_helper.from_array(array.astype(kind), name)
@@ -115,7 +115,7 @@ class _Graph:
 
 
 def _examples(scorer: MixtureOfLogits) -> dict[str, Tensor]:
-    """Return a few users and items, some of which are candidates of several users."""
+    """Return random users and items, with some items as candidates of several users."""
     draw, dimension = torch.Generator().manual_seed(0), scorer.user_components.in_features
     users, items = (torch.randn(count, dimension, generator=draw) for count in (3, 7))
     return {"user": users, "items": items, "candidates": torch.randint(0, 7, (3, 5), generator=draw)}

@@ -1,8 +1,8 @@
-"""The index of a bundle as the trainer searches it: of a version that builds on another, with what has changed beside.
+"""Copy-on-write search index of a bundle: a base index, plus a small index of the changed rows.
 
-The newest, the promoted and the confirmed bundle answer at the same time, and each is mostly the one before. So an
-index with lists is never copied: a version adds a small index of the rows that came later, and leaves those that are
-out of date out of the search. Both parts search the same lists, so together they find what one index would, up to ties.
+The newest, the promoted and the confirmed bundle are searched at the same time, and mostly build on each other. So an
+index with lists is never copied: a version adds a small index of later rows, and excludes outdated rows from the
+search. Both parts search the same lists, so together they find the same rows as one index, up to ties.
 """
 
 from dataclasses import dataclass
@@ -27,38 +27,38 @@ _faiss: Any = faiss  # its stubs lack these
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 Found = tuple[Floats, IndexRows]
-"""Scores (n, k), descending, and the rows that they belong to, (n, k), -1 where there is no more."""
+"""Scores (n, k), descending, and their rows, (n, k), -1 past the end."""
 
 
 class Searched(Protocol):
-    """An index of one version."""
+    """Search index of one version."""
 
     def search(self, queries: Floats, k: int) -> Found:
         """Return the best `k` rows for each of the queries (n, d)."""
 
     def changed(self, delta: BundleDelta) -> "Searched":
-        """Return the index after a delta, as `apply_delta`; this one stays as it is."""
+        """Return the index after a delta, as `apply_delta`; this one is unchanged."""
 
     def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
-        """Return one FAISS index of the same rows, given the vectors of all (n, d), and the rows with items, `live`."""
+        """Return one FAISS index of the same rows, from the vectors of all rows (n, d) and the rows in use, `live`."""
 
 
 def searched(index: Any) -> Searched:
-    """Return the index of a complete bundle for searching."""
+    """Return the search index of a complete bundle."""
     has_lists = faiss.try_extract_index_ivf(index) is not None
     return ListSearch.of(index) if has_lists and takes_deltas(index) else _Copied(index)
 
 
 def searched_in(path: Path) -> Searched:
-    """Return the index in the file of a complete bundle, whose lists are mapped."""
+    """Return the search index in a file of a complete bundle, with memory-mapped lists."""
     index = searched(_faiss.read_index(str(path), _faiss.IO_FLAG_MMAP_IFC))
-    # One that is copied for a change must not be mapped: the copies would be, and FAISS ends the process as they grow.
+    # An index that is copied for changes must not be mapped: its copies would be too, and FAISS aborts when they grow.
     return index if isinstance(index, ListSearch) else searched(_faiss.read_index(str(path)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Copied:
-    """Any index; a change costs a copy."""
+    """Any index; a change copies it."""
 
     index: Any
 
@@ -74,7 +74,7 @@ class _Copied:
         return type(self)(index)
 
     def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
-        # Only a flat index takes deltas and has no lists.
+        # Only a flat index accepts deltas and has no lists.
         index: Any = faiss.IndexFlat(self.index.d, self.index.metric_type)
         if len(live) < len(vectors):
             index = with_row_ids(index)
@@ -86,9 +86,9 @@ class _Copied:
 
 @dataclass(frozen=True, eq=False)
 class ListSearch:
-    """An IVF index, `base`, and `over` (IVF) with rows that came later; `over` has all lists, those of a repair too.
+    """An IVF index, `base`, and an IVF index `over` of later rows, with all lists, including those of repairs.
 
-    Of the rows in the base, the bits of `outdated` are those to leave out. Nothing is changed in place.
+    The bit mask `outdated` excludes rows of the base. Both indexes are immutable.
     """
 
     base: Any
@@ -97,7 +97,7 @@ class ListSearch:
 
     @classmethod
     def of(cls, index: Any) -> Self:
-        """Return an index to which nothing has come yet."""
+        """Return an index without changes."""
         return cls(index, without_rows(index), np.zeros(-(-index.ntotal // 8), np.uint8))
 
     def empty(self) -> Any:
@@ -132,7 +132,7 @@ class ListSearch:
         return filled(self.empty(), live, self.lists_of(len(vectors))[live], vectors)
 
     def lists_of(self, rows: int) -> npt.NDArray[np.int32]:
-        """Return the list of each of so many rows, -1 where it has no such row."""
+        """Return the list of each of `rows` rows, -1 for rows that are not in the index."""
         lists = np.full(rows, -1, np.int32)
         _note_lists(lists, self.base)
         lists[np.flatnonzero(np.unpackbits(self.outdated, bitorder="little")[:rows])] = -1
@@ -143,9 +143,9 @@ class ListSearch:
 def _search_lists(
     index: Any, queries: Floats, k: int, coarse: tuple[npt.NDArray[np.int64], Floats], parameters: Any = None
 ) -> Found:
-    """Return the best `k` rows for queries (n, d) in chosen lists (n, nprobe) of an IVF index, whose scores are given.
+    """Return the best `k` rows for queries (n, d) in given lists (n, nprobe) of an IVF index, with their coarse scores.
 
-    FAISS's own wrapper takes no parameters.
+    FAISS's own wrapper does not accept search parameters.
     """
     scores, rows = np.empty((len(queries), k), np.float32), IndexRows(np.empty((len(queries), k), np.int64))
     arrays = map(_faiss.swig_ptr, (np.ascontiguousarray(queries, np.float32), *coarse, scores, rows))
@@ -155,7 +155,7 @@ def _search_lists(
 
 
 def _note_lists(lists: npt.NDArray[np.int32], index: Any) -> None:
-    """Set the list of each row that an IVF index holds."""
+    """Set the list of each row in an IVF index."""
     for number in range(index.nlist):
         if size := index.invlists.list_size(number):
             lists[faiss.rev_swig_ptr(index.invlists.get_ids(number), size)] = number

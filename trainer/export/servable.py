@@ -1,4 +1,4 @@
-"""A bundle as it is served: its own ids, tower and index, read back from its files and run by the same libraries."""
+"""A bundle that answers queries as the server does: ids, tower and index, read from its files."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -23,20 +23,20 @@ __all__ = ["Servable"]
 _ROWS: Final = 256
 
 _QUERIES: Final = 32
-"""Newest cases on which the index is compared with exact search: enough to see a loss of some hundredths."""
+"""Newest cases on which the index is compared with exact search: enough to detect a loss of a few hundredths."""
 
 _DEPTH: Final = 100
-"""Best items of each that count."""
+"""Best items per case for that comparison."""
 
 _SCANNED: Final = 1 << 14
-"""Rows that the exact search compares at a time: their vectors stay in the processor's cache."""
+"""Rows that the exact search compares at a time: their vectors fit in the processor's cache."""
 
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Servable:
-    """A bundle that answers."""
+    """An opened bundle that answers queries."""
 
     manifest: BundleManifest
     tower: onnxruntime.InferenceSession
@@ -48,10 +48,10 @@ class Servable:
 
     @classmethod
     def open(cls, log: BundleLog, manifest: BundleManifest, known: "Collection[Servable]" = ()) -> "Servable":
-        """Read a bundle's files; raises `CorruptArtefactError` for a file that is damaged or unusable.
+        """Read a bundle's files; raises `CorruptArtefactError` for a damaged or unusable file.
 
-        Where it is one of the `known` ones nothing is read, and where it builds on one of them only the deltas since.
-        Vectors, embeddings and lists of a complete bundle are mapped.
+        If the bundle is among the `known` ones, it is returned; if it builds on one of them, only the deltas since are
+        read. Vectors, embeddings and lists of a complete bundle are memory-mapped.
         """
         start, *deltas = log.chain(manifest, [one.manifest for one in known])
         first = next((one for one in known if one.manifest == start), None)
@@ -74,7 +74,7 @@ class Servable:
         return cls(manifest, last.decode(BundleFile.TOWER, _session), index, rows, scorer, features)
 
     def index_recall(self, cases: Cases) -> float:
-        """Return the share of the exact best items that the index finds, on the newest of the cases."""
+        """Return the share of the exact best items that the index finds, over the newest of the cases."""
         users = self._users(cases.take(slice(-_QUERIES, None)))
         depth = min(_DEPTH, self.manifest.items)
         _, found = self.index.search(users, depth)
@@ -83,7 +83,7 @@ class Servable:
         return float(np.mean(shares))
 
     def _best(self, users: Floats, depth: int) -> IndexRows:
-        """Return the rows of the exact best items for users (n, d), (n, depth); no vectors of all rows are copied."""
+        """Return the rows of the exact best items for users (n, d), (n, depth), without a copy of all vectors."""
         live = self.rows.live
         scores: Floats = np.empty((len(users), 0), np.float32)
         rows = IndexRows(np.empty((len(users), 0), np.int64))
@@ -96,9 +96,9 @@ class Servable:
         return rows
 
     def hits(self, cases: Cases, k: int) -> npt.NDArray[np.bool_]:
-        """Return whether each case's item is among the first `k` of the answer to its history, (n,).
+        """Return whether each case's item is among the first `k` results for its history, (n,).
 
-        The last answer is kept: trial and gate ask the promoted bundle about the same cases.
+        The last result is cached: trial and gate test the promoted bundle on the same cases.
         """
         for asked, cutoff, answer in self._answered:
             if asked is cases and cutoff == k:
@@ -115,7 +115,7 @@ class Servable:
         return hit
 
     def _found(self, users: Floats, k: int) -> IndexRows:
-        """Return the rows (n, k) that users (n, d) are answered with; -1 where there is no more."""
+        """Return the result rows (n, k) for users (n, d); -1 past the end."""
         wanted = min(max(k, self.manifest.rescored or 0), self.manifest.items)
         _, rows = self.index.search(users, wanted)
         if self.scorer is None:
@@ -127,7 +127,7 @@ class Servable:
         return IndexRows(np.take_along_axis(rows, best, 1))
 
     def _users(self, cases: Cases) -> Floats:
-        """Return the vectors (n, d) of users as they are searched with."""
+        """Return the query vectors (n, d) of users."""
         manifest = self.manifest
         rows, mask = self.rows.item_rows.tower_inputs(cases.histories, manifest.newest, manifest.history_length)
         (users,) = self.tower.run(["user"], {"history": self.rows.embeddings[rows], "mask": mask})
@@ -139,7 +139,7 @@ class Servable:
 
 
 def _session(data: bytes) -> onnxruntime.InferenceSession:
-    """Return what runs a model as the server does; in one thread, since the ranks of a machine share its cores."""
+    """Return an ONNX session as in the server, but with one thread, since the ranks of a machine share its cores."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Whether the numbers of a state are finite."""
+"""Check that the numbers of a state or content are finite."""
 
 import torch
 from torch import Tensor
@@ -14,19 +14,19 @@ __all__ = ["fault_of", "fault_of_items"]
 
 @torch.no_grad()
 def fault_of(state: TrainerState, rows: TableRows | None = None) -> str | None:
-    """Say which parameters or optimiser state are NaN or infinite, or have an infinite norm; None if none.
+    """Return which parameters or optimiser state are NaN or infinite, or have an infinite norm; None if all are finite.
 
-    Of the table, all rows are looked at, or `rows` (n,), those that were touched: the others were looked at before.
+    Of the table, all rows are checked, or only the touched `rows` (n,): the others were checked before.
     """
     for name, norm in _norms(state, rows).items():
-        # A norm is finite only if every number is; one that overflows means that the next step will, too.
+        # A norm is finite only if every number is; an overflowing norm means that the next step overflows, too.
         if not bool(norm.isfinite()):
             return f"{name} contains NaN or infinity, or its norm overflows"
     return None
 
 
 def fault_of_items(content: Content) -> str | None:
-    """Say whether embeddings or vectors of a content are NaN or infinite; None if all are finite."""
+    """Return which of a content's embeddings and vectors are NaN or infinite; None if all are finite."""
     for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
         if not is_finite(array):
             return f"its {name} contain NaN or infinity"
@@ -34,9 +34,9 @@ def fault_of_items(content: Content) -> str | None:
 
 
 def _norms(state: TrainerState, rows: TableRows | None) -> dict[str, Tensor]:
-    """Return the norm of every floating-point tensor that is trained or that training depends on, by its name.
+    """Return the norm of every floating-point tensor that training depends on, by name.
 
-    Those of the table have the lines of some `rows` (n,), or all.
+    Norms of the table cover the given `rows` (n,), or all.
     """
     parts: dict[str, Stateful] = {"tower": state.tower, "optimizer": state.optimizer}
     if state.featured is not None:

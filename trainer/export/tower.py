@@ -1,8 +1,8 @@
-"""The user tower as ONNX.
+"""Convert the user tower to ONNX.
 
-Tracing a tower takes seconds, its parameters change with every bundle: so the graph is traced once per machine
-(`weir.trainer.export.graph_cache`) and the parameters are put in afterwards. Every result is compared with the tower
-before it is let out.
+Tracing takes seconds and parameters change with every bundle, so the graph is traced once per machine
+(`weir.trainer.export.graph_cache`) and the parameters are inserted afterwards. Every model is compared with the tower
+before it is returned.
 """
 
 import logging
@@ -31,7 +31,7 @@ def tower_to_onnx(tower: nn.Module, config: TowerConfig) -> bytes:
     Raises
     ------
     ExportError
-        If the model does not compute what the tower computes.
+        If the model's output differs from the tower's.
     """
     model = onnx.ModelProto.FromString(trace_tower(config))
     parameters = {name: value.detach().float().cpu() for name, value in tower.state_dict().items()}
@@ -45,19 +45,19 @@ def tower_to_onnx(tower: nn.Module, config: TowerConfig) -> bytes:
 
 
 def is_traced(config: TowerConfig) -> bool:
-    """Say whether `trace_tower` has, or was given, the graph already."""
+    """Return whether the graph is in memory, traced or set by `keep_graph`."""
     return config in _GRAPHS
 
 
 def keep_graph(config: TowerConfig, graph: bytes) -> None:
-    """Let `trace_tower` return a graph that another process has traced."""
+    """Set the graph that `trace_tower` returns, as traced by another process."""
     _GRAPHS[config] = graph
 
 
 def trace_tower(config: TowerConfig) -> bytes:
-    """Return the graph of a tower as ONNX, which takes seconds the first time on a machine.
+    """Return the graph of a tower as ONNX; tracing takes seconds the first time on a machine.
 
-    It is not optimised: folding would merge and rename parameters, and runtimes fold when they load it.
+    It is not optimised: folding would merge and rename parameters, and runtimes fold on loading.
     """
     if not is_traced(config):
         graph = graph_cache.read(config)
@@ -70,7 +70,7 @@ def trace_tower(config: TowerConfig) -> bytes:
 
 @torch.no_grad()
 def _traced(config: TowerConfig) -> bytes:
-    # Where gradients of the attention's bias are wanted, tracing and the later translation choose other kernels.
+    # With gradients of the attention's bias enabled, tracing and conversion would choose other kernels.
     tower = build_tower(config, 0).eval()
     batch = {0: torch.export.Dim("batch")}
     noisy = logging.getLogger("torch.onnx._internal.exporter._registration")
@@ -98,9 +98,9 @@ def _traced(config: TowerConfig) -> bytes:
 
 
 def bare(model: bytes) -> bytes:
-    """Return an ONNX model without notes on how it was made.
+    """Return an ONNX model without metadata.
 
-    They name files and lines of the sources: two installations would give two models of one tower.
+    Metadata names files and lines of the sources: two installations would give different models of one tower.
     """
     found = onnx.ModelProto.FromString(model)
     graph = found.graph

@@ -1,10 +1,10 @@
-"""The tower's graph, traced beside the stream: in a process of its own, because tracing patches modules in use.
+"""Trace the tower's graph in a separate process, in the background, because tracing patches modules in use.
 
-``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module loads
-no torch, so that the process can begin before the rank that waits for it has loaded it.
+``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module does
+not load torch, so that the process can start before the waiting rank has loaded it.
 """
 
-# ruff: noqa: PLC0415 - torch is loaded where the graph is made and kept
+# ruff: noqa: PLC0415 - torch is loaded only where the graph is traced and stored
 
 import logging
 import subprocess
@@ -29,7 +29,7 @@ class Tracing:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait for its end; if it failed, the export traces the tower itself."""
+        """Wait for the trace; if it failed, the export traces the tower itself."""
         self._thread.join()
 
     def _trace(self) -> None:
@@ -54,7 +54,7 @@ _BEGUN: Final = dict[TowerConfig, Tracing]()
 
 
 def tracing_of(config: TowerConfig) -> Tracing:
-    """Return the tracing of a tower, which the first call begins."""
+    """Return the background trace of a tower; the first call starts it."""
     if config not in _BEGUN:
         _BEGUN[config] = Tracing(config)
     return _BEGUN[config]

@@ -1,4 +1,4 @@
-"""A training of all lists beside the stream."""
+"""Background task that trains all lists of an IVF index."""
 
 import logging
 from functools import partial
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Training:
-    """Trains lists on the `rows` of a bundle, in a thread that nothing waits for."""
+    """Trains lists on the `rows` of a bundle, in a thread that is not awaited at exit."""
 
     def __init__(self, empty: Any, kind: str, rows: BundleRows) -> None:
         self._lists: Lists | None = None
@@ -30,12 +30,12 @@ class Training:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on."""
+        """Whether the training is still running."""
         return self._thread.is_alive()
 
     @property
     def result(self) -> Lists | None:
-        """What it made; None while it runs, and if it failed."""
+        """The trained lists; None while running, or if it failed."""
         return None if self.running else self._lists
 
     def _train(self, empty: Any, kind: str, rows: BundleRows) -> None:
@@ -51,7 +51,7 @@ class Training:
 
 
 def _on_disk(vectors: Layers[np.float32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-    """Return the vectors (n, d) of some rows (n,)."""
+    """Return the vectors (n, d) of rows (n,) as a memory-mapped array."""
     spool = Spool(vectors.base.shape[1], np.float32)
     for some in blocks(len(rows)):
         spool.append(vectors[rows[some]])

@@ -1,7 +1,7 @@
-"""The trial of the promoted bundle: on windows that it was not trained on, against the bundle that was confirmed last.
+"""Trial of the promoted bundle: compared with the last confirmed one, on windows that neither was trained on.
 
-A window tests the model before it is trained on; it tests the served bundles at the same moment. Windows with few
-events are pooled, over several promotions if need be, until there is enough to decide: then the promoted bundle is
+A window tests the model before it is trained on; the served bundles are tested at the same time. Windows with few
+events are pooled, over several promotions if necessary, until there is enough evidence: then the promoted bundle is
 confirmed, or everything promoted since the last confirmation is withdrawn and the confirmed one served again.
 ``bundles/TRIAL.json`` holds the evidence, so a restart continues where a killed run stopped; training never
 reads it.
@@ -34,7 +34,7 @@ _TRIAL: Final = "bundles/TRIAL.json"
 
 
 class _Session(StoredModel):
-    """The evidence of one window."""
+    """Evidence from one window."""
 
     sequence: int = Field(description="number of the pane")
     promoted: str = Field(description="the bundle that was served at the time")
@@ -49,7 +49,7 @@ class Trial(Document):
 
     @classmethod
     def read(cls, store: Store) -> "Trial":
-        """Return what is stored; an empty trial where nothing is, or where it is damaged: then it starts again."""
+        """Return the stored trial; an empty one if it is missing or damaged."""
         try:
             return read_document(store, _TRIAL, cls)
         except FileNotFoundError:
@@ -59,18 +59,18 @@ class Trial(Document):
             return cls()
 
     def write(self, store: Store) -> None:
-        """Store it, unless it is stored already."""
+        """Store the trial, unless it is unchanged."""
         if self != Trial.read(store):
             write_document(store, _TRIAL, self)
 
     @property
     def evidence(self) -> Evidence:
-        """The evidence of all windows together."""
+        """Pooled evidence of all windows."""
         return reduce(add, (session.evidence for session in self.sessions), Evidence())
 
 
 def current_or_none(log: BundleLog) -> str | None:
-    """Return the promoted version; None where there is none, or where ``CURRENT`` is damaged, which is logged."""
+    """Return the promoted version; None if there is none, or if ``CURRENT`` is damaged, which is logged."""
     try:
         return log.current()
     except CorruptArtefactError as error:
@@ -80,27 +80,27 @@ def current_or_none(log: BundleLog) -> str | None:
 
 @dataclass(frozen=True)
 class Trials:
-    """Reviews the promoted bundle with each window."""
+    """Reviews the promoted bundle on each window."""
 
     store: Store
     gate: Gate
     opened: Callable[[BundleLog, BundleManifest], Servable] = Servable.open
 
     def review(self, window: WindowManifest, cases: Cases) -> Withdrawal | None:
-        """Test what is promoted on a window that is not trained on yet; return the withdrawal if it was rolled back.
+        """Test the promoted bundle on a window before training on it; return the withdrawal if it was rolled back.
 
-        A window counts once, however often it is reviewed. Raises `CorruptArtefactError` for a damaged pin.
+        A window counts once, even if reviewed again. Raises `CorruptArtefactError` for a damaged pin.
         """
         log = BundleLog(self.store)
         current, pin, trial = current_or_none(log), log.pin(), Trial.read(self.store)
         if current is None:
             return None
         if pin is not None or trial.reference is None or current == trial.reference:
-            # A pinned bundle is trusted, and so is the very first.
+            # A pinned bundle, and the very first one, are trusted without a test.
             Trial(reference=pin.version if pin else current).write(self.store)
             return None
         if (withdrawn := log.withdrawal(current)) is not None:
-            # Killed before the promotion of the other one, or promoted by hand and released again.
+            # Killed before the fallback was promoted, or promoted by hand and unpinned again.
             log.publish(trial.reference)
             return withdrawn
         trial = self._with(log, trial, current, window, cases)
@@ -108,7 +108,7 @@ class Trials:
         return self._decide(log, trial, current, window)
 
     def _with(self, log: BundleLog, trial: Trial, current: str, window: WindowManifest, cases: Cases) -> Trial:
-        """Add what a window shows, unless it has been added or one of the two was trained on it."""
+        """Add the evidence of a window, unless it was added or one of the two bundles was trained on it."""
         if not len(cases) or any(session.sequence == window.sequence for session in trial.sessions):
             return trial
         try:
@@ -138,7 +138,7 @@ class Trials:
     def _roll_back(
         self, log: BundleLog, trial: Trial, current: str, window: WindowManifest, sentence: str
     ) -> Withdrawal:
-        """Withdraw all that was promoted since the last confirmation, then serve what was confirmed."""
+        """Withdraw all bundles promoted since the last confirmation, then promote the confirmed one."""
         withdrawal = Withdrawal(
             version=current,
             fallback=str(trial.reference),

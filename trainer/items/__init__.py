@@ -1,1 +1,1 @@
-"""The item table: rows, admission and vectors."""
+"""The item table: rows, admission and eviction of items, embeddings and features, sharded over ranks."""

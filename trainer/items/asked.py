@@ -1,4 +1,4 @@
-"""Questions to whichever rank knows the answer."""
+"""Remote lookup: each rank sends queries to the ranks that own the answers."""
 
 from typing import Self
 
@@ -15,18 +15,18 @@ Ints = npt.NDArray[np.int64]
 
 
 class Asked:
-    """Takes the questions of all ranks to those that know, and brings answers back; all ranks use it together.
+    """A batch of queries routed to their owning ranks, and the way back for the answers; collective.
 
     Parameters
     ----------
     workers
         The ranks.
     order
-        Sorts the questions (n,) of this rank by who knows the answer.
+        Permutation that sorts this rank's queries (n,) by owning rank.
     send, receive
-        How many of them go to each rank, and how many come from it.
+        Number of queries to each rank, and from each rank.
     values
-        The questions of all ranks that this one is to answer, (m,).
+        Queries of all ranks for this one to answer, (m,).
     """
 
     def __init__(self, workers: Workers, order: Ints, send: list[int], receive: list[int], values: Ints) -> None:
@@ -34,7 +34,7 @@ class Asked:
 
     @classmethod
     def of(cls, values: Ints, owners: Ints, workers: Workers) -> Self:
-        """Ask questions (n,), whole numbers, of the ranks `owners` (n,)."""
+        """Send integer queries (n,) to the ranks `owners` (n,)."""
         order = np.argsort(owners, kind="stable")
         send = np.bincount(owners, minlength=workers.world_size).tolist()
         receive = workers.counts(send)
@@ -42,7 +42,7 @@ class Asked:
         return cls(workers, order, send, receive, came.numpy())
 
     def answered(self, answers: Tensor) -> Tensor:
-        """Give the answers (m, ...) to `values`, and return those to this rank's own questions, (n, ...)."""
+        """Send the answers (m, ...) to `values` back, and return those to this rank's queries, (n, ...)."""
         came = self._workers.exchange(answers, self.receive, self.send)
         found = torch.empty_like(came)
         found[torch.from_numpy(self.order)] = came

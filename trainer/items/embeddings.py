@@ -1,11 +1,11 @@
-"""Item embeddings and their optimiser, which touches only the rows of a batch.
+"""Sharded item embeddings and their row-wise Adagrad, which touches only the rows of a batch.
 
 Row-wise Adagrad keeps one number per row, the sum of the mean squared gradients, and moves the row by
 ``learning_rate * gradient / sqrt(sum)``: Duchi et al., "Adaptive Subgradient Methods", JMLR 2011, with the
 diagonal shared within a row. Dense Adam over the table would cost more than the rest of a step.
 
-Each rank keeps the lines of a share of the rows (`weir.trainer.items.places`) and alone moves these. Rows go to whoever
-needs them, and gradients come back (`weir.trainer.items.route`).
+Each rank stores and updates a shard of the rows (`weir.trainer.items.places`); a *line* is the local position of a row
+in it. Rows are fetched by the ranks that need them, and their gradients sent back (`weir.trainer.items.route`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -27,26 +27,26 @@ __all__ = ["Embeddings", "Line"]
 _EPSILON: Final = 1e-10
 
 _AT_ONCE: Final = 1 << 14
-"""Rows drawn at a time; each rank draws those of all ranks."""
+"""Rows drawn at a time; each rank draws the rows of all ranks."""
 
 Line = Literal["weight", "squares"]
-"""What each row has."""
+"""Arrays of the table: embeddings and sums of squared gradients."""
 
 
 class Embeddings:
-    """The `weight` (lines, dimension) of this rank's rows and the `squares` (lines,) of their gradients.
+    """One rank's shard: embeddings `weight` (lines, dimension) and sums `squares` (lines,) of their squared gradients.
 
-    A single rank has all rows, in their order. `touched` are the lines of this rank of which either, or what is
-    kept beside them, has changed.
+    A single rank has all rows, in their order. `touched` are the lines of this rank whose embedding, or data stored
+    beside it, has changed.
 
     Parameters
     ----------
     weight
-        Initial lines of this rank; row 0 is padding and must be zeros.
+        Initial embeddings of this rank; row 0 is padding and must be zeros.
     squares
-        Of the same rows; zeros if None.
+        Sums for the same rows; zeros if None.
     places
-        Which rows these are; all of them if None.
+        The shard: which rows the lines hold; all rows if None.
     workers
         The ranks that share the table; a single one if None.
     """
@@ -75,7 +75,7 @@ class Embeddings:
         scale: float = 1.0,
         workers: Workers | None = None,
     ) -> "Embeddings":
-        """Return a table whose shared row is random and whose other rows are zeros until an item gets them."""
+        """Return a table with a random shared row; all other rows are zeros until an item is admitted to them."""
         workers = workers or Workers()
         places = Places(capacity, workers.rank, workers.world_size)
         weight = torch.zeros(len(places.here), dimension, device=device, dtype=dtype)
@@ -89,31 +89,31 @@ class Embeddings:
         return self.places.capacity
 
     def route(self, rows: Tensor) -> Route:
-        """Return how distinct rows (n,), others on each rank, come here and back; all ranks call it together."""
+        """Return the route for distinct rows (n,), different ones on each rank, to their shards; collective."""
         return Route.of(rows, self.places, self.workers)
 
     def kept(self, rows: Tensor) -> Tensor:
-        """Return the embeddings (n, d) of rows (n,) that this rank keeps."""
+        """Return the embeddings (n, d) of rows (n,) in this rank's shard."""
         return self.weight.index_select(0, self.places.local(rows))
 
     def fetch(self, rows: Tensor, line: Line = "weight") -> Tensor:
-        """Return what distinct rows (n,) have, (n, ...); all ranks call it together, or rank 0 in `Workers.first`."""
+        """Return values of distinct rows (n,), (n, ...); collective, or called by rank 0 in `Workers.first`."""
         self.workers.ask(line)
         return self.route(rows).fetch(self._of(line))
 
     def answer(self, question: str) -> None:
-        """Take part in what rank 0 does alone: `fetch` or `norms`; for `Workers.first`."""
+        """Serve a `fetch` or `norms` of rank 0, as the callback of `Workers.first`."""
         if question in get_args(Line):
             self.route(torch.empty(0, dtype=torch.int64, device=self.weight.device)).fetch(self._of(question))
         else:
             self._norms()
 
     def touched_here(self, reader: Reader) -> TableRows:
-        """Return the rows of this rank that have changed for a reader, (n,)."""
+        """Return this rank's rows that have changed since the reader's last `clear`, (n,)."""
         return TableRows(self.places.rows_at(torch.from_numpy(self.touched.rows(reader))).numpy())
 
     def grow(self, capacity: int) -> None:
-        """Append zero rows up to `capacity`; rows move to other ranks, so all call it together."""
+        """Append zero rows up to `capacity`; rows move between ranks, so this is collective."""
         before = self.places
         missing = capacity - before.capacity
         if not missing:
@@ -134,7 +134,7 @@ class Embeddings:
             self.touch(rows, [reader])
 
     def initialise(self, rows: TableRows, generator: torch.Generator, scale: float = 1.0) -> None:
-        """Draw new vectors of expected length `scale` for rows and reset their sums of squares; alike on all ranks."""
+        """Draw new vectors of expected length `scale` for rows and reset their sums; alike on all ranks."""
         dimension = self.weight.shape[1]
         for first, last in pairwise(_blocks(len(rows))):
             drawn = torch.from_numpy(rows[first:last])
@@ -146,29 +146,29 @@ class Embeddings:
         self.touch(torch.from_numpy(rows))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the rows and sums of this rank."""
+        """Return the embeddings and sums of this rank's shard."""
         return {"weight": self.weight, "squares": self.squares}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` describes, of the same places, on the device in use."""
+        """Load the result of `state_dict` for the same shard, onto the current device."""
         self.weight, self.squares = (state[name].to(self.weight.device) for name in ("weight", "squares"))
         self.touched = TouchedRows(len(self.weight))
 
     def state_of(self, rows: TableRows, lines: Collection[Line] = get_args(Line)) -> dict[str, Tensor]:
-        """Return some rows (n,), distinct, of all ranks and their sums, or one of both; called as `fetch`."""
+        """Return embeddings and sums, or one of them, for distinct rows (n,) of all ranks; called as `fetch`."""
         if not len(rows):  # their types and shapes are the same on every rank
             return {line: self._of(line)[:0] for line in lines}
         index = torch.from_numpy(rows).to(self.weight.device)
         return {line: self.fetch(index, line) for line in lines}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_of` describes, of rows (n,) of this rank."""
+        """Load the result of `state_of` for rows (n,) of this rank."""
         index = self.places.local(torch.from_numpy(rows)).to(self.weight.device)
         for line in get_args(Line):
             self._of(line)[index] = state[line].to(self.weight)
 
     def norms(self, rows: TableRows | None = None) -> dict[str, Tensor]:
-        """Return the Euclidean norms of weight and squares, of some rows (n,) or of all; called as `fetch`."""
+        """Return the Euclidean norms of weight and squares, over some rows (n,) or all; called as `fetch`."""
         if rows is not None:
             return {name: torch.linalg.vector_norm(lines) for name, lines in self.state_of(rows).items()}
         self.workers.ask("norms")
@@ -182,9 +182,9 @@ class Embeddings:
         return cast(Tensor, getattr(self, line))
 
     def summed(self, route: Route, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return those of this rank's rows (m,) that any rank has a gradient for, and its sum over ranks, (m, ...).
+        """Return the rows (m,) of this shard that any rank has a gradient for, and its sum over ranks, (m, ...).
 
-        `gradient` (n, ...) is that of the rows of the route, of this rank alone. All ranks call it together.
+        `gradient` (n, ...) is this rank's, for the rows of the route. Collective.
         """
         lines, sums = route.add(gradient)
         return self.places.rows_at(lines), sums
@@ -192,11 +192,11 @@ class Embeddings:
     def adagrad_step(
         self, rows: Tensor, gradient: Tensor, learning_rate: float, memory: float = 1.0, decay: float = 0.0
     ) -> None:
-        """Move distinct `rows` (n,), which this rank keeps, against their `gradient` (n, d); padding stays zeros.
+        """Update distinct `rows` (n,) of this shard by their `gradient` (n, d); padding stays zeros.
 
-        `memory` is the share of their sums that stays; below 1 the step is RMSprop's, whose length does not fall for
-        ever (Tieleman and Hinton, "Lecture 6.5: rmsprop", 2012; the sum here is not divided by 1 / (1 - memory)).
-        `decay` times the rows is added to their gradient: that of a penalty of decay / 2 times their squares.
+        `memory` is the share of the sums that is kept; below 1 the update is RMSprop, whose step size does not shrink
+        forever (Tieleman and Hinton, "Lecture 6.5: rmsprop", 2012; the sum here is not divided by 1 / (1 - memory)).
+        `decay` times the row is added to its gradient: an L2 penalty of decay / 2 times its square.
         """
         lines = self.places.local(rows)
         if decay:
@@ -209,15 +209,15 @@ class Embeddings:
         self.touched.mark(lines.cpu().numpy())
 
     def touch(self, rows: Tensor, readers: Iterable[Reader] | None = None) -> None:
-        """Note that those of rows (n,) that this rank keeps have changed, or what is kept beside them."""
+        """Mark this rank's rows among `rows` (n,) as changed, in their embedding or data stored beside it."""
         self.touched.mark(self.places.local(rows[self.places.own(rows)]).numpy(), readers)
 
 
 def _blocks(rows: int) -> Iterator[int]:
-    """Yield where blocks of rows start, and the end of the last, which takes in what is left over.
+    """Yield the starts of blocks of rows, then the end of the last block, which includes any remainder.
 
-    `torch.randn` draws 16 numbers at a time, and a shorter rest in another way: so cut, blocks have the numbers of one
-    draw.
+    `torch.randn` draws 16 numbers at a time and a shorter rest differently: with these blocks the numbers equal those
+    of one draw.
     """
     yield from range(0, max(rows - _AT_ONCE, 0) + 1, _AT_ONCE)
     yield rows

@@ -1,4 +1,4 @@
-"""What the item tower reads of features: the mean over the values of each, and numbers in standard deviations."""
+"""Feature inputs of the item tower: the mean over the values of each feature, and standardised numbers."""
 
 import torch
 from torch import Tensor
@@ -11,13 +11,13 @@ __all__ = ["inputs_of"]
 
 
 def inputs_of(table: FeatureTable, buckets: Tensor, numbers: Tensor, dtype: torch.dtype) -> FeatureInputs:
-    """Return the inputs of n items, given what `FeatureTable.read` says of them: (n, V) and (n, D)."""
+    """Return the inputs of n items from the buckets (n, V) and numbers (n, D) of `FeatureTable.read`."""
     parts = torch.split(buckets, table.widths, 1) if table.widths else ()
     return feature_inputs(parts, _standardised(table, numbers), dtype)
 
 
 def _standardised(table: FeatureTable, numbers: Tensor) -> Tensor:
-    """Return what `Moments.standardised` does, of all dense features at once."""
+    """Return numbers standardised as by `Moments.standardised`, for all dense features at once."""
     moments = [(one.mean, one.deviation) for one in table.moments]
     mean, deviation = numbers.new_tensor(moments).view(-1, 2).T
     scaled = ((numbers - mean) / deviation).clamp(-LARGEST, LARGEST).nan_to_num()

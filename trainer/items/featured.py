@@ -1,4 +1,4 @@
-"""The features of the table's items and the tower that adds them to the embeddings, as one part of the state."""
+"""Item features in the trainer state: the feature table, and the module that adds features to embeddings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,14 +20,14 @@ __all__ = ["FeaturedItems"]
 
 
 class FeaturedItems:
-    """The part of the model that reads item features, beside the embeddings; its tower is the same on every rank.
+    """Features of the items by row, and the module that adds them to the embeddings; replicated on every rank.
 
     Parameters
     ----------
     table
-        The features of each row.
+        Features by row, sharded over ranks.
     tower
-        Adds it to the embeddings; its device and type are those of the embeddings.
+        Module that adds features to embeddings, on their device and of their type.
     """
 
     def __init__(self, table: FeatureTable, tower: FeatureVectors) -> None:
@@ -36,7 +36,7 @@ class FeaturedItems:
 
     @classmethod
     def fresh(cls, buckets: int, embeddings: Embeddings) -> "FeaturedItems":
-        """Return the part as it starts, before the first feature, for the rows of `embeddings`."""
+        """Return an empty feature table and untrained module for the rows of `embeddings`."""
         weight = embeddings.weight
         tower = FeatureVectors(weight.shape[1], buckets).to(weight)
         return cls(FeatureTable(buckets, embeddings.capacity, embeddings.workers, weight.device), tower)
@@ -46,36 +46,36 @@ class FeaturedItems:
         return list(self.tower.parameters())
 
     def compose(self, vectors: Tensor, features: FeatureInputs) -> Tensor:
-        """Return embeddings (n, d) with what the features of the same items add; differentiable."""
+        """Return embeddings (n, d) plus the feature vectors of the same items; differentiable."""
         composed: Tensor = self.tower(vectors, features)
         return composed
 
     def kept(self, rows: Tensor) -> FeatureInputs:
-        """Return the features of the items of rows (n,) that this rank keeps."""
+        """Return the features of rows (n,) in this rank's shard."""
         return self.inputs(*self.table.read(self.table.places.local(rows)))
 
     def fetched(self, route: Route) -> FeatureInputs:
-        """Return those of a route's rows (n,), given one for the places of the table."""
+        """Return the features of a route's rows (n,); the route must be over the table's shards."""
         return self.inputs(*route.answered(*self.table.read(route.asked)))
 
     def answer(self, question: str) -> bool:
-        """Take part in what rank 0 asks of the table alone, and say whether it did; for `Workers.first`."""
+        """Serve a query of rank 0 to the table, as the callback of `Workers.first`; return whether it was one."""
         return self.table.answer(question)
 
     def inputs(self, buckets: Tensor, numbers: Tensor) -> FeatureInputs:
-        """Return what the tower reads of n items, given what `FeatureTable.read` says of them."""
+        """Return the tower's inputs for n items from the result of `FeatureTable.read`."""
         return inputs_of(self.table, buckets, numbers, self.tower.dense.weight.dtype)
 
     @property
     def weights(self) -> FeatureWeights:
-        """What makes an item of its features alone."""
+        """Weights that map features to vectors without an embedding, as for cold items."""
         values, dense = (one.weight.detach().float().cpu().numpy() for one in (self.tower.values, self.tower.dense))
         return FeatureWeights(self.table.names, values, dense, self.table.moments)
 
     def ingest_window(
         self, manifest: WindowManifest, rows: TableRows, items: pa.Table | None, changes: RowChanges, capacity: int
     ) -> None:
-        """Take in the features of a window's items, if it has any, after these have got their `rows` (n,)."""
+        """Add the features of a window's items, if it has any; the items already have their `rows` (n,)."""
         self.table.grow(capacity)
         self.table.forget(changes.evicted)
         self.table.forget(changes.admitted)
@@ -87,16 +87,16 @@ class FeaturedItems:
         return self._joined(self.table.state_dict())
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Return some rows (n,) of the table, and the tower."""
+        """Return some rows (n,) of the table, and the tower, as arrays."""
         return self._joined(self.table.state_of(rows))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` describes."""
+        """Load the result of `state_dict`."""
         self.table.load_state_dict(_part(state, "table."))
         self.tower.load_state_dict(_part(state, "tower."))
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over the rows (n,) and the tower that `state_of` describes."""
+        """Load the rows (n,) and the tower from the result of `state_of`."""
         self.table.load_rows(rows, _part(state, "table."))
         self.tower.load_state_dict(_part(state, "tower."))
 

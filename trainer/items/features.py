@@ -1,8 +1,8 @@
-"""The features of the items of the table, by row; each rank keeps those of the rows whose embeddings it has.
+"""Feature table: the features of items by table row, in the same shards as the embeddings.
 
-The names come from the windows' manifests; a feature that appears later is added then. Values change between
-windows only, from the committed windows alone, so whatever the number of ranks, a row has the same. A window costs
-what it says of its items, and a step its rows: nothing is made of all rows.
+Feature names come from the windows' manifests; new ones are added when they appear. Values change between windows
+only, from the committed windows alone, so they do not depend on the number of ranks. The cost follows the items of a
+window and the rows of a step, not the size of the table.
 """
 
 import json
@@ -32,32 +32,32 @@ __all__ = ["FeatureTable", "LineKey"]
 logger = logging.getLogger(__name__)
 
 _ASK: Final = "features "
-"""What rank 0 asks the others for, with a column and a line of it."""
+"""Prefix of rank 0's queries to other ranks; column and array follow."""
 
 _NAMES: Final = "names"
 _MOMENTS: Final = "moments"
 
 
 class LineKey(NamedTuple):
-    """Names an array that ranks share: what each row has in the `column` with a number."""
+    """Identifies a sharded array: the `column` number and its array `line`."""
 
     column: int
     line: Line
 
 
 class FeatureTable:
-    """Features by row of the item table; rows without an item have none.
+    """Features by row of the item table; rows without an item are empty.
 
     Parameters
     ----------
     buckets
-        Values are hashed to numbers below it.
+        Number of hash buckets of values.
     capacity
         Rows of the item table.
     workers
         The ranks that share the rows; a single one if None.
     device
-        Where the lines are.
+        Device of the columns.
     """
 
     def __init__(
@@ -77,21 +77,21 @@ class FeatureTable:
 
     @property
     def moments(self) -> tuple[Moments, ...]:
-        """Those of each dense feature, in the order of `names`."""
+        """Moments of each dense feature, in the order of `names`."""
         return tuple(self._moments[name] for name in self._dense)
 
     @property
     def columns(self) -> list[Column]:
-        """The features, in the order of `names`."""
+        """The feature columns, in the order of `names`."""
         return [*self._categorical.values(), *self._dense.values()]
 
     @property
     def widths(self) -> list[int]:
-        """How many values a row has at most, of each categorical feature; alike on all ranks."""
+        """Largest number of values per row of each categorical feature; alike on all ranks."""
         return [column.values.shape[1] for column in self._categorical.values()]
 
     def grow(self, capacity: int) -> None:
-        """Append empty rows up to `capacity`; rows move between ranks, so all call it together."""
+        """Append empty rows up to `capacity`; rows move between ranks, so this is collective."""
         before = self.places
         if capacity == before.capacity:
             return
@@ -111,29 +111,29 @@ class FeatureTable:
             column.forget(new)
 
     def forget(self, rows: TableRows) -> None:
-        """Clear rows that have a new owner, or none."""
+        """Clear rows that were evicted or have a new item."""
         lines, _ = self._own(rows)
         for column in self.columns:
             column.forget(lines)
 
     def update(self, rows: TableRows, items: pa.Table, names: FeatureNames, event_ms: int) -> None:
-        """Set the features of a window's items; the same on all ranks.
+        """Set the features of a window's items; called with the same arguments on all ranks.
 
         Parameters
         ----------
         rows
-            Table rows (n,) of the items; items without a row of their own are skipped.
+            Table rows (n,) of the items; items without their own row are skipped.
         items
-            Columns of `names`, of n rows; null keeps the known value.
+            Columns of `names`, of n rows; null keeps the stored value.
         names
-            Of the window's features; one that was of the other kind before is left out, with a warning.
+            Names of the window's features; a feature that was of the other kind before is skipped, with a warning.
         event_ms
-            Newest event of the window; a window that comes late does not overwrite the values of a newer one.
+            Newest event of the window; a late window does not overwrite values of a newer one.
 
         Raises
         ------
         ValueError
-            If the windows have named more dense features than there is room for.
+            If the windows have named more than `MAX_DENSE` dense features.
         """
         agreeing = names.agreeing(self.names)
         for name in sorted({*names.all} - {*agreeing.all}):
@@ -142,7 +142,7 @@ class FeatureTable:
             column = self._categorical.setdefault(name, self._column(torch.int32))
             known = np.flatnonzero((rows >= FIRST_ITEM) & items[name].is_valid().to_numpy())
             lists = items[name].take(pa.array(known)).combine_chunks()
-            # Of all ranks, so that rows are as wide on each.
+            # Computed before the shard is selected, so that columns are equally wide on all ranks.
             column.widen(pc.max(pc.list_value_length(lists)).as_py() or 1)
             lines, own = self._own(TableRows(rows[known]))
             values = buckets_of(name, lists.take(pa.array(own)), self.buckets)
@@ -160,35 +160,35 @@ class FeatureTable:
             )
 
     def read(self, lines: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what this rank's lines (n,) have: the buckets of values, -1 for none, (n, V), and numbers (n, D)."""
+        """Return for this rank's lines (n,) the value buckets, -1 for none, (n, V), and the numbers (n, D)."""
         buckets = [column.values[lines] for column in self._categorical.values()]
         numbers = [column.values[lines] for column in self._dense.values()]
         empty = lines.new_empty(len(lines), 0)
         return torch.cat([empty.int(), *buckets], 1), torch.cat([empty.double(), *numbers], 1)
 
     def state_dict(self) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Return the lines of this rank as arrays, for the checkpoint; empty where no feature has been seen."""
+        """Return this rank's columns as arrays, for the checkpoint; empty before the first feature."""
         return self._described({name: self._of(key) for name, key in self.lines.items()})
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Return the same with the lines of some rows (n,), distinct, of all ranks; called as `Embeddings.fetch`."""
+        """Return the columns at distinct rows (n,) of all ranks, as arrays; called as `Embeddings.fetch`."""
         return self._described({name: self.fetch(rows, key) for name, key in self.lines.items()})
 
     @property
     def lines(self) -> dict[str, LineKey]:
-        """The arrays that ranks share, by their names in a checkpoint."""
+        """The sharded arrays, by their names in a checkpoint."""
         numbers = range(len(self.columns))
         return {f"{number}.{line}": LineKey(number, line) for number in numbers for line in get_args(Line)}
 
     def fetch(self, rows: TableRows, key: LineKey) -> Tensor:
-        """Return what distinct rows (n,) have, (n, ...); called as `Embeddings.fetch`."""
+        """Return an array at distinct rows (n,), (n, ...); called as `Embeddings.fetch`."""
         if not len(rows):  # its type and shape are the same on every rank
             return self._of(key)[:0]
         self.workers.ask(f"{_ASK}{key.column} {key.line}")
         return self._fetched(torch.from_numpy(rows).to(self.device), key)
 
     def answer(self, question: str) -> bool:
-        """Take part in what rank 0 asks for alone, and say whether it did; for `Workers.first`."""
+        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this table."""
         if not question.startswith(_ASK):
             return False
         column, line = question.removeprefix(_ASK).split()
@@ -199,11 +199,11 @@ class FeatureTable:
         return self.route(rows).fetch(self._of(key))
 
     def route(self, rows: Tensor) -> Route:
-        """Return how distinct rows (n,), others on each rank, come here; all ranks call it together."""
+        """Return the route for distinct rows (n,), different ones on each rank, from their shards; collective."""
         return Route.of(rows, self.places, self.workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over this rank's lines, as `state_dict` describes them."""
+        """Load this rank's columns from the result of `state_dict`."""
         if not state:
             return
         categorical, dense = json.loads(np.asarray(state[_NAMES]).tobytes())
@@ -214,7 +214,7 @@ class FeatureTable:
             column.values, column.told_ms = (state[f"{number}.{line}"].to(self.device) for line in get_args(Line))
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Any]) -> None:
-        """Take over rows (n,) of this rank, of a table with the same features."""
+        """Load rows (n,) of this rank from a table with the same features."""
         if not state:
             return
         self._load_moments(state)
@@ -227,7 +227,7 @@ class FeatureTable:
         self._moments = {name: Moments(*row) for name, row in zip(self._dense, moments, strict=True)}
 
     def _described(self, lines: Mapping[str, Tensor]) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Return what says how to read the lines, and these; nothing where there are none."""
+        """Add names and moments to arrays of lines; an empty result for no arrays."""
         if not lines:
             return {}
         names = json.dumps([list(self._categorical), list(self._dense)]).encode()
@@ -239,7 +239,7 @@ class FeatureTable:
         return self.columns[key.column].of(key.line)
 
     def _own(self, rows: TableRows) -> tuple[Tensor, npt.NDArray[np.int64]]:
-        """Return the lines (m,) of those of rows (n,) that this rank keeps, and where these are among them."""
+        """Return the lines (m,) of this rank's rows among `rows` (n,), and their positions there (m,)."""
         every = torch.from_numpy(rows)
         own = self.places.own(every)
         return self.places.local(every[own]).to(self.device), own.numpy()

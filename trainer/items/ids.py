@@ -1,6 +1,6 @@
-"""The ids of items by table row, and as plain arrays: their bytes in UTF-8, one after another, and their sizes.
+"""Item ids by table row, sharded over ranks, and their packed form: concatenated UTF-8 bytes, and sizes.
 
-Only who saves and exports reads ids, so each rank keeps those of its own rows.
+Ids are read only by saving and exporting, so each rank keeps the ids of its own rows.
 """
 
 from typing import Final
@@ -20,13 +20,13 @@ __all__ = ["IDS", "ItemIds", "pack_ids", "unpack_ids"]
 Ids = npt.NDArray[np.object_]
 
 IDS: Final = "ids"
-"""What rank 0 asks the others for; see `Workers.first`."""
+"""Query of rank 0 to the other ranks; see `Workers.first`."""
 
 _AT_ONCE: Final = 1 << 16
 
 
 class ItemIds:
-    """The ids of rows, None where there is no item; `kept` are those of this rank's rows (`Stripes`).
+    """Ids by row, None for rows without an item; `kept` holds the ids of this rank's rows (`Stripes`).
 
     Parameters
     ----------
@@ -42,12 +42,12 @@ class ItemIds:
         self.kept: Ids = np.full(self._stripes.count(capacity), None, object)
 
     def put(self, rows: TableRows, ids: Ids | None) -> None:
-        """Give rows (n,) their ids (n,), or None; those that other ranks keep are passed over."""
+        """Set the ids of rows (n,), or clear them with None; rows of other ranks are ignored."""
         own = self._stripes.own(rows)
         self.kept[self._stripes.lines(TableRows(rows[own]))] = None if ids is None else ids[own]
 
     def put_packed(self, rows: TableRows, sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> None:
-        """Give rows (n,), which this rank keeps, the ids that `pack_ids` has packed."""
+        """Set the ids of this rank's rows (n,) from the packed form of `pack_ids`."""
         start = 0
         for first in range(0, len(rows), _AT_ONCE):
             some = slice(first, first + _AT_ONCE)
@@ -56,27 +56,27 @@ class ItemIds:
             start = end
 
     def grow(self, capacity: int) -> None:
-        """Have room for so many rows."""
+        """Make room for `capacity` rows."""
         more = self._stripes.count(capacity) - len(self.kept)
         self.kept = np.concatenate([self.kept, np.full(more, None, object)])
 
     def of(self, rows: TableRows) -> Ids:
-        """Return the ids of rows (n,); all ranks call it together, or rank 0 in `Workers.first`."""
+        """Return the ids of rows (n,); called by all ranks together, or by rank 0 in `Workers.first`."""
         if self._workers.world_size == 1 or not len(rows):
             return self.kept[rows]
         self._workers.ask(IDS)
         return self._exchanged(rows)
 
     def answer(self) -> None:
-        """Take part in what rank 0 does alone, `of`; for `Workers.first`."""
+        """Serve an `of` of rank 0, as the callback of `Workers.first`."""
         self._exchanged(no_rows())
 
     def _exchanged(self, rows: TableRows) -> Ids:
-        """Return the ids of the rows (n,) that this rank asks for, and give others those that they ask for."""
+        """Return the ids of this rank's query rows (n,), and answer the queries of other ranks."""
         workers = self._workers
         asked = Asked.of(rows, self._stripes.owners(rows), workers)
         sizes, data = map(torch.from_numpy, pack_ids(self.kept[self._stripes.lines(TableRows(asked.values))]))
-        # Sizes come in the order of ranks, as the bytes do.
+        # Sizes arrive in the order of ranks, as the bytes do.
         came = workers.exchange(sizes, asked.receive, asked.send)
         bytes_here, bytes_there = _bytes(sizes, asked.receive), _bytes(came, asked.send)
         ids = np.empty(len(rows), object)
@@ -85,12 +85,12 @@ class ItemIds:
 
 
 def _bytes(sizes: torch.Tensor, counts: list[int]) -> list[int]:
-    """Return the bytes of ids of these sizes (n,), rank by rank, of which each has so many."""
+    """Return the bytes of ids per rank, from their sizes (n,) and the number of ids of each rank."""
     return [int(part.clip(0).sum()) for part in torch.split(sizes, counts)]
 
 
 def pack_ids(ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
-    """Return the sizes (n,) of ids (n,) in bytes, -1 where there is none, and the bytes of all of them."""
+    """Return the sizes in bytes (n,) of ids (n,), -1 for None, and their concatenated UTF-8 bytes."""
     packed = pa.array(ids, pa.large_string())
     if not len(ids):
         return np.empty(0, np.int32), np.empty(0, np.uint8)
@@ -99,12 +99,12 @@ def pack_ids(ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
     if valid is not None:
         sizes[packed.is_null().to_numpy(zero_copy_only=False)] = -1
     used = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8, int(sizes.clip(0).sum()))
-    # Arrow's buffers are read-only, tensors are not.
+    # Arrow's buffers are read-only, tensors are writable.
     return sizes, used.copy()
 
 
 def unpack_ids(sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> Ids:
-    """Return what `pack_ids` has packed."""
+    """Return the ids from the packed form of `pack_ids`."""
     offsets = np.concatenate([[0], np.cumsum(sizes.clip(0), dtype=np.int64)])
     packed = pa.LargeStringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(data))
     ids: Ids = packed.to_numpy(zero_copy_only=False).astype(object)

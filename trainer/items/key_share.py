@@ -1,4 +1,4 @@
-"""Which row a key has, shared out among ranks by key: each knows those of one key in W."""
+"""Sharded key index: finds the table row of an item key; each rank holds one key in W."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class KeyShare:
-    """The rows of the keys that this rank knows; `find` asks the others for theirs.
+    """One rank's shard of the map from keys to rows; `find` queries the other ranks.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class KeyShare:
 
     @classmethod
     def of(cls, keys: ItemKeys, rows: TableRows, workers: Workers) -> "KeyShare":
-        """Return the shares of keys and their rows, (n,), others on each rank; all ranks call it together."""
+        """Build the shards from keys and rows (n,), different ones on each rank; collective."""
         found = cls(workers)
         pairs = workers.deliver(torch.from_numpy(np.stack([keys, rows], 1)), found._owners(keys)).numpy()
         found._insert(ItemKeys(pairs[:, 0].copy()), TableRows(pairs[:, 1]))
@@ -43,11 +43,11 @@ class KeyShare:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
+        """Memory in bytes."""
         return self._map.nbytes + self._keys.nbytes + self._rows.nbytes
 
     def find(self, keys: ItemKeys) -> TableRows:
-        """Return the rows of keys (n,), others on each rank, -1 where there is none; all ranks call it together."""
+        """Return the rows of keys (n,), different ones on each rank, -1 if absent; collective."""
         if self._workers.world_size == 1:
             return self._find(keys)
         asked = Asked.of(keys, self._owners(keys), self._workers)
@@ -55,19 +55,19 @@ class KeyShare:
         return TableRows(asked.answered(found).numpy().astype(np.int64))
 
     def find_alike(self, keys: ItemKeys) -> TableRows:
-        """Return the same for keys (n,) that are the same on all ranks: each looks up its own."""
+        """Return the rows of keys (n,) that are the same on all ranks: each looks up its own share."""
         found = np.zeros(len(keys), np.int64)
         own = self._own(keys)
         found[own] = 1 + self._find(ItemKeys(keys[own]))
         return TableRows(self._workers.sum(torch.from_numpy(found)).numpy() - 1)
 
     def insert(self, keys: ItemKeys, rows: TableRows) -> None:
-        """Add keys (n,) that cannot be found yet, with their rows; those that others know are passed over."""
+        """Add absent keys (n,) with their rows; keys of other shards are ignored."""
         own = self._own(keys)
         self._insert(ItemKeys(keys[own]), TableRows(rows[own]))
 
     def remove(self, keys: ItemKeys) -> None:
-        """Drop keys (n,); those that others know are passed over."""
+        """Remove keys (n,); keys of other shards are ignored."""
         lines = self._map.find(self._keys, ItemKeys(keys[self._own(keys)]))
         self._map.remove(self._keys, lines)
         self._free = np.concatenate([self._free, lines])
@@ -82,7 +82,7 @@ class KeyShare:
         self._map.insert(self._keys, TableRows(lines))
 
     def _lines(self, count: int) -> Ints:
-        """Take so many lines that are free."""
+        """Allocate `count` free lines."""
         again, self._free = np.split(self._free, [min(count, len(self._free))])
         missing = count - len(again)
         if (used := self._used + missing) > len(self._keys):
@@ -93,7 +93,7 @@ class KeyShare:
         return lines
 
     def _owners(self, keys: ItemKeys) -> Ints:
-        # Keys are hashes already.
+        # Keys are hashes, so the remainder is uniform.
         owners: Ints = (keys.view(np.uint64) % np.uint64(self._workers.world_size)).astype(np.int64)
         return owners
 

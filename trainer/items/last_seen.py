@@ -1,7 +1,7 @@
-"""Which rows have not been seen since a time: by time, so that nobody looks at all rows.
+"""Find rows last seen before a time, for eviction by time to live, without a scan of all rows.
 
-Every note of a row is kept under its time. A row that was seen again has a note that is out of date, which is skipped
-when its time comes; when most notes are out of date, all are made again from the times themselves.
+Each sighting is noted under its time. If a row is seen again, the old note becomes stale and is skipped when its time
+comes; when most notes are stale, they are rebuilt from the last-seen times.
 """
 
 import heapq
@@ -16,14 +16,14 @@ __all__ = ["LastSeen"]
 
 
 class LastSeen:
-    """The lines of rows by the time they were last seen; `notes` is how many are kept, some of them out of date.
+    """Index of lines by the time they were last seen; `notes` counts the entries, including stale ones.
 
     Parameters
     ----------
     lines
-        Those that are watched at the start, (n,).
+        Lines to watch at the start, (n,).
     seen_ms
-        Times of all lines.
+        Last-seen times of all lines.
     """
 
     def __init__(self, lines: Lines, seen_ms: npt.NDArray[np.int64]) -> None:
@@ -40,7 +40,7 @@ class LastSeen:
         self.notes += len(lines)
 
     def before(self, time_ms: int, seen_ms: npt.NDArray[np.int64]) -> Lines:
-        """Return the lines last seen before a time, ascending, and drop them."""
+        """Return the lines last seen before a time, ascending, and remove them."""
         found = [np.empty(0, np.int64)]
         while self._times and self._times[0] < time_ms:
             then = heapq.heappop(self._times)
@@ -50,7 +50,7 @@ class LastSeen:
         return np.unique(np.concatenate(found))
 
     def tidy(self, count: int, lines: Callable[[], Lines], seen_ms: npt.NDArray[np.int64]) -> None:
-        """Make all notes again for the lines that are watched, `count` or so, once most are out of date."""
+        """Rebuild the index from the watched `lines`, about `count` of them, if most notes are stale."""
         if self.notes > 4 * max(count, 1024):
             self._make(lines(), seen_ms)
 
@@ -59,6 +59,6 @@ class LastSeen:
         times, first = np.unique(seen_ms[ordered], return_index=True)
         parts = np.split(ordered, first[1:]) if len(ordered) else []
         self._by_time = {int(one): [part] for one, part in zip(times, parts, strict=True)}
-        # Ascending numbers are a heap.
+        # A sorted list is a valid heap.
         self._times = times.tolist()
         self.notes = len(lines)

@@ -1,4 +1,4 @@
-"""Which items have lost their row since the newest bundle, in bounded memory."""
+"""Evicted keys since the newest bundle, in bounded memory."""
 
 from typing import Final
 
@@ -10,13 +10,13 @@ from weir.contracts.ascending import ascending
 __all__ = ["TOO_MANY", "LeftKeys"]
 
 TOO_MANY: Final = PADDING_KEY
-"""Stands for more keys than there are rows: an export compares all items then, which costs no more."""
+"""Stands for more keys than there are rows: the export then compares all items, at no more cost."""
 
 
 class LeftKeys:
-    """Keys of items that have lost a row of this rank, until `clear`; `TOO_MANY` alone, where they exceed a limit.
+    """Keys of items evicted from rows of this rank since the last `clear`; only `TOO_MANY` beyond a limit.
 
-    From a `snapshot` on, those that come later are noted by themselves, too.
+    After `snapshot`, later keys are also collected separately.
     """
 
     def __init__(self) -> None:
@@ -24,21 +24,21 @@ class LeftKeys:
         self._later: LeftKeys | None = None
 
     def snapshot(self) -> None:
-        """Note by themselves those that come from here on."""
+        """Start to collect later keys separately, too."""
         self._later = LeftKeys()
 
     def keep_later(self) -> None:
-        """Forget those that came before the snapshot."""
+        """Drop the keys from before the snapshot."""
         later = self._later or LeftKeys()
         self._parts, self._size, self._later = later._parts, later._size, None
 
     def add(self, keys: ItemKeys, most: int) -> None:
-        """Take further keys (n,), with those before `most` distinct ones."""
+        """Add keys (n,); keep at most `most` distinct keys in total."""
         if self._later is not None:
             self._later.add(keys, most)
         self._parts.append(keys)
         self._size += len(keys)
-        # Twice as many: sorting them costs little for each that has come since the last time.
+        # Deduplicate at twice the limit only, so that sorting is cheap per added key.
         if self._size > 2 * most:
             every = self.keys
             fits = len(every) <= most and TOO_MANY not in every
@@ -47,9 +47,9 @@ class LeftKeys:
 
     @property
     def keys(self) -> ItemKeys:
-        """The keys (n,), ascending, each once."""
+        """The distinct keys (n,), ascending."""
         return ItemKeys(ascending(np.concatenate([np.empty(0, np.int64), *self._parts])))
 
     def clear(self) -> None:
-        """Forget them."""
+        """Drop all keys."""
         self._parts, self._size = [], 0

@@ -1,7 +1,7 @@
-"""Which lines of a stored tensor a rank takes, whatever ranks divide it by: places, stripes, or the sizes of ids.
+"""Shard readers: select a rank's part of a stored array, for any number of ranks that wrote it.
 
-Lines come piece by piece, so a rank never holds what others keep. A whole checkpoint has lines for all rows, a delta
-for those that it lists.
+Stored arrays are read in chunks, so a rank never holds other ranks' rows. A full checkpoint stores all rows, a delta
+only the rows that it lists.
 """
 
 from collections.abc import Callable
@@ -21,51 +21,51 @@ from weir.trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS
 __all__ = ["OwnBytes", "OwnLines", "OwnListed", "OwnPlaces", "OwnSizes", "OwnStripes", "own_table"]
 
 _AT_ONCE: Final = 1 << 16
-"""Listed rows looked at a time: a look takes several numbers for each."""
+"""Listed rows examined at a time: each takes several numbers of temporary memory."""
 
 
 class OwnLines(Protocol):
-    """The lines of one of several ranks."""
+    """Selects one rank's lines of a stored array."""
 
     @property
     def wanted(self) -> range:
-        """The stored lines to look at."""
+        """Range of stored lines to read."""
         ...
 
     @property
     def count(self) -> int:
-        """Lines that the rank takes."""
+        """Number of lines that the rank keeps."""
         ...
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the own ones among stored lines (n, ...), from number `first` on, into those of this rank (count, ...).
+        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first` to its array (count, ...).
 
-        It is called for all that are `wanted`, in their order.
+        Called for all chunks of `wanted`, in order.
         """
         ...
 
 
 @dataclass(frozen=True)
 class OwnPlaces:
-    """The lines of the rows whose places are a rank's; stored in the order of places, or of rows."""
+    """Lines of the rows in a rank's shard by `Places`; stored by place, or by row."""
 
     places: Places
     by_place: bool
 
     @property
     def wanted(self) -> range:
-        """The stored lines to look at."""
+        """Range of stored lines to read."""
         return self.places.here if self.by_place else range(self.places.capacity)
 
     @property
     def count(self) -> int:
-        """Places of the rank."""
+        """Number of places of the rank."""
         return len(self.places.here)
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the own ones among stored lines (n, ...), from number `first` on."""
+        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first`."""
         if self.by_place == (self.places.ranks > 1):
-            # Stored in the order in which the rank keeps them.
+            # Stored order equals the rank's local order.
             at = first - self.wanted.start
             into[at : at + len(lines)] = lines
             return
@@ -78,12 +78,12 @@ class OwnPlaces:
 
 
 class OwnStripes:
-    """The lines of a rank's stripe of rows, stored in the order of rows.
+    """Lines of a rank's stripe of rows (`Stripes`), stored by row.
 
     Parameters
     ----------
     stripes
-        Says which rows the rank keeps.
+        The rank's stripe.
     capacity
         Rows of the table.
     """
@@ -93,30 +93,30 @@ class OwnStripes:
 
     @property
     def wanted(self) -> range:
-        """The stored lines to look at."""
+        """Range of stored lines to read."""
         return range(self._capacity)
 
     @property
     def count(self) -> int:
-        """Rows of the rank."""
+        """Number of rows of the rank."""
         return self._stripes.count(self._capacity)
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the own ones among stored lines (n, ...), from number `first` on."""
+        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first`."""
         skipped = (self._stripes.rank - first) % self._stripes.ranks
         own, at = lines[skipped :: self._stripes.ranks], (first + skipped) // self._stripes.ranks
         into[at : at + len(own)] = own
 
 
 class OwnListed:
-    """The lines of those of a delta's rows that a rank keeps, in the delta's order; `rows` (count,) are these.
+    """Lines of a rank's rows in a delta, in the delta's order; `rows` (count,) are these rows.
 
     Parameters
     ----------
     listed
-        The rows that the delta has lines for, (n,).
+        Rows that the delta stores, (n,).
     own
-        Returns where the rank's rows are among any rows (m,).
+        Returns the positions of the rank's rows in an array of rows (m,).
     """
 
     def __init__(self, listed: TableRows, own: Callable[[TableRows], npt.NDArray[np.int64]]) -> None:
@@ -127,29 +127,29 @@ class OwnListed:
 
     @property
     def wanted(self) -> range:
-        """The stored lines to look at."""
+        """Range of stored lines to read."""
         return range(self._listed)
 
     @property
     def count(self) -> int:
-        """Listed rows of the rank."""
+        """Number of listed rows of the rank."""
         return len(self._numbers)
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the own ones among stored lines (n, ...), from number `first` on."""
+        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first`."""
         low, high = np.searchsorted(self._numbers, [first, first + len(lines)])
         into[low:high] = lines[torch.from_numpy(self._numbers[low:high] - first)]
 
 
 class OwnSizes:
-    """The sizes of ids, -1 where there is none; they say where the bytes are, for `OwnBytes`.
+    """Sizes of ids, -1 for none; they locate the bytes for `OwnBytes`.
 
-    `edges` (count, 2) are where the bytes of each own row start and end among those of all rows, `total` bytes.
+    `edges` (count, 2) are the start and end of each own id in the stored bytes of all ids, `total` bytes.
 
     Parameters
     ----------
     lines
-        Those of the rank, in the order in which they are stored.
+        Reader of the rank's lines.
     """
 
     def __init__(self, lines: OwnStripes | OwnListed) -> None:
@@ -158,16 +158,16 @@ class OwnSizes:
 
     @property
     def wanted(self) -> range:
-        """The stored sizes to look at."""
+        """Range of stored sizes to read."""
         return self._lines.wanted
 
     @property
     def count(self) -> int:
-        """Rows of the rank."""
+        """Number of rows of the rank."""
         return self._lines.count
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the own ones among stored sizes (n,), from number `first` on."""
+        """Copy the rank's own sizes from a chunk (n,) that starts at stored line `first`."""
         self._lines.take(first, lines, into)
         sizes = lines.clamp(min=0)
         ends = self.total + sizes.cumsum(0)
@@ -176,12 +176,12 @@ class OwnSizes:
 
 
 class OwnBytes:
-    """The bytes of the ids of a rank's rows, stored one id after another.
+    """Bytes of the ids of a rank's rows, stored as concatenated ids.
 
     Parameters
     ----------
     sizes
-        Have been taken before.
+        The sizes, already read.
     """
 
     def __init__(self, sizes: OwnSizes) -> None:
@@ -189,22 +189,22 @@ class OwnBytes:
 
     @property
     def wanted(self) -> range:
-        """The stored bytes to look at."""
+        """Range of stored bytes to read."""
         return range(self._sizes.total)
 
     @property
     def count(self) -> int:
-        """Bytes of the rank's ids."""
+        """Number of bytes of the rank's ids."""
         return int(self._sizes.edges.diff(dim=1).sum())
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the own ones among stored bytes (n,), from number `first` on."""
+        """Copy the rank's own bytes from a chunk (n,) that starts at stored byte `first`."""
         own = lines[self._own(first, first + len(lines))]
         into[self._taken : self._taken + len(own)] = own
         self._taken += len(own)
 
     def _own(self, first: int, last: int) -> Tensor:
-        """Say of each byte from `first` to before `last` whether it is the rank's: after an odd number of edges."""
+        """Return a mask of the rank's bytes in [first, last): a byte is own after an odd number of edges."""
         edges = self._sizes.edges.view(-1).numpy()
         passed, within = np.searchsorted(edges, first, "right"), np.searchsorted(edges, last, "left")
         cuts = np.concatenate([[first], edges[passed:within], [last]])
@@ -213,11 +213,11 @@ class OwnBytes:
 
 
 def _put(lines: Tensor, into: Tensor, at: Tensor) -> None:
-    """Copy lines (n, ...) to some of a tensor's; NumPy copies whole ones, PyTorch one number after another."""
+    """Copy lines (n, ...) to positions `at` of a tensor by NumPy, which copies whole lines, unlike PyTorch."""
     into.numpy()[at.numpy()] = lines.numpy()
 
 
 def own_table(rows: OwnStripes | OwnListed) -> dict[str, OwnLines]:
-    """Return which lines of each array of the item table a rank takes, by name, given those of a plain one."""
+    """Return the shard reader of each array of the item table by name, from that of its rows."""
     sizes = OwnSizes(rows)
     return {KEYS: rows, SEEN_MS: rows, ID_SIZES: sizes, ID_BYTES: OwnBytes(sizes)}

@@ -1,9 +1,9 @@
-"""Where the rows of the item table are: each rank keeps a share of them.
+"""Sharding of the embedding rows over ranks by a multiplicative hash of the row.
 
 Row ``r`` of a table of ``2^k`` rows has the place ``r * odd mod 2^k``, and each rank keeps a contiguous range of
 places. Multiplication by an odd number permutes the places (Knuth, "The Art of Computer Programming", volume 3,
-section 6.4: multiplicative hashing), so frequent items, which have low rows, are spread evenly. Whatever is stored in
-the order of places can be cut for any number of ranks. When the table doubles, a row's place stays or moves by the old
+section 6.4: multiplicative hashing), so frequent items, which have low rows, are spread evenly. Arrays stored by
+place can be cut for any number of ranks. When the table doubles, a row's place stays or moves by the old
 capacity.
 """
 
@@ -24,12 +24,12 @@ _ODD: Final = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True)
 class Places:
-    """The places of one of several ranks, in a table of `capacity` rows.
+    """The shard of one rank in a table of `capacity` rows.
 
     Raises
     ------
     ValueError
-        If several ranks are to share a capacity that is no power of two.
+        If several ranks share a capacity that is not a power of two.
     """
 
     capacity: int
@@ -42,7 +42,7 @@ class Places:
 
     @cached_property
     def cuts(self) -> Tensor:
-        """Where the ranges of all ranks start, and where the last one ends, (ranks + 1,)."""
+        """Starts of the ranges of all ranks, and the end of the last, (ranks + 1,)."""
         return torch.arange(self.ranks + 1) * self.capacity // self.ranks
 
     @cached_property
@@ -51,35 +51,35 @@ class Places:
         return range(*self.cuts[self.rank : self.rank + 2].tolist())
 
     def of(self, rows: Tensor) -> Tensor:
-        """Return the places of rows, of their shape."""
+        """Return the places of rows, in their shape."""
         return rows * (_ODD % self.capacity) & (self.capacity - 1)
 
     def rows(self, places: Tensor) -> Tensor:
-        """Return the rows at places, of their shape."""
+        """Return the rows at places, in their shape."""
         return places * pow(_ODD, -1, self.capacity) & (self.capacity - 1)
 
     def key(self, rows: Tensor) -> Tensor:
-        """Return numbers in the order in which rows come from ranks: their places, or themselves for a single rank."""
+        """Return the sort keys of rows in shard order: their places, or the rows themselves for a single rank."""
         return rows if self.ranks == 1 else self.of(rows)
 
     def distinct(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct ones (n,) among rows (m,), ascending by `key`, and where each row is among them, (m,)."""
+        """Return the distinct values (n,) of rows (m,), ascending by `key`, and the index of each row in them, (m,)."""
         keys, place = distinct_and_places(self.key(rows))
         return (keys if self.ranks == 1 else self.rows(keys)), place
 
     def local(self, rows: Tensor) -> Tensor:
-        """Return where rows are among this rank's lines; a number that no line has for rows that are elsewhere.
+        """Return the lines (local positions) of rows; for rows of other ranks, numbers outside the shard.
 
-        A single rank keeps all rows in their own order, and computes nothing.
+        A single rank keeps all rows in their own order: lines equal rows.
         """
         return rows if self.ranks == 1 else self.of(rows) - self.here.start
 
     def rows_at(self, lines: Tensor) -> Tensor:
-        """Return the rows of this rank's lines, of their shape: the inverse of `local`."""
+        """Return the rows of this rank's lines, in their shape: the inverse of `local`."""
         return lines if self.ranks == 1 else self.rows(lines + self.here.start)
 
     def own(self, rows: Tensor) -> Tensor:
-        """Return those of rows (n,) that this rank keeps, as where they are among them."""
+        """Return the positions in `rows` (n,) of those in this rank's shard."""
         if self.ranks == 1:
             return torch.arange(len(rows), device=rows.device)
         local = self.local(rows)

@@ -1,4 +1,4 @@
-"""How the lines of some rows come from the ranks that keep them, and what belongs to these rows goes back."""
+"""All-to-all route between rows and their shards: fetches rows from their ranks and sends gradients back."""
 
 import math
 from collections.abc import Iterable
@@ -19,22 +19,22 @@ _AT_ONCE: Final = 1 << 16
 
 
 class Route:
-    """Connects the distinct rows that each rank asks for with those that it keeps; all ranks make and use it together.
+    """Connects the distinct rows requested by each rank with the shards that hold them; collective.
 
-    A row is asked for once by each rank at most, so that sums over ranks have one order: that of ranks.
+    Each rank requests a row at most once, so sums over ranks have a fixed order: that of ranks.
 
     Parameters
     ----------
     workers
         The ranks.
     order
-        Sorts the rows (n,) of this rank by place; None where they are in this order, or a single rank keeps all.
+        Sorts this rank's requested rows (n,) by place; None if they are sorted, or a single rank holds all.
     send
-        How many of them each rank keeps.
+        Number of rows requested from each rank.
     receive
-        How many rows each rank asks for here.
+        Number of rows that each rank requests here.
     asked
-        These, rank by rank, as places among this rank's lines, (m,).
+        Lines of the rows requested here, rank by rank, (m,).
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Route:
 
     @classmethod
     def of(cls, rows: Tensor, places: Places, workers: Workers) -> Self:
-        """Tell all ranks which of their rows this one asks for: `rows` (n,), distinct."""
+        """Request distinct rows (n,) of all ranks."""
         if workers.world_size == 1:
             return cls(workers, None, [len(rows)], [len(rows)], rows)
         ones = [1] * workers.world_size
@@ -58,16 +58,16 @@ class Route:
         return cls(workers, order, send.tolist(), receive, asked)
 
     def __len__(self) -> int:
-        """Return how many rows this rank asks for."""
+        """Return the number of rows that this rank requests."""
         return sum(self._send)
 
     def fetch(self, lines: Tensor) -> Tensor:
-        """Return the lines (n, ...) of the rows that were asked for, given the lines that each rank keeps."""
+        """Return the requested rows' lines, (n, ...), given the `lines` of this rank's shard."""
         [fetched] = self.answered(lines.index_select(0, self.asked))
         return fetched
 
     def answered(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """Return what belongs to the rows that were asked for, (n, ...), given what belongs to `asked`, (m, ...)."""
+        """Return values of the requested rows, (n, ...), given each rank's values of its `asked` lines, (m, ...)."""
         if self._workers.world_size == 1:
             return values
         received = self._workers.exchange(packed(values), self._receive, self._send)
@@ -76,14 +76,14 @@ class Route:
         return unpacked(received, values)
 
     def push(self, values: Tensor) -> Tensor:
-        """Send what belongs to the rows that were asked for, (n, ...), and return what belongs to `asked`, (m, ...)."""
+        """Send values of the requested rows, (n, ...), to their shards; return those for `asked`, (m, ...)."""
         ordered = values if self._order is None else values.index_select(0, self._order)
         return self._workers.exchange(ordered, self._send, self._receive)
 
     def add(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add up what ranks have for the same rows, (n, ...), in the order of ranks.
+        """Sum the values of requested rows, (n, ...), over ranks, in the order of ranks.
 
-        Returns the places (m,), among this rank's lines, of those that any rank asked for, each once, and the sums.
+        Returns the distinct requested lines of this shard, (m,), and the sums.
         """
         if self._workers.world_size == 1:
             return self.asked, values
@@ -91,7 +91,7 @@ class Route:
         return lines, sums
 
     def add_beside(self, values: Tensor, shared: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Add up beside them what all ranks share, (k,): this one gets its `Workers.part` of the sum."""
+        """Do `add`, and in the same exchange sum `shared` (k,) over ranks; return this rank's part of the sum, too."""
         width, shares = math.prod(values.shape[1:]), [shared[share] for share in self._workers.shares(len(shared))]
         sizes = [len(share) for share in shares]
         rows = torch.split(values if self._order is None else values.index_select(0, self._order), self._send)
@@ -109,9 +109,9 @@ class Route:
 
 
 def moved(lines: Iterable[Tensor], before: Places, after: Places, workers: Workers) -> tuple[Tensor, ...]:
-    """Return the lines of a rank's places `after` the table has grown, zeros for new rows, given those `before`.
+    """Return this rank's lines after the table has grown from `before` to `after`, with zeros for new rows.
 
-    All ranks call it together. Some lines go at a time, for they would not fit beside both.
+    Collective. Lines move in chunks, since copies of all would not fit in memory.
     """
     pairs = tuple((one, one.new_zeros(len(after.here), *one.shape[1:])) for one in lines)
     for first in range(0, int(before.cuts.diff().max()), _AT_ONCE):

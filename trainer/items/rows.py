@@ -1,4 +1,4 @@
-"""Rows of the item table, and which of them have changed."""
+"""Rows of the item table, and tracking of changed rows per reader."""
 
 from collections.abc import Iterable
 from enum import IntEnum
@@ -12,26 +12,26 @@ from weir.contracts.ascending import ascending
 __all__ = ["FIRST_ITEM", "PADDING", "SHARED", "Reader", "TableRows", "TouchedRows", "no_rows"]
 
 TableRows = NewType("TableRows", npt.NDArray[np.int64])
-"""Rows of the item table, of any shape; the rows of an index are others (`weir.contracts.IndexRows`)."""
+"""Rows of the item table, of any shape; not to be confused with index rows (`weir.contracts.IndexRows`)."""
 
 PADDING: Final = 0
-"""The row of missing history; zeros, never trained."""
+"""The row of padding in histories; zeros, never trained."""
 
 SHARED: Final = 1
-"""The row of all items that have none of their own."""
+"""The row shared by all items without their own row."""
 
 FIRST_ITEM: Final = 2
 
 
 def no_rows() -> TableRows:
-    """Return no rows, (0,)."""
+    """Return an empty array of rows, (0,)."""
     return TableRows(np.empty(0, np.int64))
 
 
 class Reader(IntEnum):
-    """Who asks which rows have changed, and begins again at moments of its own; the values are bits.
+    """A consumer of changed rows, with its own reset times; the values are bits.
 
-    `SNAPSHOT` asks only while a bundle is made of what was read earlier: it takes the place of `BUNDLE` then.
+    `SNAPSHOT` exists only while a bundle is built from an earlier snapshot, and then replaces `BUNDLE`.
     """
 
     CHECKPOINT = 1
@@ -40,9 +40,9 @@ class Reader(IntEnum):
 
 
 class TouchedRows:
-    """The rows that have changed since each reader's last `clear`; a call costs what was touched, not the table.
+    """Rows changed since each reader's last `clear`; a call costs the touched rows, not the table.
 
-    For a reader that comes and goes nothing is noted before its first `clear`.
+    `SNAPSHOT` is tracked only from its first `clear` on.
 
     Parameters
     ----------
@@ -56,11 +56,11 @@ class TouchedRows:
 
     @property
     def readers(self) -> tuple[Reader, ...]:
-        """Those for whom rows are noted."""
+        """Readers that are tracked."""
         return tuple(self._parts)
 
     def mark(self, rows: npt.NDArray[np.int64], readers: Iterable[Reader] | None = None) -> None:
-        """Note that rows (n,), repeated or not, have changed, for all readers or for some."""
+        """Mark rows (n,), repeated or not, as changed for the given readers, or all."""
         for reader in self.readers if readers is None else readers:
             parts = self._parts[reader]
             new = rows[self._marked[rows] & reader == 0]
@@ -69,22 +69,22 @@ class TouchedRows:
                 parts.append(new)
 
     def grow(self, capacity: int) -> None:
-        """Append rows that have not changed, up to `capacity`."""
+        """Append unchanged rows up to `capacity`."""
         self._marked = np.pad(self._marked, (0, capacity - len(self._marked)))
 
     def rows(self, reader: Reader) -> TableRows:
-        """Return the rows that have changed, ascending, (n,)."""
+        """Return the changed rows, ascending, (n,)."""
         parts = self._parts.get(reader)
         return TableRows(ascending(np.concatenate(parts))) if parts else no_rows()
 
     def clear(self, reader: Reader) -> None:
-        """Begin again: for this reader, no row has changed."""
+        """Reset a reader: no row has changed for it."""
         for part in self._parts.get(reader, ()):
             self._marked[part] &= np.uint8(~reader & 0xFF)
         self._parts[reader] = []
 
     def replace(self, reader: Reader, other: Reader) -> None:
-        """Let the rows of a reader be those of another one, who asks no more."""
+        """Replace a reader's rows by the rows of another reader, which is dropped."""
         rows = self.rows(other)
         self.clear(reader)
         self.clear(other)

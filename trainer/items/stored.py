@@ -1,7 +1,8 @@
-"""What ranks share, as a checkpoint has it: embeddings in the order of places, so that any number of ranks cuts them.
+"""Sharded arrays of the item table, streamed in the layout of a checkpoint.
 
-Each rank writes its own embeddings, all of them. What is known of rows besides, and the embeddings of some rows, come
-piece by piece to the one that writes them: no rank holds what others keep.
+Each rank writes all embeddings of its own shard, in the order of places, so that any number of ranks can cut them.
+Other data of rows, and the embeddings of some rows, are fetched in chunks by the rank that writes them: no rank holds
+other ranks' shards.
 """
 
 from collections import deque
@@ -24,48 +25,48 @@ from weir.trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS, ItemTabl
 __all__ = ["PlacedLines", "RowLines", "SharedLines", "Twins", "described", "fetched", "placed", "tabled"]
 
 _AT_ONCE: Final = 1 << 16
-"""Rows fetched at a time: with 64 dimensions 16 MB."""
+"""Rows fetched at a time: 16 MB with 64 dimensions."""
 
 
 class SharedLines(Protocol):
-    """An array that ranks share, in pieces."""
+    """A sharded array, iterated in chunks."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
+        """Data type of the array."""
         ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole array."""
+        """Shape of the whole array."""
         ...
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Yield the pieces in order."""
+        """Yield the chunks in order."""
         ...
 
 
 @dataclass(frozen=True)
 class PlacedLines:
-    """The lines of this rank in the order of places, in which those of the next rank follow."""
+    """One rank's lines in the order of places; the next rank's lines follow."""
 
     embeddings: Embeddings
     line: Line
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
+        """Data type of the array."""
         return self.embeddings.weight.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the lines of all ranks together, (capacity, ...)."""
+        """Shape over all ranks, (capacity, ...)."""
         return self.embeddings.capacity, *self.embeddings.state_dict()[self.line].shape[1:]
 
     def __iter__(self) -> Iterator[Tensor]:
         places, lines = self.embeddings.places, self.embeddings.state_dict()[self.line]
         if places.ranks > 1:
-            yield from torch.split(lines, _AT_ONCE)  # a rank keeps them in this order
+            yield from torch.split(lines, _AT_ONCE)  # already in this order
             return
         for first in range(0, len(lines), _AT_ONCE):
             some = torch.arange(first, min(first + _AT_ONCE, len(lines)), device=lines.device)
@@ -74,14 +75,14 @@ class PlacedLines:
 
 @dataclass(frozen=True)
 class RowLines:
-    """One array with lines for `rows`, in their order, fetched as it is read.
+    """One array at `rows`, in their order, fetched while it is iterated.
 
     Parameters
     ----------
     read
-        Returns those of some of the rows, (n,); called as `ItemIds.of`.
+        Returns the lines of given rows, (n,); called as `ItemIds.of`.
     rows
-        All of the table, or some, distinct.
+        All rows of the table, or some distinct ones.
     """
 
     read: Callable[[TableRows], Tensor]
@@ -89,12 +90,12 @@ class RowLines:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the numbers."""
+        """Data type of the array."""
         return self.read(no_rows()).dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole array."""
+        """Shape of the whole array."""
         return len(self.rows), *self.read(no_rows()).shape[1:]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -102,14 +103,14 @@ class RowLines:
 
 
 class Twins:
-    """Two arrays that come with one answer: while the first is read, the second is kept on disk, to be read after it.
+    """Two arrays fetched by one query: while the first is iterated, the second is spooled to disk for later.
 
     Parameters
     ----------
     read
-        Returns the lines of both, of some of the rows, (n,); called as `ItemIds.of`.
+        Returns the lines of both for given rows, (n,); called as `ItemIds.of`.
     rows
-        All of the table, or some, distinct.
+        All rows of the table, or some distinct ones.
     """
 
     def __init__(self, read: Callable[[TableRows], tuple[Tensor, Tensor]], rows: range | TableRows) -> None:
@@ -117,7 +118,7 @@ class Twins:
         self._kept, self._length = deque[npt.NDArray[Any]](), -1
 
     def first(self) -> Iterator[Tensor]:
-        """Yield the pieces of the first."""
+        """Yield the chunks of the first array."""
         self._kept.clear()
         length = 0
         for some in _pieces(self._rows):
@@ -128,14 +129,14 @@ class Twins:
         self._length = length
 
     def second(self) -> Iterator[Tensor]:
-        """Yield the pieces of the second; it asks for those that were not kept, or have been read."""
+        """Yield the chunks of the second array; chunks that are not spooled, or already consumed, are fetched."""
         kept, self._kept = self._kept, deque()
         for some in _pieces(self._rows):
             yield torch.from_numpy(kept.popleft()) if kept else self._read(some)[1]
 
     @property
     def length(self) -> int:
-        """Lines of the second; it asks for them where the first has not been read."""
+        """Length of the second array; fetches it if the first has not been iterated."""
         if self._length < 0:
             self._length = sum(len(self._read(some)[1]) for some in _pieces(self._rows))
         return self._length
@@ -143,14 +144,14 @@ class Twins:
 
 @dataclass(frozen=True)
 class TwinLines(RowLines):
-    """The first or the second of `twins`; the second may have another number of lines than there are rows."""
+    """The first or the second array of `twins`; the second may differ in length from `rows`."""
 
     twins: Twins
     is_first: bool
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole array."""
+        """Shape of the whole array."""
         _, *others = super().shape
         return len(self.rows) if self.is_first else self.twins.length, *others
 
@@ -165,7 +166,7 @@ def _pieces(rows: range | TableRows) -> Iterator[TableRows]:
 
 
 def tabled(table: ItemTable, some: TableRows | None = None) -> dict[str, RowLines]:
-    """Return what `ItemTable.state_dict` does, of all ranks, or `state_of` some rows; called as `ItemIds.of`."""
+    """Return the arrays of `ItemTable.state_dict` over all ranks, or at some rows; called as `ItemIds.of`."""
     rows = range(table.capacity) if some is None else some
     found = dict[str, RowLines]()
     for pair in ((KEYS, SEEN_MS), (ID_SIZES, ID_BYTES)):
@@ -184,7 +185,7 @@ def _arrays(table: ItemTable, names: tuple[str, str], rows: TableRows) -> tuple[
 
 
 def fetched(embeddings: Embeddings, rows: TableRows) -> dict[str, RowLines]:
-    """Return what `Embeddings.state_of` does, fetched as it is read."""
+    """Return the arrays of `Embeddings.state_of`, fetched while they are iterated."""
     return {line: RowLines(partial(_line, embeddings, line), rows) for line in get_args(Line)}
 
 
@@ -193,11 +194,11 @@ def _line(embeddings: Embeddings, line: Line, rows: TableRows) -> Tensor:
 
 
 def described(features: FeatureTable, some: TableRows | None = None) -> dict[str, RowLines]:
-    """Return the lines of `FeatureTable.state_dict`, of all ranks, or of some rows, fetched as they are read."""
+    """Return the arrays of `FeatureTable.state_dict` over all ranks, or at some rows, fetched while iterated."""
     rows = range(features.places.capacity) if some is None else some
     return {name: RowLines(partial(features.fetch, key=key), rows) for name, key in features.lines.items()}
 
 
 def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:
-    """Return what `Embeddings.state_dict` does, in the order of places; by name, as their files are listed."""
+    """Return the arrays of `Embeddings.state_dict` by name, in the order of places, sorted as the files are."""
     return {line: PlacedLines(embeddings, line) for line in sorted(get_args(Line))}

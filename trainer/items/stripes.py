@@ -1,4 +1,4 @@
-"""Which rank keeps what is known of a row besides its embedding: one row in W, which stays when the table grows."""
+"""Sharding of item data other than embeddings: row modulo ranks, so rows stay when the table grows."""
 
 from dataclasses import dataclass
 
@@ -14,26 +14,26 @@ Lines = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Stripes:
-    """The rows of one of several ranks, as lines: the rows of a single rank are its lines."""
+    """The rows of one rank as local lines; for a single rank, lines equal rows."""
 
     rank: int = 0
     ranks: int = 1
 
     def count(self, capacity: int) -> int:
-        """Return the lines of this rank, of a table with so many rows."""
+        """Return the number of this rank's lines in a table of `capacity` rows."""
         return len(range(self.rank, capacity, self.ranks))
 
     def owners(self, rows: TableRows) -> npt.NDArray[np.int64]:
-        """Return the rank of each row, (n,)."""
+        """Return the owning rank of each row, (n,)."""
         return rows % self.ranks
 
     def own(self, rows: TableRows) -> npt.NDArray[np.bool_]:
-        """Say of each of rows (n,) whether this rank keeps it."""
+        """Return for each of rows (n,) whether this rank owns it."""
         kept: npt.NDArray[np.bool_] = self.owners(rows) == self.rank
         return kept
 
     def lines(self, rows: TableRows) -> Lines:
-        """Return the lines (n,) of rows that this rank keeps."""
+        """Return the lines (n,) of rows owned by this rank."""
         return rows // self.ranks
 
     def rows(self, lines: Lines) -> TableRows:

@@ -1,8 +1,8 @@
-"""The item table: which item owns which row of the embeddings.
+"""The item table: maps item keys to embedding rows, with admission and eviction.
 
-Rows are given and taken between windows only, from the committed windows alone: whatever the number of ranks, the same
-item gets the same row. A window costs what it touches, whatever the table holds. Ranks share what is known of items:
-by key, which row it has (`weir.trainer.items.key_share`), and by row, all the rest (`weir.trainer.items.stripes`).
+Rows change owners between windows only, from the committed windows alone: the same item gets the same row for any
+number of ranks. A window costs the items it touches, not the size of the table. The map from keys to rows is sharded
+by key (`weir.trainer.items.key_share`), all other data by row (`weir.trainer.items.stripes`).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -38,41 +38,41 @@ __all__ = [
 ]
 
 _AT_ONCE: Final = 1 << 16
-"""Keys looked up at a time: a look-up takes six numbers for each, which stay in the processor's cache."""
+"""Keys looked up at a time: the six temporary numbers of each stay in the processor's cache."""
 
 KEYS, SEEN_MS, ID_SIZES, ID_BYTES = ARRAYS = ("keys", "seen_ms", "id_sizes", "id_bytes")
-"""The arrays of a table, as a checkpoint names them."""
+"""Arrays of a table, by their names in a checkpoint."""
 
 _ROWS: Final = "rows"
 _ITEMS: Final = "items"
 QUESTIONS: Final = frozenset({IDS, _ROWS, _ITEMS})
-"""What rank 0 asks the others for; see `Workers.first`."""
+"""Queries of rank 0 to the other ranks; see `Workers.first`."""
 
 
 class RowChanges(NamedTuple):
-    """What an update did: rows that were given to new items and rows that were taken from expired ones."""
+    """Result of an update: rows admitted for new items, and rows evicted from expired items."""
 
     admitted: TableRows
     evicted: TableRows
 
 
 class _Index(NamedTuple):
-    """What finds, gives and takes rows, made from the keys: the rows `in_use`, and what is `known` of keys."""
+    """Lookup structures derived from the keys: the rows `in_use`, and the map `known` from keys to rows."""
 
     in_use: LiveRows
     known: KeyShare
 
 
 class ItemTable:
-    """Maps keys to rows; `keys` and `seen_ms` have a line for each row of this rank, free ones hold `PADDING_KEY`.
+    """Maps keys to rows; `keys` and `seen_ms` have a line per row of this rank, with `PADDING_KEY` in free rows.
 
-    `touched` are the lines of this rank of which anything has changed, `left` the keys of items that have lost a row of
-    this rank. Where nothing else is said, all ranks call a method together, with the same arguments.
+    `touched` tracks changed lines of this rank, `left` the keys of items evicted from rows of this rank. Unless noted
+    otherwise, methods are collective, with the same arguments on all ranks.
 
     Parameters
     ----------
     capacity
-        Rows of all ranks at the start, doubled whenever they do not suffice.
+        Initial rows over all ranks, doubled when they are used up.
     workers
         The ranks; a single one if None.
     """
@@ -92,7 +92,7 @@ class ItemTable:
 
     @property
     def in_use(self) -> LiveRows:
-        """The rows of all ranks that items own."""
+        """Rows of all ranks that are in use."""
         return self._indexed.in_use
 
     @property
@@ -103,7 +103,7 @@ class ItemTable:
 
     @property
     def live(self) -> TableRows:
-        """The rows of all ranks that items own, ascending; it makes them, at the cost of all."""
+        """Rows of all ranks in use, ascending; costs O(rows)."""
         return self.in_use.every()
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class ItemTable:
     def rows(self, keys: ItemKeys) -> TableRows:
         """Return the rows of keys of any shape: `PADDING` for the padding key, `SHARED` for items without a row.
 
-        Each rank may have other keys, and rank 0 may call it in `Workers.first`.
+        Keys may differ between ranks, and rank 0 may call it in `Workers.first`.
         """
         self._workers.ask(_ROWS)
         return self._rows(keys)
@@ -126,15 +126,15 @@ class ItemTable:
         return TableRows(rows.reshape(keys.shape))
 
     def rows_alike(self, keys: ItemKeys) -> TableRows:
-        """Return what `rows` does, for keys (n,) that are the same on all ranks."""
+        """Return the rows of keys (n,) that are the same on all ranks, as `rows` does."""
         return _unpadded(keys, self._indexed.known.find_alike)
 
     def keys_of(self, rows: TableRows) -> ItemKeys:
-        """Return the keys of rows (n,), `PADDING_KEY` for free ones; called as `ItemIds.of`."""
+        """Return the keys of rows (n,), `PADDING_KEY` for free rows; called as `ItemIds.of`."""
         return ItemKeys(self._of(rows)[0])
 
     def touch(self, keys: ItemKeys, event_ms: int) -> None:
-        """Note that the items of `keys` that have a row occurred as late as `event_ms`."""
+        """Record that the items of `keys` that have a row occurred at `event_ms`."""
         found = self.rows_alike(keys)
         rows = TableRows(found[found >= FIRST_ITEM])
         lines = self._lines(rows)
@@ -142,9 +142,9 @@ class ItemTable:
         self._see(lines[self.seen_ms[lines] < event_ms], event_ms)
 
     def expire(self, before_ms: int) -> TableRows:
-        """Free the rows of items last seen before `before_ms` and return them, ascending."""
+        """Evict items last seen before `before_ms`; return their rows, ascending."""
         if self._seen is None:
-            # Not before it is asked for: without a time to live, nobody does.
+            # Built on first use: without a time to live it is never needed.
             self._seen = LastSeen(self._live_lines(), self.seen_ms)
         self._seen.tidy(len(self) // self._workers.world_size, self._live_lines, self.seen_ms)
         expired, keys = self._freed_lines(self._seen.before(before_ms, self.seen_ms))
@@ -156,7 +156,7 @@ class ItemTable:
         return expired
 
     def _freed_lines(self, lines: Lines) -> tuple[TableRows, ItemKeys]:
-        """Free lines, and return the rows of all ranks that are freed now, ascending, and their keys."""
+        """Free lines; return the rows freed on all ranks, ascending, and their keys."""
         pairs = np.stack([self._stripes.rows(lines), self.keys[lines]], 1)
         self.left.add(ItemKeys(self.keys[lines]), len(self.keys))
         self.keys[lines], self.seen_ms[lines] = PADDING_KEY, 0
@@ -165,7 +165,7 @@ class ItemTable:
         return TableRows(rows.copy()), ItemKeys(keys.copy())
 
     def admit(self, keys: ItemKeys, ids: npt.NDArray[np.object_], event_ms: int) -> TableRows:
-        """Give rows to the items of `keys` that have none, lowest free rows first, and return these rows."""
+        """Allocate rows, lowest first, for the items of `keys` that have none; return these rows."""
         new = self.rows_alike(keys) == SHARED
         rows = self._take(int(new.sum()))
         lines = self._lines(rows)
@@ -177,19 +177,19 @@ class ItemTable:
         return rows
 
     def touched_here(self, reader: Reader) -> TableRows:
-        """Return the rows of this rank that have changed for a reader, ascending, (n,)."""
+        """Return this rank's rows that have changed for a reader, ascending, (n,)."""
         return self._stripes.rows(self.touched.rows(reader))
 
     def _lines(self, rows: TableRows) -> Lines:
-        """Return the lines of those of rows (n,) that this rank keeps."""
+        """Return the lines of this rank's rows among `rows` (n,)."""
         return self._stripes.lines(TableRows(rows[self._stripes.own(rows)]))
 
     def _rows_here(self) -> TableRows:
-        """Return the rows of this rank, items or not."""
+        """Return all rows of this rank, in use or free."""
         return self._stripes.rows(np.arange(len(self.keys)))
 
     def _live_rows(self) -> LiveRows:
-        """Return the rows of all ranks that have keys; they exchange the free ones, which each keeps anyway."""
+        """Return the rows in use over all ranks; only the free rows are exchanged."""
         rows, is_free = self._rows_here(), self.keys == PADDING_KEY
         end = self._workers.most(int(rows[~is_free].max(initial=FIRST_ITEM - 1)) + 1)
         free = rows[is_free & (rows >= FIRST_ITEM) & (rows < end)]
@@ -204,7 +204,7 @@ class ItemTable:
             self._seen.note(lines, event_ms)
 
     def _take(self, count: int) -> TableRows:
-        """Return the lowest free rows, ascending, (count,)."""
+        """Allocate the lowest free rows, ascending, (count,)."""
         while self.capacity - FIRST_ITEM - len(self) < count:
             self._double()
         in_use, rows = self.in_use.taken(count)
@@ -221,17 +221,17 @@ class ItemTable:
         self.touched.grow(lines)
 
     def index(self) -> None:
-        """Make from the keys what finds, gives and takes rows, once all are loaded: nothing does before."""
+        """Build the lookup structures from the keys; required after loading."""
         lines = self._live_lines()
         known = KeyShare.of(ItemKeys(self.keys[lines]), self._stripes.rows(lines), self._workers)
         self._index, self._seen = _Index(self._live_rows(), known), None
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the lines of this rank as arrays; called as `ItemIds.of`."""
+        """Return this rank's lines as arrays; called as `ItemIds.of`."""
         return self.state_of(self._rows_here())
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over the lines that `state_dict` returned; `index` is still to be called."""
+        """Load the result of `state_dict`; call `index` afterwards."""
         self._index = None
         self.keys, self.seen_ms = ItemKeys(np.asarray(state[KEYS])), np.asarray(state[SEEN_MS])
         self.capacity = int(self._workers.sum(torch.tensor(len(self.keys))))
@@ -240,7 +240,7 @@ class ItemTable:
         self.ids.put_packed(self._rows_here(), np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
 
     def state_of(self, rows: TableRows, names: Collection[str] = ARRAYS) -> dict[str, npt.NDArray[Any]]:
-        """Return some rows (n,) of the table as arrays, all or those of some names; called as `ItemIds.of`."""
+        """Return the table at rows (n,) as arrays, all or those in `names`; called as `ItemIds.of`."""
         found: dict[str, npt.NDArray[Any]] = {}
         if {KEYS, SEEN_MS} & {*names}:
             found[KEYS], found[SEEN_MS] = self._of(rows)
@@ -249,14 +249,14 @@ class ItemTable:
         return {name: found[name] for name in names}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over what `state_of` describes, of rows (n,) of this rank; `index` is still to be called."""
+        """Load the result of `state_of` for rows (n,) of this rank; call `index` afterwards."""
         self._index = None
         lines = self._stripes.lines(rows)
         self.keys[lines], self.seen_ms[lines] = (np.asarray(state[name]) for name in (KEYS, SEEN_MS))
         self.ids.put_packed(rows, np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
 
     def answer(self, question: str) -> None:
-        """Take part in what rank 0 does alone, one of `QUESTIONS`; for `Workers.first`."""
+        """Serve one of `QUESTIONS` of rank 0, as the callback of `Workers.first`."""
         if question == IDS:
             self.ids.answer()
         elif question == _ROWS:
@@ -265,7 +265,7 @@ class ItemTable:
             self._exchanged(no_rows())
 
     def _of(self, rows: TableRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return keys and times of rows (n,)."""
+        """Return keys and last-seen times of rows (n,)."""
         if self._workers.world_size == 1 or not len(rows):
             return self.keys[rows], self.seen_ms[rows]
         self._workers.ask(_ITEMS)
@@ -279,7 +279,7 @@ class ItemTable:
 
 
 def _unpadded(keys: ItemKeys, find: Callable[[ItemKeys], TableRows]) -> TableRows:
-    """Return rows of keys (n,), of which `find` returns those that are not padding, -1 for items without a row."""
+    """Return the rows of keys (n,): `find` looks up keys other than padding, with -1 for items without a row."""
     rows, some = np.full(len(keys), PADDING), np.flatnonzero(keys != PADDING_KEY)
     found = find(ItemKeys(keys[some]))
     rows[some] = np.where(found >= FIRST_ITEM, found, SHARED)

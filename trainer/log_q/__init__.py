@@ -1,1 +1,1 @@
-"""How often the stream carries each item and user, as log Q."""
+"""Decayed frequencies of items and users in the stream, and log Q."""

@@ -1,4 +1,4 @@
-"""Counts that have come with the embeddings of the same rows."""
+"""Counts fetched together with the embeddings of the same rows."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ __all__ = ["FetchedCounts"]
 
 @dataclass(frozen=True, eq=False)
 class FetchedCounts:
-    """Counts of some rows, by ``counts[rows]`` for any of these.
+    """Counts of the fetched rows, by ``counts[rows]``.
 
     Parameters
     ----------
     places
-        Where rows are.
+        Sharding of the rows.
     keys
         `Places.key` of the rows, (n,), ascending.
     values
@@ -29,5 +29,5 @@ class FetchedCounts:
     values: Tensor
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return the counts of rows, of their shape."""
+        """Return the counts of rows, in their shape."""
         return self.values[torch.searchsorted(self.keys, self.places.key(rows.contiguous()))]

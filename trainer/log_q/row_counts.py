@@ -1,11 +1,11 @@
-"""The decayed count of each table row's item, and log Q, at a cost that follows the rows of a window, not the table.
+"""Decayed counts of the items by table row, and log Q; a window costs its own rows, not the table.
 
-A row's count is read from the sketch when its item occurs, and kept in units that fade by themselves: a count is its
-units times a scale, one number for all rows. What a sketch says is an upper bound, and reading it again later could
-only add what other items left in the same cells since; so the count read last is the closest one.
+A row's count is read from the sketch when its item occurs, and stored in units that need no decay: a count is its
+units times a scale shared by all rows. The sketch gives an upper bound, and reading it again later could only add
+collisions with other items since; so the count read last is the closest one.
 
 Ranks share the units (`weir.trainer.log_q.units`). The sum of all counts is the same on all ranks, and for any number
-of them.
+of ranks.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,38 +29,38 @@ from weir.trainer.ranks.workers import Workers
 __all__ = ["QUESTIONS", "LogQ", "RowCounts"]
 
 _FLOOR: Final = 0.5
-"""Events that each item of the table has at least, for log Q."""
+"""Least number of events per item of the table, for log Q."""
 _HIGHEST: Final = -1e-6
-"""log Q is below 0 for a single item too."""
+"""Upper bound of log Q, so that it is below 0 for a single item, too."""
 _UNITS_LAST: Final = 64
-"""Half-lives after which units are made again: long before numbers get too small."""
+"""Half-lives after which units are rescaled, long before they underflow or overflow."""
 _CHOICE_LASTS: Final = 1 / 16
-"""Share of the shortest half-life after which all items' half-lives are chosen again."""
+"""Share of the shortest half-life after which the half-lives of all items are chosen again."""
 _AT_ONCE: Final = 1 << 16
 """Rows whose counts are read from the sketch at a time."""
 
 _COUNTS: Final = "counts"
 
 QUESTIONS: Final = frozenset({_COUNTS, *get_args(Line)})
-"""What rank 0 asks the others for; see `Workers.first`."""
+"""Queries of rank 0 to the other ranks; see `Workers.first`."""
 
 Floats = npt.NDArray[np.float64]
 
 
 class RowCounts:
-    """Counts of rows, by ``counts[rows]``; all ranks call `follow` together after each window.
+    """Decayed counts by row, as ``counts[rows]``; all ranks call `follow` together after each window.
 
-    With several half-lives a row has units for each, and a choice of one (`FrequencyView.choose`), which is made when
-    its item occurs, and for all rows when a sixteenth of the shortest half-life has passed.
+    With several half-lives a row has units for each, and one chosen half-life (`FrequencyView.choose`), updated when
+    its item occurs, and for all rows after a sixteenth of the shortest half-life.
 
     Parameters
     ----------
     view
         The sketches that counts are read from.
     table
-        Says which rows are items, and of which keys.
+        The item table, for the rows in use and their keys.
     weight
-        Embeddings, (n, d): log Q has their type and is where they are.
+        Embeddings, (n, d): log Q has their type and device.
     workers
         The ranks that share the table; a single one if None.
     """
@@ -72,7 +72,7 @@ class RowCounts:
         self.read_all()
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return the counts of the items of rows, as events of the longest half-life, float64 of the rows' shape.
+        """Return the items' counts for rows, as events at the longest half-life, float64, in the shape of the rows.
 
         Called as `Embeddings.fetch`.
         """
@@ -82,7 +82,7 @@ class RowCounts:
         return self._exchanged(rows)
 
     def at(self, lines: Tensor) -> Tensor:
-        """Return the counts of this rank's lines, of their shape."""
+        """Return the counts of this rank's lines, in their shape."""
         units, chosen = self.kept.units, self.kept.chosen
         if len(self._scales) == 1:
             return units[lines, 0] * self._scales[0]
@@ -90,7 +90,7 @@ class RowCounts:
         return units[lines].gather(-1, number[..., None])[..., 0] * self._scales[number]
 
     def answer(self, question: str) -> None:
-        """Take part in what rank 0 does alone, one of `QUESTIONS`; for `Workers.first`."""
+        """Serve one of `QUESTIONS` of rank 0, as the callback of `Workers.first`."""
         if question == _COUNTS:
             self._exchanged(torch.empty(0, dtype=torch.int64, device=self.kept.units.device))
         else:
@@ -104,32 +104,32 @@ class RowCounts:
 
     @property
     def log_total(self) -> float:
-        """The logarithm of the sum of all items' counts, each raised to the floor: log Q is normalised by it."""
+        """Logarithm of the sum of all items' counts, each at least the floor: the normaliser of log Q."""
         return self._log_total
 
     def log_q(self, counts: Tensor) -> Tensor:
-        """Return the log-probability of items with some counts among all items of the table, of the counts' shape.
+        """Return the log-probability of items among all items of the table, in the shape of their `counts`.
 
-        It is normalised over them, not over all events: the trainer draws only items of its table, and with the mass of
-        other items in it, the correction "improved" would weight rows wrongly. Rows that no item owns are never drawn;
-        any value below 0 does for them.
+        It is normalised over the table's items, not over all events: the trainer draws only these, and with the mass of
+        other items included, the correction "improved" would weight rows wrongly. Free rows are never drawn; any value
+        below 0 does for them.
         """
         logs = counts.clamp(min=_FLOOR).log() - self._log_total
         return logs.clamp(max=_HIGHEST).to(self._dtype)
 
     def follow(self, rows: TableRows, estimates: Floats, changes: RowChanges) -> TableRows:
-        """Take over a window that the view has taken in; return the rows that changed without occurring in it.
+        """Apply a window that the view has already merged; return the rows that changed without occurring in it.
 
         These are rows of this rank, ascending.
 
         Parameters
         ----------
         rows
-            Those of the window's items, each once, (n,).
+            Rows of the window's items, each once, (n,).
         estimates
-            What `FrequencyView.estimates` says of them, (n, half-lives).
+            Result of `FrequencyView.estimates` for them, (n, half-lives).
         changes
-            The rows that the window's items took, which are among `rows`, and those that were taken from others.
+            Admitted rows, which are among `rows`, and evicted rows.
         """
         self.kept.grow(self._table.capacity)
         (evicted, _), (admitted, _) = map(self.kept.own, (changes.evicted, changes.admitted))
@@ -144,7 +144,7 @@ class RowCounts:
         return changed
 
     def read_all(self) -> None:
-        """Read the counts of all rows from the sketch, as where they are not known yet; all ranks call it together."""
+        """Read the counts of all rows from the sketch, as at the start; collective."""
         self.kept.clear(self._table.capacity)
         self._since_ms = self._chosen_ms = self._view.time_ms
         live = self._table.live
@@ -155,25 +155,25 @@ class RowCounts:
         self.recount()
 
     def recount(self) -> None:
-        """Sum up the counts of all rows; all ranks call it together."""
+        """Recompute the sums of the counts of all rows; collective."""
         self._sum_up()
         self._normalise()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return units, choices and times, for the checkpoint; of the rows of this rank."""
+        """Return units, choices and times of this rank's rows, for the checkpoint."""
         return {line: self.kept.of(line) for line in self.kept.stored} | {"times": self._times}
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor]:
-        """Return the same with the lines of some rows (n,), distinct, of all ranks; called as `Embeddings.fetch`."""
+        """Return the same for distinct rows (n,) of all ranks; called as `Embeddings.fetch`."""
         return {line: self.kept.fetch(rows, line) for line in self.kept.stored} | {"times": self._times}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` returned, of the same places; `recount` is still to be called."""
+        """Load the result of `state_dict` for the same shard; call `recount` afterwards."""
         self.kept.load(self._table.capacity, state)
         self._since_ms, self._chosen_ms = state["times"].tolist()
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_of` returned, of rows (n,) of this rank; `recount` is still to be called."""
+        """Load the result of `state_of` for rows (n,) of this rank; call `recount` afterwards."""
         self.kept.load_rows(rows, state)
         self._since_ms, self._chosen_ms = state["times"].tolist()
 
@@ -182,12 +182,12 @@ class RowCounts:
         return torch.tensor([self._since_ms, self._chosen_ms])
 
     def _fading(self) -> Floats:
-        """Return what units are worth now under each half-life, (half-lives,)."""
+        """Return the current value of a unit under each half-life, (half-lives,)."""
         passed = (self._view.time_ms - self._since_ms) / 1000
         return np.array([0.5 ** (passed / life) for life in self._view.half_lives])
 
     def _set(self, rows: TableRows, estimates: Floats) -> None:
-        """Set the counts of rows that items own, (n,), and choose their half-lives."""
+        """Set the counts of rows in use, (n,), and choose their half-lives."""
         here, own = self.kept.own(rows)
         self._count(here, -1)
         self._put(here, estimates[own])
@@ -199,20 +199,20 @@ class RowCounts:
         chosen[lines] = torch.from_numpy(self._view.choose(estimates)).to(chosen.device)
 
     def _count(self, lines: Ints, sign: int) -> None:
-        """Add lines (n,) to the sums, or take them away."""
+        """Add the counts of lines (n,) to the sums, or subtract them."""
         units, chosen = self.kept.units[lines].cpu().numpy(), self.kept.chosen[lines].cpu().numpy()
         for number, held in enumerate(self._sums):
             values = units[chosen == number, number]
             held.add(values) if sign > 0 else held.remove(values)
 
     def _sum_up(self) -> None:
-        """Sum up the counts of this rank's rows."""
+        """Recompute the sums over this rank's rows."""
         self._sums = [FlooredSum() for _ in self._view.half_lives]
         _, lines = self.kept.live(self._table.in_use)
         self._count(lines, 1)
 
     def _renew_units(self) -> TableRows:
-        """Let units be counts again if that is long ago, and return the rows this changes."""
+        """Rescale units to counts if they are due; return the rows whose units changed."""
         if self._view.time_ms - self._since_ms <= 1000 * _UNITS_LAST * self._view.half_lives[0]:
             return no_rows()
         self.kept.units *= torch.from_numpy(self._fading()).to(self.kept.units.device)
@@ -222,7 +222,7 @@ class RowCounts:
         return rows
 
     def _choose_again(self) -> TableRows:
-        """Choose every row's half-life again if that is long ago, and return the rows this changes."""
+        """Choose the half-life of every row again if it is due; return the rows whose choice changed."""
         if self._view.time_ms - self._chosen_ms < 1000 * _CHOICE_LASTS * self._view.half_lives[0]:
             return no_rows()
         self._chosen_ms = self._view.time_ms
@@ -243,7 +243,7 @@ class RowCounts:
         self._log_total = float(np.log(total)) if total else 0.0
 
     def _of_all(self, held: FlooredSum) -> FlooredSum:
-        """Return the sum over all ranks: since a row was counted, it may have moved to another one."""
+        """Return the sum over all ranks: a row may have moved to another rank since it was counted."""
         if self._workers.world_size == 1:
             return held
         return FlooredSum.of(self._workers.collect(torch.from_numpy(held.bins)).numpy())
@@ -251,11 +251,11 @@ class RowCounts:
 
 @dataclass(frozen=True, eq=False)
 class LogQ:
-    """Log Q of table rows, by ``log_q[rows]``: what `of` (`RowCounts.log_q`) makes of the `counts` asked for."""
+    """Log Q by table row, as ``log_q[rows]``: `of` (`RowCounts.log_q`) applied to the `counts`."""
 
     counts: RowCounts | FetchedCounts
     of: Callable[[Tensor], Tensor]
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return log Q of rows, of their shape; called as counts are."""
+        """Return log Q of rows, in their shape; called as the counts are."""
         return self.of(self.counts[rows])

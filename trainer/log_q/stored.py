@@ -1,4 +1,4 @@
-"""Counts as a checkpoint has them: in the order of rows, whatever ranks keep them."""
+"""Counts in the layout of a checkpoint: by row, independent of the number of ranks."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ __all__ = ["counted"]
 
 
 def counted(counts: RowCounts, some: TableRows | None = None) -> dict[str, SharedLines]:
-    """Return the lines of `RowCounts.state_dict`, of all ranks, or of some rows, fetched as they are read."""
+    """Return the arrays of `RowCounts.state_dict` over all ranks, or at some rows, fetched while they are iterated."""
     kept = counts.kept
     rows = range(kept.places.capacity) if some is None else some
     return {line: RowLines(partial(kept.fetch, line=line), rows) for line in kept.stored}

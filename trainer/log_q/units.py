@@ -1,4 +1,4 @@
-"""What each row of the table has for its count: each rank keeps it for the rows whose embeddings it has."""
+"""Count units and chosen half-lives by row, in the same shards as the embeddings."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,20 +19,20 @@ from weir.trainer.ranks.workers import Workers
 __all__ = ["Line", "Units"]
 
 Line = Literal["units", "chosen"]
-"""What each row has."""
+"""Arrays by row."""
 
 Ints = npt.NDArray[np.int64]
 
 
 class Units:
-    """The `units` (lines, half-lives), float64, of this rank's rows, and the half-lives that are `chosen` (lines,).
+    """One rank's shard of `units` (lines, half-lives), float64, and the `chosen` half-life of each row, (lines,).
 
     Parameters
     ----------
     half_lives
-        How many there are.
+        Number of half-lives.
     device
-        Where the lines are.
+        Device of the arrays.
     workers
         The ranks that share the rows.
     """
@@ -44,15 +44,15 @@ class Units:
 
     @property
     def stored(self) -> tuple[Line, ...]:
-        """What of it a checkpoint holds: of a single half-life, no choice."""
+        """Arrays that a checkpoint stores: with a single half-life, `chosen` is left out."""
         return get_args(Line)[: self.units.shape[1]]
 
     def of(self, line: str) -> Tensor:
-        """Return the lines of this rank, (lines, ...)."""
+        """Return an array of this rank, (lines, ...)."""
         return self.units if line == "units" else self.chosen
 
     def clear(self, capacity: int) -> None:
-        """Have nothing of any row, of a table with so many."""
+        """Reset to zeros, for a table of `capacity` rows."""
         self._place(capacity)
         lines = len(self.places.here)
         self.units, self.chosen = self.units.new_zeros(lines, self.units.shape[1]), self.chosen.new_zeros(lines)
@@ -61,7 +61,7 @@ class Units:
         self.places = Places(capacity, self.workers.rank, self.workers.world_size)
 
     def grow(self, capacity: int) -> None:
-        """Append rows of which there is nothing, up to `capacity`; rows move between ranks, so all call it together."""
+        """Append zero rows up to `capacity`; rows move between ranks, so this is collective."""
         before = self.places
         missing = capacity - before.capacity
         if not missing:
@@ -74,42 +74,42 @@ class Units:
             self.units, self.chosen = moved((self.units, self.chosen), before, self.places, self.workers)
 
     def own(self, rows: TableRows) -> tuple[Ints, Ints]:
-        """Return the lines (m,) of those of rows (n,) that this rank keeps, and where these are among them."""
+        """Return the lines (m,) of this rank's rows among `rows` (n,), and their positions there (m,)."""
         every = torch.from_numpy(rows)
         own = self.places.own(every)
         return self.places.local(every[own]).numpy(), own.numpy()
 
     def live(self, in_use: LiveRows) -> tuple[TableRows, Ints]:
-        """Return the rows of this rank that items own, and their lines, (v,)."""
+        """Return this rank's rows in use, and their lines, (v,)."""
         rows = in_use.at(self.places)
         return TableRows(rows.numpy()), self.places.local(rows).numpy()
 
     def fetch(self, rows: TableRows, line: Line) -> Tensor:
-        """Return what distinct rows (n,) have, (n, ...); called as `Embeddings.fetch`."""
+        """Return an array at distinct rows (n,), (n, ...); called as `Embeddings.fetch`."""
         if not len(rows):  # its type and shape are the same on every rank
             return self.of(line)[:0]
         self.workers.ask(line)
         return self._fetched(torch.from_numpy(rows).to(self.units.device), line)
 
     def answer(self, line: str) -> None:
-        """Take part in what rank 0 fetches alone; for `Workers.first`."""
+        """Serve a `fetch` of rank 0, as the callback of `Workers.first`."""
         self._fetched(torch.empty(0, dtype=torch.int64, device=self.units.device), line)
 
     def _fetched(self, rows: Tensor, line: str) -> Tensor:
         return self.route(rows).fetch(self.of(line))
 
     def route(self, rows: Tensor) -> Route:
-        """Return how distinct rows (n,), others on each rank, come here; all ranks call it together."""
+        """Return the route for distinct rows (n,), different ones on each rank, from their shards; collective."""
         return Route.of(rows, self.places, self.workers)
 
     def load(self, capacity: int, state: Mapping[str, Tensor]) -> None:
-        """Take over this rank's lines of a table with so many rows."""
+        """Load this rank's lines of a table of `capacity` rows."""
         self._place(capacity)
         device, self.units = self.units.device, state["units"].to(self.units.device)
         self.chosen = state["chosen"].to(device) if "chosen" in state else self.chosen.new_zeros(len(self.units))
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Tensor]) -> None:
-        """Take over those of rows (n,) of this rank."""
+        """Load rows (n,) of this rank."""
         here = self.places.local(torch.from_numpy(rows)).to(self.units.device)
         for line in self.stored:
             self.of(line)[here] = state[line].to(self.units.device)

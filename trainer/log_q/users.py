@@ -1,4 +1,4 @@
-"""How often users occur, for the losses that correct for it: recent counts, and the number of all users."""
+"""User frequencies, for losses that correct for them: decayed counts, and the number of distinct users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ __all__ = ["Users"]
 
 @dataclass
 class Users:
-    """The windows' sketches of users, merged and faded, and a counter of distinct users that never fades."""
+    """Merged, decayed sketches of users, and a counter of distinct users that does not decay."""
 
     recent: FrequencyView
     distinct: DistinctCounter = field(default_factory=DistinctCounter)
@@ -26,22 +26,22 @@ class Users:
         self.distinct.update(keys)
 
     def counts(self, keys: UserKeys) -> npt.NDArray[np.float64]:
-        """Return the decayed counts of users (n,), each at least 0.5: they have just occurred."""
+        """Return the decayed counts of users (n,) who have just occurred, each at least 0.5."""
         return np.maximum(self.recent.counts(keys), 0.5)
 
     @property
     def total(self) -> float:
-        """Decayed events of all users."""
+        """Decayed number of events of all users."""
         return self.recent.total
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return everything as arrays, for the checkpoint."""
+        """Return the state as arrays, for the checkpoint."""
         flat = {f"recent.{name}": value for name, value in self.recent.state_dict().items()}
         distinct = np.frombuffer(bytearray(self.distinct.to_bytes()), np.uint8)
         return flat | {"distinct": distinct, "time_ms": np.array(self.recent.time_ms)}
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
-        """Take over what `state_dict` describes."""
+        """Load the result of `state_dict`."""
         recent = {name.removeprefix("recent."): value for name, value in state.items() if name.startswith("recent.")}
         self.recent.load_state_dict(recent)
         self.recent.time_ms = int(np.asarray(state["time_ms"]))

@@ -1,4 +1,4 @@
-"""Argument checks shared by the losses: every error names the argument, what came and what was expected."""
+"""Argument checks shared by the losses: every error names the argument, the value given and the value expected."""
 
 import math
 from collections.abc import Collection
@@ -10,7 +10,7 @@ LOGIT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def check_logits(shapes: str | None, **tensors: Tensor) -> None:
-    """Refuse logits that are no tensors, of an unsupported dtype, of different dtypes, or not of these shapes.
+    """Refuse logits that are not tensors, of an unsupported dtype, of different dtypes, or not of these shapes.
 
     `shapes` names the dimensions of each tensor, as in ``"B, B N+"``: equal names have equal sizes, and a dimension
     whose name ends in ``+`` is not empty. None allows any shapes.
@@ -63,7 +63,7 @@ def check_not_empty(name: str, value: Tensor, dim: int) -> None:
 
 
 def check_log_density(name: str, value: Tensor) -> None:
-    """Refuse NaN and anything that is not a floating tensor; infinities are judged where they are used."""
+    """Refuse NaN and anything that is not a floating tensor; infinities are checked by `check_finite`."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
     if not value.is_floating_point():
@@ -73,7 +73,7 @@ def check_log_density(name: str, value: Tensor) -> None:
 
 
 def check_finite(name: str, value: Tensor, used: Tensor | None = None) -> None:
-    """Refuse infinities, where `used` (same shape) tells that the value takes part."""
+    """Refuse infinities; with `used` (booleans, same shape), only where it is True."""
     bad = ~value.isfinite()
     if used is not None and bool(bad.any()):
         bad = bad & used
@@ -88,13 +88,13 @@ def check_open_unit(name: str, value: float) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse a number that is not finite and above zero."""
+    """Refuse a number that is infinite, NaN, or not above zero."""
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
 
 
 def check_non_negative(name: str, value: float) -> None:
-    """Refuse a number that is not finite and at least zero."""
+    """Refuse a number that is infinite, NaN, or negative."""
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
 

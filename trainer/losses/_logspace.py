@@ -1,6 +1,6 @@
 """Arithmetic on logarithms, with gradients that stay finite wherever the values do.
 
-A derivative of 0 * inf is NaN even in a branch that `torch.where` throws away. Every function here therefore replaces
+A derivative of 0 * inf is NaN even in a branch that `torch.where` discards. Every function here therefore replaces
 a dangerous argument *before* the operation that would overflow, never its result afterwards.
 """
 
@@ -39,14 +39,14 @@ def log_diff_exp(a: Tensor, b: Tensor) -> Tensor:
 
 
 def no_negatives(neg: Tensor, keep: Tensor | None) -> Tensor:
-    """Return (B,) booleans: True for rows of `neg` (B, N) without any kept negative."""
+    """Return (B,) booleans: True for rows of `neg` (B, N) without a kept negative."""
     if keep is None:
         return torch.full((neg.shape[0],), neg.shape[1] == 0, dtype=torch.bool, device=neg.device)
     return ~keep.any(1)
 
 
 def count_kept(neg: Tensor, keep: Tensor | None) -> Tensor:
-    """Return (B,) numbers of kept negatives per row, in the dtype of `neg`."""
+    """Return the number of kept negatives per row, (B,), in the dtype of `neg`."""
     if keep is None:
         return neg.new_full((neg.shape[0],), neg.shape[1])
     return keep.sum(1).to(neg.dtype)

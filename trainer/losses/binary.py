@@ -1,4 +1,4 @@
-"""Binary losses: the positive against its negatives, each judged on its own.
+"""Binary cross-entropy losses: a separate sigmoid for the positive and for each negative.
 
 Source: gSASRec (Petrov and Macdonald, RecSys 2023) as used in Khrylchenko et al., RecSys 2025, section 4.1.
 """

@@ -1,4 +1,4 @@
-"""One pass of the softmax over the columns of a batch, in chunks of rows: on any device, in any type of numbers."""
+"""Softmax pass over the columns of a batch in chunks of rows, for any device and dtype."""
 
 import itertools
 import math
@@ -15,25 +15,25 @@ __all__ = ["pass_in_chunks"]
 _LOG2_E: Final = math.log2(math.e)
 
 _BOUND: Final = 64.0
-"""Logits to the base 2 that need no common factor: float32 goes up to 2^127, which no sum of columns comes near."""
+"""Bound on logits to the base 2 below which no peak is subtracted: sums of columns stay far below float32's 2^127."""
 
 
 def pass_in_chunks(
     query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what `weir.trainer.losses.softmax` takes of a pass, with memory for the logits of a chunk."""
+    """Return losses and gradients as `weir.trainer.losses.softmax._pass`; memory holds the logits of one chunk."""
     losses, pull = torch.empty_like(pos), torch.empty_like(pos)
-    # That of the items has one line for each dimension: the product is faster.
+    # The gradient of the items is transposed, (d, N): the product is faster.
     query_gradient, items_gradient = torch.empty(0), torch.empty(0, 0)
     if weight is not None:
         query_gradient, items_gradient = pos.new_zeros(query.shape), pos.new_zeros(items.T.shape)
-    # Logits to the base 2: where some are -inf, or far below the others, MKL's `exp` is many times slower than `exp2`.
+    # Logits to the base 2: MKL's `exp` is many times slower than `exp2` where values are -inf or far below the others.
     scale, bias = plan.scale * _LOG2_E, plan.column_bias * _LOG2_E
     logits_of = _logits(query, items, scale, bias)
     is_bounded = _is_bounded(query, items, scale, bias)
     pairs, places = _distinct(plan.hits, len(items))
     kept = _kept(pairs, plan.times, len(query))
-    # One buffer for all chunks: an allocator may keep several of those that come and go.
+    # One buffer for all chunks: an allocator may keep several buffers if each chunk allocates its own.
     buffer = pos.new_empty(min(plan.chunk_rows, len(query)), len(items))
     for rows, hidden in _chunks(places, plan.chunk_rows, (len(query), len(items))):
         powers = logits_of(rows, buffer[: rows.stop - rows.start])
@@ -55,21 +55,21 @@ def pass_in_chunks(
 
 
 def _logits(query: Tensor, items: Tensor, scale: float, bias: Tensor) -> Callable[[slice, Tensor], Tensor]:
-    """Return what writes the logits of some rows, scale * query @ items.T + bias, to a tensor and returns it."""
+    """Return a function that writes the logits of some rows, scale * query @ items.T + bias, to a given tensor."""
     if query.dtype != bias.dtype:
 
         def add(rows: slice, out: Tensor) -> Tensor:
             return _add_product(out.copy_(bias.expand_as(out)), query[rows], items.T, scale)
 
         return add
-    # The bias is one more number of each item: its addition costs nothing.
+    # The bias is appended as one more dimension of the items: its addition costs nothing.
     left = torch.cat([query * scale, query.new_ones(len(query), 1)], 1)
     right = torch.cat([items, bias[:, None]], 1)
     return lambda rows, out: torch.mm(left[rows], right.T, out=out)
 
 
 def _is_bounded(query: Tensor, items: Tensor, scale: float, bias: Tensor) -> bool:
-    """Say whether no power of 2 that a logit is can be too large or too small: no peak has to be found then."""
+    """Return whether all logits are small enough for `exp2` to neither overflow nor underflow without a peak."""
     longest, largest = (torch.linalg.vector_norm(one, dim=1).max() for one in (query, items))
     return bool(scale * longest * largest + bias.abs().max() <= _BOUND)
 
@@ -84,9 +84,9 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor, scale: float = 1.0)
 
 
 def _distinct(hits: Tensor, columns: int) -> tuple[Tensor, Tensor]:
-    """Return the distinct ones of pairs (H, 2), by row and column, and where each is in a matrix, (H,).
+    """Return the distinct pairs of `hits` (H, 2), by row and column, and their flat positions in the matrix, (H,).
 
-    A step has them so already, and nothing is sorted.
+    Pairs that are distinct and sorted already, as in a training step, are returned as they are.
     """
     places = hits[:, 0] * columns + hits[:, 1]
     if bool((places[1:] > places[:-1]).all()):
@@ -96,12 +96,12 @@ def _distinct(hits: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 
 
 def _kept(pairs: Tensor, times: Tensor, rows: int) -> Tensor:
-    """Return how many columns each row keeps, (B,), where distinct pairs are left out; column d counts `times` (N,)."""
+    """Return the number of columns that each row keeps, (B,), without `pairs`; column d counts `times` (N,)."""
     return times.sum().repeat(rows).index_add_(0, pairs[:, 0], times[pairs[:, 1]], alpha=-1)
 
 
 def _chunks(places: Tensor, each: int, shape: tuple[int, int]) -> list[tuple[slice, Tensor]]:
-    """Split the rows of a matrix; each chunk comes with its ascending `places` (h,), counted from its first one."""
+    """Split the rows of a matrix into chunks, each with its ascending flat positions (h,) within the chunk."""
     rows, columns = shape
     starts = [*range(0, rows, each), rows]
     bounds = torch.searchsorted(places, columns * torch.tensor(starts, device=places.device)).tolist()

@@ -1,4 +1,4 @@
-"""Contrastive losses over positives and many negatives, plain and corrected for falsely labelled samples.
+"""Contrastive losses over positives and many negatives: debiased (false negatives or positives) and hard-negative.
 
 Sources: Troeshestova and Isachenko, "Mitigating Distributional Biases in Contrastive Learning" (the equations below are
 theirs); the weighting of hard negatives is that of Robinson et al., "Contrastive Learning with Hard Negative Samples",
@@ -43,7 +43,7 @@ def debiased_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, temperatu
     -log(e^p / (e^p + N g)), where p is the first positive and
     g = max((mean e^neg - tau+ mean e^pos) / tau-, e^(-1/temperature)).
 
-    Where the maximum is the floor, the negatives get no gradient: the sample says that they are all positives.
+    Where the maximum is the floor, the negatives get no gradient: the estimate says that they are all positives.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def debiased_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, temperatu
     tau_plus
         Prior probability that an unlabelled sample is a positive, in (0, 1). Towards 0 the loss becomes `info_nce`.
     temperature
-        Sets the floor and nothing else: e^(-1/temperature) is the least that e^logit can be for unit vectors.
+        Only sets the floor: e^(-1/temperature) is the lower bound of e^logit for unit vectors.
 
     Returns
     -------
@@ -80,8 +80,8 @@ def hard_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, beta: float, 
     pos, neg, tau_plus, temperature
         As for `debiased_contrastive`.
     beta
-        Concentration on hard negatives, at least 0. The logits here are already divided by the temperature, and so is
-        what `beta` multiplies.
+        Concentration on hard negatives, at least 0. It multiplies the logits given here, which are already divided by
+        the temperature.
 
     Returns
     -------
@@ -119,13 +119,14 @@ def debiased_positive(pos: Tensor, neg: Tensor, *, tau_plus: float, self_logit: 
 
     and the mean of this over the M positives of the row. The denominator is the numerator plus N tau+ P-.
 
-    The paper leaves the numerator free to reach 0 or less, which it can when tau+ < 2 / (N + 2). It estimates tau+
-    times the mean of e^logit over positives, which for vectors of equal norm is at least tau+ e^(-self_logit): that is
-    the floor here, in both places where the numerator occurs. Above the floor the loss is exactly equation 16. The
-    floor acts when (e^v + e^self) / (N + 2) <= (tau- - N / (N + 2)) P- + tau+ e^(-self), that is, when the negatives
-    lie so close to the anchor that nothing is left for a positive. There the loss has the value of the floor, and its
-    gradient is that of a positive in place of the floor, as if the numerator were floor * e^(v - stop_gradient(v)):
-    it still raises the positive and lowers the negatives. It is not the derivative of the (constant) floor.
+    The paper leaves the numerator free to reach 0 or less, which it can when tau+ < 2 / (N + 2). The numerator
+    estimates tau+ times the mean of e^logit over positives, which for vectors of equal norm is at least
+    tau+ e^(-self_logit): that is the floor here, in both places where the numerator occurs. Above the floor the loss is
+    exactly equation 16. The floor acts when (e^v + e^self) / (N + 2) <= (tau- - N / (N + 2)) P- + tau+ e^(-self), that
+    is, when the negatives lie so close to the anchor that they account for all of P. There the loss has the value of
+    the floor, and its gradient is that of a positive in place of the floor, as if the numerator were
+    floor * e^(v - stop_gradient(v)): it still raises the positive and lowers the negatives. It is not the derivative of
+    the (constant) floor.
 
     Parameters
     ----------

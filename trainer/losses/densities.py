@@ -1,4 +1,4 @@
-"""Densities that the softmax losses are corrected by.
+"""Sampling densities (log Q) that correct the softmax losses.
 
 Source: Khrylchenko et al., "Correcting the LogQ Correction: Revisiting Sampled Softmax for Large-Scale Retrieval",
 RecSys 2025, sections 3.2, 3.3 and 4.
@@ -17,7 +17,7 @@ CORRECTIONS: Final = ("none", "standard", "improved")
 
 
 def log_without_positive(log_q_pos: Tensor) -> Tensor:
-    """Return log(1 - Q(p)), refusing Q(p) >= 1."""
+    """Return log(1 - Q(p)); raises ValueError for Q(p) >= 1."""
     if bool((log_q_pos >= 0).any()):
         raise ValueError(f"log_q_pos must be below 0 (Q(p) < 1), got a maximum of {float(log_q_pos.max())}")
     return torch.log(-torch.expm1(log_q_pos))
@@ -27,17 +27,17 @@ def mixture_log_q(log_q_in_batch: Tensor, log_q_uniform: Tensor | float, num_in_
     """Log-density of a negative drawn from in-batch items and uniform items together.
 
     A pool of n_b in-batch and n_u uniform negatives is a sample of the mixture
-    Q(d) = (n_b Q_b(d) + n_u Q_u(d)) / (n_b + n_u), whichever half an item came from. (The paper keeps the unigram log Q
-    for both halves in its mixed setting; pass `num_uniform=0` for that.)
+    Q(d) = (n_b Q_b(d) + n_u Q_u(d)) / (n_b + n_u), whichever half an item came from. (The paper's mixed setting uses
+    the unigram log Q for both halves; pass `num_uniform=0` for that.)
 
     Parameters
     ----------
     log_q_in_batch
-        log Q_b(d), any shape. -inf for items that a batch never holds.
+        log Q_b(d), any shape. -inf for items that are never in a batch.
     log_q_uniform
         log Q_u(d), of the same shape or a scalar, usually -log(catalogue size).
     num_in_batch, num_uniform
-        Numbers of negatives drawn from either source; one of them may be 0.
+        Numbers of negatives drawn from each source; one of them may be 0.
 
     Returns
     -------

@@ -1,7 +1,7 @@
-"""The term of exposure: a chosen item against what was shown beside it and passed over.
+"""Exposure loss: the chosen item against the items that were shown beside it and not chosen.
 
 Source: McFadden, "Conditional Logit Analysis of Qualitative Choice Behavior" (1973): the probability of a choice, given
-what there was to choose from. With one item beside the chosen one it is `bpr` for "click > skip above" of Joachims et
+the items on offer. With one item beside the chosen one it is `bpr` for "click > skip above" of Joachims et
 al., "Accurately Interpreting Clickthrough Data as Implicit Feedback" (SIGIR 2005).
 """
 
@@ -14,10 +14,10 @@ from weir.trainer.losses.reference import info_nce
 
 
 def exposure_of(step: LossInputs, config: TrainerConfig) -> Tensor:
-    """Return the term (b,), weighted; 0 for a row beside whose positive nothing was shown.
+    """Return the weighted exposure loss (b,), added to the main loss; 0 for rows without shown alternatives.
 
-    It is no sampled softmax, and has no log Q: nothing was drawn. What there was to choose from is known, so the
-    probability that a list shows an item is in the condition, and cancels.
+    It needs no log Q, as nothing is sampled: the list of shown items is known, so the probability that a list shows an
+    item cancels.
     """
     exposed = step.given("exposed")
     logits = torch.einsum("bd,bed->be", step.users, exposed) / step.temperature

@@ -1,7 +1,7 @@
-"""One pass of the softmax over the columns of a batch by kernels that keep its logits on the chip of a GPU.
+"""Softmax pass over the columns of a batch by fused GPU kernels (Triton) that never store the logits.
 
-Results do not vary between runs: each sum has one order. Products are of bfloat16, summed in float32; factors of
-float32 are three such numbers each, and six products of them: as exact as float32.
+Results do not vary between runs: each sum has a fixed order. bfloat16 products are summed in float32; a float32
+factor is split into three bfloat16 numbers and multiplied in six products, as exact as float32.
 """
 
 # ruff: noqa: PLC0415 - Triton is part of torch's builds for CUDA only
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 _LOG2_E: Final = 1 / math.log(2)
 _WIDEST: Final = 128
-"""Numbers of a vector: tiles of longer ones do not fit on the chip."""
+"""Largest width of a vector: tiles of longer ones do not fit on the chip."""
 _PAIRS: Final = 256
-"""Pairs that one program notes."""
+"""Pairs that one program marks."""
 _JOINED: Final = 16
-"""Rows whose parts one program joins."""
+"""Rows whose partial sums one program joins."""
 _RESIDENT: Final = 2
-"""Programs that a multiprocessor runs at a time: one multiplies while the other takes powers."""
+"""Programs resident on a multiprocessor at a time: one multiplies while the other takes powers."""
 
 
 class _Kernel(NamedTuple):
-    """The rows and columns of a tile, and how a program works on it: the fastest of those tried on an H200."""
+    """Tile size (rows, columns), warps and pipeline stages of a kernel: the fastest settings tried on an H200."""
 
     rows: int
     columns: int
@@ -46,7 +46,7 @@ _PRECISION: Final = {torch.bfloat16: "ieee", torch.float32: "bf16x6"}
 
 
 class _Batch(NamedTuple):
-    """Queries (B, d), items (N, d), and the logits' bias (N,) and scale, which make them exponents of 2."""
+    """Queries (B, d), items (N, d), and bias (N,) and scale of the logits, which are exponents of 2."""
 
     query: Tensor
     items: Tensor
@@ -55,14 +55,14 @@ class _Batch(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Pairs outside the sum, as `weir.trainer.losses.kernels` reads them."""
+    """Bit mask of the pairs outside the sum, in the layout of `weir.trainer.losses.kernels`."""
 
     bits: Tensor
     dirty: Tensor
 
 
 def is_fused(query: Tensor) -> bool:
-    """Say whether there are kernels for embeddings like these: on Hopper or later, and where rows are 16 B aligned."""
+    """Return whether the kernels support these embeddings: Hopper or later, rows aligned to 16 B, supported width."""
     width = query.shape[1]
     if not query.is_cuda or query.dtype not in _PRECISION or not 0 < width <= _WIDEST:
         return False
@@ -72,7 +72,7 @@ def is_fused(query: Tensor) -> bool:
 
 @lru_cache
 def _is_ready() -> bool:
-    """Say whether Triton works here: at its first use it compiles what starts kernels."""
+    """Return whether Triton works here: its first use compiles the launcher of kernels, which may fail."""
     try:
         from triton.runtime import driver
 
@@ -85,7 +85,7 @@ def _is_ready() -> bool:
 def fused_pass(
     query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what `weir.trainer.losses.softmax` takes of a pass, with no memory for logits."""
+    """Return losses and gradients as `weir.trainer.losses.softmax._pass`, without memory for logits."""
     bias, scale = plan.column_bias * _LOG2_E, plan.scale * _LOG2_E
     batch = _Batch(query.detach().contiguous(), items.detach().contiguous(), bias, scale)
     gone = torch.zeros(len(query), dtype=torch.int64, device=query.device)
@@ -103,9 +103,9 @@ def fused_pass(
 def _noted(
     pairs: Tensor, shape: tuple[int, int], together: int, counted: tuple[Tensor, Tensor] | tuple[None, None]
 ) -> _Pairs:
-    """Note pairs (2, H) of lines and numbers, marked for so many lines `together`.
+    """Mark `pairs` (2, H) of (line, number) in bit masks; `together` lines share a dirty flag.
 
-    `counted` are how often a number counts, and where that is added up for each line, if it is.
+    `counted` holds the weight of each number, and the tensor in which the weights are summed for each line; or Nones.
     """
     from weir.trainer.losses.kernels import WORD, note_pairs
 
@@ -119,7 +119,7 @@ def _noted(
 
 
 def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
-    """Return the binary logarithm of each row's sum, (B,), and the mean of its columns, (B, d)."""
+    """Return the binary logarithm of each row's sum, (B,), and the softmax-weighted mean of its columns, (B, d)."""
     from weir.trainer.losses.kernels import join_parts, pull_rows
 
     (rows, width), columns, kernel = batch.query.shape, len(batch.items), _ROWS[batch.query.dtype]
@@ -138,7 +138,7 @@ def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
 
 
 def _pulled_columns(batch: _Batch, pairs: _Pairs, levels: Tensor, shares: Tensor) -> Tensor:
-    """Return the sum of rows for each column, weighted by their softmax and shares, (N, d)."""
+    """Return for each column the sum of the rows, weighted by their softmax and shares, (N, d)."""
     from weir.trainer.losses.kernels import pull_columns
 
     (rows, width), columns, kernel = batch.query.shape, len(batch.items), _COLUMNS[batch.query.dtype]
@@ -152,7 +152,7 @@ def _pulled_columns(batch: _Batch, pairs: _Pairs, levels: Tensor, shares: Tensor
 
 
 def _division(lines: int, of_lines: int, numbers: int, of_numbers: int, device: torch.device) -> tuple[int, int, int]:
-    """Return the programs for lines, the numbers of each of their parts, and the parts: enough to fill the device."""
+    """Return the number of programs over lines, the span of each part, and the number of parts that fill the device."""
     programs = _parts(lines, of_lines)
     wanted = max(_RESIDENT * _multiprocessors(device) // programs, 1)
     span = of_numbers * _parts(_parts(numbers, of_numbers), wanted)
@@ -165,7 +165,7 @@ def _multiprocessors(device: torch.device) -> int:
 
 
 def _blocks(batch: _Batch, kernel: _Kernel) -> tuple[Any, Any]:
-    """Return the descriptors of queries and items, which are read in blocks of a tile's rows and columns."""
+    """Return the tensor descriptors of queries and items, read in blocks of a tile's rows and columns."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     length = _length(batch.query)
@@ -174,7 +174,7 @@ def _blocks(batch: _Batch, kernel: _Kernel) -> tuple[Any, Any]:
 
 
 def _constants(query: Tensor, kernel: _Kernel) -> dict[str, object]:
-    """Return what a kernel is compiled for."""
+    """Return the compile-time constants of a kernel."""
     return {
         "WIDTH": query.shape[1],
         "D": _length(query),
@@ -187,7 +187,7 @@ def _constants(query: Tensor, kernel: _Kernel) -> dict[str, object]:
 
 
 def _length(vectors: Tensor) -> int:
-    """Return the least length that a tile may have for vectors (n, d)."""
+    """Return the smallest tile length for vectors (n, d): a power of 2, at least 16."""
     return max(1 << (vectors.shape[1] - 1).bit_length(), 16)
 
 

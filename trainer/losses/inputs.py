@@ -1,4 +1,4 @@
-"""What a loss sees of a training step: vectors of the rows and of the items that they are compared with."""
+"""Inputs of the losses in a training step: vectors of the rows and of the items that they are compared with."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ __all__ = ["LossInputs", "LossResult", "Population"]
 
 
 class LossResult(NamedTuple):
-    """Losses (b,) of the rows, and the columns of the pool followed by the cache, drawn by resampling, of any shape."""
+    """Losses (b,) of the rows, and the columns that resampling drew (any shape), numbered over pool, then cache."""
 
     losses: Tensor
     drawn: Tensor | None = None
@@ -20,10 +20,10 @@ class LossResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What is known of the whole label matrix, for the losses that correct for popularity.
+    """Statistics of the whole label matrix, for the losses that correct for popularity.
 
     `row_count` (b,) and `column_count` (b,) are the numbers of positives of each row's user and item, `positives` is
-    the number of all, `shape` the numbers of users and items.
+    the total number, `shape` the numbers of users and items.
     """
 
     row_count: Tensor
@@ -34,20 +34,20 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """One rank's b rows, and what the loss says in `weir.trainer.loss_config.LOSSES` that it needs; the rest is None.
+    """Inputs for one rank's b rows; None unless the loss requests them in `weir.trainer.loss_config.LOSSES`.
 
-    All vectors are as the search compares them; logits are their inner products over the `temperature`.
+    All vectors are normalised as in the search; logits are their inner products over the `temperature`.
 
     Attributes
     ----------
     users, positives
         Vectors of the rows and of their positives, (b, d).
     columns
-        Vectors of the negatives that all rows of all ranks share, (C, d).
+        Vectors of the negatives shared by all rows of all ranks, (C, d).
     hits
-        (row, column) pairs that are no negatives, (H, 2), each once.
+        (row, column) pairs that are not negatives, (H, 2), each once.
     times
-        How many equal columns each one stands for, (C,); None: one. Only for the losses that weigh them.
+        Multiplicity of each column, (C,); None: all 1. Only for losses that weight columns.
     log_q_pos, log_q_columns
         Log-density of the pool at the positives, (b,), and at the columns, (C,).
     own
@@ -55,19 +55,19 @@ class LossInputs:
     extra_positives
         Vectors of further positives of each row's user, (b, M, d).
     exposed, exposed_keep
-        Vectors (b, E, d) of items that were shown beside each positive and not chosen, and which of them take part,
-        (b, E): for the term of exposure, whatever the loss.
+        Vectors (b, E, d) of items that were shown beside each positive and not chosen, and a mask of the valid ones,
+        (b, E): for the exposure loss, with any main loss.
     cached, log_q_cached
-        Vectors (S, d) and log-density in the stream (S,) of the items of the cache.
+        Vectors (S, d) of the cached items, and their log-density in the stream (S,).
     population
-        The label matrix.
+        Statistics of the label matrix.
     generator
-        For the losses that draw.
+        Source of randomness for losses that sample.
     labels
-        Which pairs of users and "positives", (b,), or which of their combinations, (b, b), are positive; only for the
-        losses that sample both kinds.
+        Booleans: which (user, "positive") pairs, (b,), or which of all their combinations, (b, b), are positive; only
+        for losses that sample both labels.
     rescored
-        What the second phase makes of the rows: for its term, whatever the loss.
+        Scores of the second phase, for the re-scoring loss, with any main loss.
     """
 
     users: Tensor
@@ -90,12 +90,12 @@ class LossInputs:
     rescored: Rescored | None = None
 
     def given(self, name: str) -> Any:
-        """Return an input that the loss needs.
+        """Return an input; the loss requires it.
 
         Raises
         ------
         ValueError
-            If the step has not made it.
+            If the step did not provide it.
         """
         value = getattr(self, name)
         if value is None:
@@ -133,5 +133,5 @@ class LossInputs:
         return torch.cat([self.pos[:, None], *self._by_row(self.extra_positives)], 1)
 
     def _by_row(self, vectors: Tensor | None) -> list[Tensor]:
-        """Return the logits (b, N) of vectors (b, N, d), where there are any."""
+        """Return the logits (b, N) of vectors (b, N, d) in a list; empty for None."""
         return [] if vectors is None else [torch.einsum("bd,bnd->bn", self.users, vectors) / self.temperature]

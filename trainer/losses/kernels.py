@@ -1,17 +1,17 @@
-"""The softmax over the columns of a batch as kernels of a GPU (Triton): its logits are made in tiles and never stored.
+"""Triton kernels of the softmax over the columns of a batch: logits are computed in tiles and never stored.
 
-The rows' kernel is the forward of attention in tiles (FlashAttention, arXiv 2205.14135) with the columns as its keys
-and its values: what the columns pull a row to is their mean, weighted by the softmax. The columns' kernel is the same
-the other way round, with weights that are known by then. Both make the logits: that is cheaper than to keep them.
+The rows' kernel is the forward pass of tiled attention (FlashAttention, arXiv 2205.14135) with the columns as keys and
+values: its output is the softmax-weighted mean of the columns. The columns' kernel is its transpose, with softmax
+sums that are already known. Both compute the logits: that is cheaper than storing them.
 
-A tile is TM rows x TN columns, and D at least as long as the vectors. Queries and items are tensor descriptors of
-blocks (TM, D) and (TN, D), which read as 0 beyond the end. Exponents have base 2, as those of the hardware.
+A tile is TM rows x TN columns, and D is at least the width of the vectors. Queries and items are tensor descriptors of
+blocks (TM, D) and (TN, D), which read as 0 beyond the end. Exponents have base 2, as in the hardware.
 
-Pairs outside the sum are bits: word w of a line holds its numbers 64 w to 64 w + 63. `dirty` says of so many lines and
-one word whether any bit is set: as a rule, none is.
+Pairs outside the sum are bits: word w of a line holds its numbers 64 w to 64 w + 63. `dirty` flags, for a group of
+lines and one word, whether any bit is set: usually none is.
 """
 
-# ruff: noqa: N803, PLR0917 - Triton: constants are written so, and a kernel takes what it works on one by one
+# ruff: noqa: N803, PLR0917 - Triton: constants are upper case, and a kernel takes its arguments one by one
 
 import triton
 import triton.language as tl
@@ -19,12 +19,12 @@ import triton.language as tl
 WORD: tl.constexpr = tl.constexpr(64)
 """Bits of a word."""
 TINY: tl.constexpr = tl.constexpr(2.0**-126)
-"""The least sum of a row, which has no columns then: it has a logarithm."""
+"""Lower bound of a row's sum, so that a row without columns still has a logarithm."""
 
 
 @triton.jit
 def note_pairs(line, number, bits, dirty, times, gone, pairs, words, LINES: tl.constexpr, BLOCK: tl.constexpr):
-    """Set the bit of each pair, and count in `gone` how often the numbers of a line's distinct pairs count."""
+    """Set the bit of each pair, and add to `gone` the `times` of each line's distinct pairs."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < pairs
     line, number = tl.load(line + at, there, 0), tl.load(number + at, there, 0)
@@ -38,8 +38,8 @@ def note_pairs(line, number, bits, dirty, times, gone, pairs, words, LINES: tl.c
 
 @triton.jit
 def without_pairs(logits, bits, dirty, lines, numbers, is_line, first, words, WORDS: tl.constexpr):
-    """Return a tile of lines x numbers with -inf for the pairs outside the sum, given its first word of so many."""
-    # Written out for two words, not as a loop, which would keep the compiler from reading ahead.
+    """Return a tile of logits, lines x numbers, with -inf for the pairs outside the sum; `first` is its first word."""
+    # Unrolled for two words: a loop would keep the compiler from prefetching.
     is_dirty = tl.load(dirty + first) != 0
     if WORDS == 2:
         is_dirty = is_dirty | (tl.load(dirty + first + 1, first + 1 < words, 0) != 0)
@@ -73,7 +73,7 @@ def pull_rows(
     TN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Find of TM rows, in `span` columns: the highest logit, the sum of powers below it, that of powers x columns."""
+    """Compute for TM rows over `span` columns: peak logit, sum of powers relative to it, and their sum of columns."""
     top, row, column = tl.program_id(0) * TM, tl.arange(0, TM), tl.arange(0, TN)
     is_row = top + row < rows
     users = query.load([top, 0])
@@ -88,7 +88,7 @@ def pull_rows(
         logits = tl.dot(users, block.T, input_precision=PRECISION) * scale + added
         logits = without_pairs(logits, bits, dirty, row, column, is_row, start // WORD, words, TN // WORD)
         higher = tl.maximum(peak, tl.max(logits, 1))
-        # Where no column has counted yet, the difference of two infinities is not a number.
+        # Before the first counted column, the difference of two infinities would be NaN.
         level = tl.where(higher == -float("inf"), 0.0, higher)
         powers = tl.exp2(logits - level[:, None])
         fade = tl.exp2(peak - level)
@@ -105,7 +105,7 @@ def pull_rows(
 def join_parts(
     peaks, totals, means, levels, joined, rows, parts, WIDTH: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Make one of the parts of `pull_rows`: the binary logarithm of a row's whole sum, and the mean of its columns."""
+    """Join the parts of `pull_rows` into the binary logarithm of a row's sum and the weighted mean of its columns."""
     row, at = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)
     is_row = row < rows
     peak = tl.full((ROWS,), -float("inf"), tl.float32)
@@ -145,7 +145,7 @@ def pull_columns(
     TN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Add up for TN columns, over `span` rows: softmax x share x row; `levels` are the logs of the rows' sums."""
+    """Sum softmax x share x row for TN columns over `span` rows; `levels` are the logs of the rows' sums."""
     top, row, column = tl.program_id(0) * TN, tl.arange(0, TM), tl.arange(0, TN)
     is_column = top + column < columns
     block = items.load([top, 0])

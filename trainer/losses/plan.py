@@ -1,4 +1,4 @@
-"""What a pass of the softmax over the columns of a batch needs with the embeddings, and makes of each row."""
+"""Inputs of a softmax pass over the columns of a batch, besides the embeddings, and the loss of each row."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ __all__ = ["Plan", "row_loss"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a pass needs with the embeddings.
+    """Inputs of a softmax pass, besides the embeddings.
 
-    `hits` (H, 2) are the pairs outside the sum, int64, in any order, repeated or not; column d counts `times` (N,). The
-    log-odds of a row are logsumexp over its kept columns of (logit + column_bias), less the positive's logit, plus
-    row_bias. A pass may hold the logits of `chunk_rows` at a time.
+    `hits` (H, 2) are the pairs outside the sum, int64, in any order, repetitions allowed; column d counts `times` (N,)
+    times. The log-odds of a row are logsumexp over its kept columns of (logit + column_bias), minus the positive's
+    logit, plus row_bias. A pass may hold the logits of `chunk_rows` rows at a time.
     """
 
     hits: Tensor

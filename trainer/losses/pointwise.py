@@ -1,4 +1,4 @@
-"""Pointwise losses of a whole in-batch grid, and what keeps them unbiased.
+"""Pointwise losses over the whole in-batch grid, with corrections for its sampling bias.
 
 Source: Liu, Lin and Lin, "Examining the Bias of In-Batch Sampling in Similarity Learning with Two-Tower Models". Their
 objective (equation 5) is the mean over all pairs (i, j) of the label matrix of l+ for positives and l- for the others.
@@ -19,7 +19,7 @@ LINKS = ("square", "logistic")
 
 
 def pointwise_of(step: LossInputs, config: TrainerConfig) -> Tensor:
-    """Return the loss of `loss.kind = pointwise`, for each of the b rows the same."""
+    """Return the loss of `loss.kind = pointwise`, expanded to the b rows."""
     settings = config.loss
     grid = step.users @ step.positives.T / step.temperature
     if settings.needs_labels:
@@ -40,9 +40,9 @@ def pointwise_of(step: LossInputs, config: TrainerConfig) -> Tensor:
 
 
 def sogram_of(step: LossInputs, config: TrainerConfig) -> Tensor:
-    """Return the loss of `loss.kind = sogram`, for each of the b rows the same.
+    """Return the loss of `loss.kind = sogram`, expanded to the b rows.
 
-    The batch is split: the pairs of one half, the items of the other.
+    The batch is split: pairs from one half, items from the other.
     """
     population, half = step.given("population"), len(step.users) // 2
     total = sogram(
@@ -68,7 +68,7 @@ def pointwise_in_batch(
     link: str = "logistic",
     omega: float = 1.0,
 ) -> Tensor:
-    """Loss over the n x n grid of n sampled positives: the diagonal is positive, all else is taken for negative.
+    """Loss over the n x n grid of n sampled positives: the diagonal is positive, all other cells count as negative.
 
     The expectation of each objective over uniform subsets of n positives, drawn without replacement:
 
@@ -89,13 +89,13 @@ def pointwise_in_batch(
         several sampled pairs stay repeated.
     row_count, col_count
         Numbers of positives in the row of pair a and in the column of pair b of the full label matrix, (n,), of any
-        real dtype (estimates will do), above 0.
+        real dtype (estimates are fine), above 0.
     num_positives
         Number of positives in the full label matrix, at least n.
     shape
         Rows and columns of the full label matrix.
     objective
-        One of the table.
+        One name of the table.
     link
         ``"square"``: l+ = (1 - y)^2 / 2, l- = y^2 / 2. ``"logistic"``: l+ = softplus(-y), l- = softplus(y).
     omega
@@ -104,7 +104,7 @@ def pointwise_in_batch(
     Returns
     -------
     Tensor
-        One loss for the batch, of shape (), in the dtype of `scores`. Single batches may be negative where the
+        One loss for the batch, of shape (), in the dtype of `scores`. It may be negative for a single batch if the
         objective subtracts.
 
     Raises
@@ -167,14 +167,14 @@ def pointwise_labelled(scores: Tensor, labels: Tensor, *, link: str = "logistic"
     """Mean over sampled cells of l+ where the cell is a positive and l- where it is not.
 
     With cells drawn uniformly, as pairs or as a grid (naive and cross sampling, equations 20 and 21), its expectation
-    is the mean over the full label matrix (equation 5): nothing is to be corrected, but few positives are met.
+    is the mean over the full label matrix (equation 5): it needs no correction, but samples few positives.
 
     Parameters
     ----------
     scores
         Similarities of the cells, of any shape with at least one.
     labels
-        Which cells are positive, booleans of the same shape.
+        Booleans of the same shape: True where the cell is positive.
     link
         As for `pointwise_in_batch`.
 
@@ -267,7 +267,7 @@ def _inverse_popularity(row_count: Tensor, col_count: Tensor, like: Tensor) -> T
 
 
 def _link_losses(scores: Tensor, link: str) -> tuple[Tensor, Tensor]:
-    """Return l+ and l- of every score."""
+    """Return l+ and l- for every score."""
     checks.check_choice("link", link, LINKS)
     if link == "square":
         return (1.0 - scores).square() / 2, scores.square() / 2

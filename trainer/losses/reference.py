@@ -1,7 +1,7 @@
-"""The reference of the softmax losses, on whole matrices of logits; `weir.trainer.losses.softmax` is what trains.
+"""Reference implementation of the softmax losses on whole logit matrices; training uses `weir.trainer.losses.softmax`.
 
-Only the term of exposure, of a few columns by row, is computed here. Use it for small experiments and as an oracle: the
-tests hold the trained loss against it, for value and gradient.
+Training computes only the exposure and re-scoring losses here. Use it for small experiments and as an oracle: the
+tests compare value and gradient of the trained loss with it.
 
 Source: Khrylchenko et al., "Correcting the LogQ Correction: Revisiting Sampled Softmax for Large-Scale Retrieval",
 RecSys 2025, sections 3.2 and 3.3.
@@ -61,7 +61,7 @@ def sampled_softmax(
     Raises
     ------
     ValueError
-        For an unknown correction, a density that the correction needs and that is missing, wrong shapes or dtypes, NaN
+        For an unknown correction, a missing density that the correction needs, wrong shapes or dtypes, NaN
         in a density, or an infinity where the density is used.
     """
     checks.check_pairs(pos, neg, keep)
@@ -110,7 +110,7 @@ def _check_densities(
 
 
 def exclude_positive(log_q_neg: Tensor, log_q_pos: Tensor) -> Tensor:
-    """Turn log Q into log Q', the proposal that draws from the catalogue without the row's positive.
+    """Turn log Q into log Q', the density of draws from the catalogue without the row's positive.
 
     Discarding the positive whenever it is drawn samples from Q'(d) = Q(d) / (1 - Q(p)) (section 4, "Negative sampling
     and logQ correction").
@@ -126,12 +126,12 @@ def exclude_positive(log_q_neg: Tensor, log_q_pos: Tensor) -> Tensor:
     -------
     Tensor
         log Q'(d) = log Q(d) - log(1 - Q(p)), (B, N), in the dtype of `log_q_neg`. Entries that *are* the row's positive
-        mean nothing and must be masked by `keep`.
+        are meaningless and must be masked by `keep`.
 
     Raises
     ------
     ValueError
-        For Q(p) >= 1, which leaves nothing to draw, for NaN and for wrong shapes.
+        For Q(p) >= 1 (no other item can be drawn), NaN, or wrong shapes.
     """
     checks.check_log_density("log_q_neg", log_q_neg)
     checks.check_log_density("log_q_pos", log_q_pos)
@@ -145,7 +145,7 @@ def exclude_positive(log_q_neg: Tensor, log_q_pos: Tensor) -> Tensor:
 
 
 def full_softmax(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy over the whole catalogue: what the sampled losses estimate (section 3.1).
+    """Cross-entropy over the whole catalogue, which the sampled losses estimate (section 3.1).
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def full_softmax(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def info_nce(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> Tensor:
-    """InfoNCE, which is the multi-class N-pair loss: -log(e^f(p) / (e^f(p) + sum_kept e^f(d))), (B,).
+    """InfoNCE, the multi-class N-pair loss: -log(e^f(p) / (e^f(p) + sum_kept e^f(d))), (B,).
 
     Equation 1 of Troeshestova and Isachenko, "Mitigating Distributional Biases in Contrastive Learning". The same as
     `sampled_softmax` without correction, whose parameters and errors it shares.

@@ -1,4 +1,4 @@
-"""Importance resampling of in-batch negatives; `weir.trainer.losses.item_cache` adds ones from earlier batches.
+"""Importance resampling of in-batch negatives; `weir.trainer.losses.item_cache` adds items of earlier batches.
 
 Source: Chen et al., "Cache-Augmented Inbatch Importance Resampling for Training Recommender Retriever", NeurIPS 2022.
 The batch alone gives their BIR; XIR is lam * resampled_softmax(cache) + (1 - lam) * resampled_softmax(batch), each part
@@ -18,8 +18,8 @@ from weir.trainer.losses.inputs import LossInputs, LossResult
 def resampled_softmax_of(step: LossInputs, config: TrainerConfig) -> LossResult:
     """Return the losses (b,) of `loss.kind = resampled_softmax` (algorithms 1 and 2), and the columns drawn (b, D).
 
-    The columns are those of the pool, then, counted on from them, those of the cache. Each part draws as many
-    candidates as it holds; with a cache, half as many.
+    Columns are numbered over the pool, then the cache. Each part draws as many candidates as it holds; with a cache,
+    half as many.
     """
     columns, cached = step.given("columns"), step.cached
     share = 1 if cached is None else 2
@@ -45,7 +45,7 @@ def resampling_log_weights(scores: Tensor, log_pop: Tensor) -> Tensor:
     scores
         Logits of the candidates, (B, C).
     log_pop
-        Log-popularity of the candidates in the training data, (C,), finite; a constant added to it changes nothing.
+        Log-popularity of the candidates in the training data, (C,), finite; any constant offset cancels.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def resample(scores: Tensor, log_pop: Tensor, num_samples: int, generator: torch
     scores, log_pop
         As for `resampling_log_weights`.
     num_samples
-        Draws per row, at least 1. The paper draws as many as there are candidates (half of that from either part of
+        Draws per row, at least 1. The paper draws as many as there are candidates (half as many from each part of
         XIR).
     generator
         Source of randomness, on the device of `scores`.
@@ -100,7 +100,7 @@ def resampled_softmax(pos: Tensor, scores: Tensor, index: Tensor, include_positi
     """Softmax of the positive over the candidates that `resample` drew for its row.
 
     -log(e^pos / sum over the drawn of e^score): equations 3 and 4, which are printed without logarithm and minus sign.
-    As drawn from w(i|u), the candidates follow the softmax distribution already and carry no log Q.
+    As they are drawn from w(i|u), the candidates already follow the softmax distribution and need no log Q.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def resampled_softmax(pos: Tensor, scores: Tensor, index: Tensor, include_positi
     index
         Columns drawn for each row, (B, S), S >= 1, repetitions counted.
     include_positive
-        Whether the positive is in the denominator too. Without it the loss is unbounded below for a row that did
+        Whether the denominator includes the positive. Without it the loss is unbounded below for a row that did
         not draw its positive.
 
     Returns

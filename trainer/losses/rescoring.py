@@ -1,4 +1,4 @@
-"""The loss of the second phase: a sampled softmax over its own scores of the shared negatives.
+"""Re-scoring loss of the second phase: a sampled softmax over its scores of the shared negatives.
 
 Corrections and masks are those of the first phase (Khrylchenko et al., RecSys 2025: `weir.trainer.losses.reference`),
 since the negatives are drawn from the same pool.
@@ -15,9 +15,9 @@ __all__ = ["Rescored", "rescoring_loss"]
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """What the second phase makes of b rows: scores `pos` (b,) of their positives, and `neg` (b, N) of negatives.
+    """Scores of the second phase for b rows: `pos` (b,) of their positives and `neg` (b, N) of the negatives.
 
-    `keep` (b, N) is False where one is no negative of the row; `log_q_pos` (b,) and `log_q_neg` (N,) are as in
+    `keep` (b, N) is False where an item is not a negative of the row; `log_q_pos` (b,) and `log_q_neg` (N,) are as in
     `LossInputs`.
     """
 

@@ -1,10 +1,9 @@
 """Sampled softmax over all columns of a batch, without the whole matrix of logits in memory.
 
 Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
-memory for `chunk_rows` x N logits and O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. What the
-reference (`weir.trainer.losses.reference`) takes as (B, N) matrices is given here in the small form that
-training has it in: embeddings instead of logits, a list of masked pairs instead of a mask, and log Q as one number per
-column.
+memory for `chunk_rows` x N logits and O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. Inputs that the
+reference (`weir.trainer.losses.reference`) takes as (B, N) matrices have a compact form here: embeddings instead of
+logits, a list of masked pairs instead of a mask, and log Q as one number per column.
 """
 
 from typing import Any
@@ -30,7 +29,7 @@ def sampled_softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:
 
 
 def softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:
-    """Return the losses (b,) of `loss.kind = full_softmax`, whose columns are all items, and of ``info_nce``."""
+    """Return the losses (b,) of `loss.kind = full_softmax` (its columns are all items) and `info_nce`."""
     return _of(step, config, "none")
 
 
@@ -66,13 +65,12 @@ def sampled_softmax_in_batch(
 ) -> Tensor:
     """`sampled_softmax` of `pos` against the logits query @ items.T / temperature: every column is a negative.
 
-    The gradient is computed together with the loss, for rows of equal weight: what a mean or a sum of the losses asks
-    for. Other weights are exact too, and cost a second pass in the backward.
+    The gradient is computed together with the loss, for rows of equal weight, as a mean or a sum of the losses needs
+    it. Other weights are exact too, but cost a second pass in the backward.
 
-    bfloat16 embeddings are multiplied as such, the softmax weights and row weights of the gradient rounded for it;
-    products are summed in float32, and everything else is float32. A GPU has instructions for it; on a CPU it has the
-    same precision and no gain in speed. Where a GPU has kernels for embeddings like these (`fused.is_fused`), logits
-    take no memory at all.
+    bfloat16 embeddings are multiplied as such, with softmax weights and row weights of the gradient rounded to it;
+    products are summed in float32, and everything else is float32. On a CPU this gives the same precision but no
+    speed-up. Where fused GPU kernels support the embeddings (`fused.is_fused`), logits take no memory at all.
 
     Parameters
     ----------
@@ -92,14 +90,14 @@ def sampled_softmax_in_batch(
         log Q(d) of the columns, (N,), finite. ``"improved"`` takes the row's positive out of it, as `exclude_positive`
         does. Not used by ``"none"``.
     times
-        How many equal columns each one stands for, (N,), integers from 1; None: itself. A batch holds frequent items
-        often: each once, with its number, is the same sum for a smaller product.
+        Multiplicity of each column, (N,), integers from 1; None: all 1. Passing each frequent item once, with its
+        multiplicity, gives the same sum for a smaller product.
     correction
         ``"none"``, ``"standard"`` or ``"improved"``, see `sampled_softmax`.
     temperature
         Divides the products of the embeddings; above 0.
     chunk_rows
-        Rows whose logits exist at the same time. Changes memory and speed; the result only by rounding.
+        Rows whose logits exist at the same time. Affects memory and speed; results change only by rounding.
 
     Returns
     -------
@@ -110,7 +108,7 @@ def sampled_softmax_in_batch(
     Raises
     ------
     ValueError
-        For an unknown correction, a density that it needs and that is missing, NaN or infinities in it, wrong shapes or
+        For an unknown correction, a missing density that it needs, NaN or infinities in a density, wrong shapes or
         dtypes, rows or columns out of range, `times` or `chunk_rows` below 1, or a temperature that is not positive.
     """
     _check_batch(query, items, pos, hits)
@@ -135,7 +133,7 @@ def sampled_softmax_in_batch(
 
 
 class _InBatch(Function):
-    """Losses of all rows; their gradient for equal row weights is made in the forward and kept."""
+    """Losses of all rows; the forward also computes and stores their gradient for equal row weights."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, items: Tensor, pos: Tensor, plan: Plan) -> Tensor:
@@ -170,7 +168,7 @@ def _pass(
 
 
 def _times(times: Tensor | None, hits: Tensor, columns: int) -> Tensor:
-    """Return how often each column counts, (N,), int64 on the device of the hits."""
+    """Return the multiplicity of each column, (N,), int64 on the device of the hits."""
     if times is None:
         return torch.ones(columns, dtype=torch.int64, device=hits.device)
     checks.check_shape("times", times, N=columns)
@@ -184,7 +182,7 @@ def _times(times: Tensor | None, hits: Tensor, columns: int) -> Tensor:
 def _biases(
     pos: Tensor, columns: int, log_q_pos: Tensor | None, log_q_neg: Tensor | None, correction: str
 ) -> tuple[Tensor, Tensor]:
-    """Return what the correction adds to the logits of each column, (N,), and to the log-odds of each row, (B,)."""
+    """Return the terms that the correction adds to each column's logits, (N,), and to each row's log-odds, (B,)."""
     if correction == "none":
         return pos.new_zeros(columns), torch.zeros_like(pos)
     of_rows = _density("log_q_pos", log_q_pos, len(pos), correction).to(pos.dtype)

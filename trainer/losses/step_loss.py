@@ -1,4 +1,4 @@
-"""From the settings to the losses of a step: the function that `weir.trainer.loss_config.LOSSES` names, called."""
+"""Loss of a training step, by the function that `weir.trainer.loss_config.LOSSES` names for the settings."""
 
 from pkgutil import resolve_name
 from typing import Any
@@ -14,10 +14,10 @@ __all__ = ["step_loss"]
 
 
 def step_loss(step: LossInputs, config: TrainerConfig) -> LossResult:
-    """Return the losses (b,) of a step by `config.loss`; without rows, none.
+    """Return the losses (b,) of a step by `config.loss`; a batch without rows has none.
 
-    A lone row, as the last batch of a window may hold, gives a loss of whole batches nothing to compare: its loss is 0.
-    The terms of exposure and of the second phase, where there are any, come on top of any loss.
+    A single row, as the last batch of a window may hold, has loss 0 if the loss compares rows of a batch. The exposure
+    and re-scoring losses, where configured, are added to any loss.
     """
     needs = config.loss.needs
     if len(step.users) < (2 if needs.user_counts else 1):

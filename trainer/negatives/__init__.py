@@ -1,4 +1,4 @@
-"""Samplers of negatives: each draws the negatives of a step and states the density that they were drawn with."""
+"""Negative samplers: each draws the negatives of a step and returns their sampling density (log Q)."""
 
 from weir.trainer.negatives.bayesian import bayesian_choice
 from weir.trainer.negatives.cached import Cached

@@ -1,4 +1,4 @@
-"""Bayesian negative sampling: of some uniform candidates, keep the hardest one that is probably a true negative.
+"""Bayesian negative sampling: choose from uniform candidates the hardest one that is probably a true negative.
 
 Source: Liu and Wang, "Bayesian Negative Sampling for Recommendation", ICDE 2023 (BNS).
 """
@@ -11,26 +11,26 @@ __all__ = ["bayesian_choice", "true_negative"]
 
 
 def true_negative(scores: Tensor, prior: Tensor | float, keep: Tensor | None = None) -> Tensor:
-    """Estimate the probability that each candidate is a true negative: their `unbias`.
+    """Estimate the probability that each candidate is a true negative (`unbias` in the paper).
 
     (1 - F)(1 - P) / (1 - F - P + 2 F P), with P the prior of a false negative and F the empirical distribution of the
-    scores at the candidate's. F counts the row's own candidates and divides by one more than their number, which keeps
-    it below 1 (the authors count all items that are not the user's positives, and divide in the same way).
+    scores at the candidate's. F is estimated from the row's own candidates and divided by their number plus one, which
+    keeps it below 1 (the authors use all items that are not positives of the user, with the same division).
 
     Parameters
     ----------
     scores
         Logits of the candidates, (..., C).
     prior
-        Probability that each candidate is a false negative, in [0, 1], (..., C) or one for all: the published choice is
-        the item's share of all interactions; a constant tau+ says nothing about popularity.
+        Probability that each candidate is a false negative, in [0, 1], (..., C) or a scalar: the published choice is
+        the item's share of all interactions; a constant tau+ ignores popularity.
     keep
-        Booleans (..., C): False = no candidate, for the scores of the others neither. None keeps all.
+        Booleans (..., C): False = masked, also left out of F. None keeps all.
 
     Returns
     -------
     Tensor
-        Probabilities, (..., C). Those of candidates that are not kept mean nothing.
+        Probabilities, (..., C). Those of masked candidates are meaningless.
 
     Raises
     ------
@@ -53,13 +53,13 @@ def true_negative(scores: Tensor, prior: Tensor | float, keep: Tensor | None = N
 def bayesian_choice(
     pos: Tensor, scores: Tensor, *, prior: Tensor | float, weight: float = 5.0, keep: Tensor | None = None
 ) -> Tensor:
-    """Choose for each row the candidate of the least conditional sampling risk.
+    """Choose for each row the candidate with the least conditional sampling risk.
 
     The risk is info * (1 - (1 + weight) * unbias), with info = 1 - sigmoid(pos - score) and unbias of `true_negative`.
 
-    The choice is a function of the candidates. If these are drawn uniformly, an item comes up as often as it wins over
-    all lists of C candidates it can be drawn in; as F depends on the whole list, this has no closed form. There is
-    therefore no log Q, and the chosen items are negatives for pairwise losses, not for a corrected softmax.
+    The choice is a function of the candidates. Even if these are drawn uniformly, the density of the chosen item
+    depends on the whole list through F and has no closed form. There is therefore no log Q: use the chosen items as
+    negatives for pairwise losses, not for a corrected softmax.
 
     Parameters
     ----------
@@ -68,12 +68,12 @@ def bayesian_choice(
     scores, prior, keep
         As for `true_negative`.
     weight
-        Gain of a true negative over the loss by a false one, lambda, at least 0; the authors take 5.
+        lambda, the gain of a true negative over the loss by a false one, at least 0; the authors take 5.
 
     Returns
     -------
     Tensor
-        Number of the chosen candidate in [0, C), (...), int64; the first of equals, and 0 where none is kept.
+        Index of the chosen candidate in [0, C), (...), int64; the first on ties, and 0 where none is kept.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def bayesian_choice(
     if not weight >= 0:
         raise ValueError(f"weight must be at least 0, got {weight}")
     unbias = true_negative(scores, prior, keep)
-    # Only the order of the risks matters: relative to the hardest candidate they do not underflow.
+    # Only the order of the risks matters: taken relative to the hardest candidate, they do not underflow.
     log_info = functional.logsigmoid(scores - pos[..., None])
     if keep is not None:
         log_info = log_info.masked_fill(~keep, -torch.inf)

@@ -1,4 +1,4 @@
-"""Negatives from the cache of items that resampling chose often (XIR)."""
+"""Negatives from the item cache of importance resampling (XIR)."""
 
 from dataclasses import dataclass
 
@@ -13,19 +13,19 @@ __all__ = ["Cached"]
 
 @dataclass(frozen=True)
 class Cached(Sampler):
-    """Take the cached items for all rows; its ids are table rows.
+    """Use the cached items as negatives of all rows; their ids are table rows.
 
-    XIR resamples them by `weir.trainer.losses.resample`, which draws candidate i for row u with probability
-    `resampling_log_weights`; the log Q here is that of the candidates, before that.
+    XIR then resamples them by `weir.trainer.losses.resample`, which draws candidate i for row u with probability
+    `resampling_log_weights`; the log Q here is that of the cached candidates before resampling.
     """
 
     cache: ItemCache
 
     def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002 - the protocol's
-        """Return all slots (N,). They were drawn by the cache's own generator, at its last `redraw`."""
+        """Return all slots (N,), which the cache's own generator drew at the last `redraw`."""
         items = self.cache.items.to(positives.device)
         return Draw(items, torch.ones_like(items, dtype=torch.bool))
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
-        """Return the density of `redraw`; -inf for items that it never takes. Ask before `update`."""
+        """Return the density of `redraw`; -inf for items that are never drawn. Call before `update`."""
         return self.cache.log_density().to(items.device)[items]

@@ -1,6 +1,6 @@
-"""Negatives from the positives of the global batch: all of them, some of them, or each item once.
+"""In-batch negatives: all positives of the global batch, a sample of them, or each distinct item once.
 
-Every rank knows the whole batch, so the batch of one rank and the batches of all ranks gathered are the same thing.
+Every rank knows the whole batch, so in-batch negatives across ranks need no communication.
 """
 
 import math
@@ -17,16 +17,16 @@ __all__ = ["InBatch"]
 
 @dataclass(frozen=True)
 class InBatch:
-    """Take the positives of the batch as negatives.
+    """Use the positives of the batch as negatives.
 
     Parameters
     ----------
     stream_log_q
-        Log-probability that the stream carries each item, by table row.
+        Log-probability of each item among the interactions of the stream, by table row.
     limit
-        Negatives at most, drawn from the pool without replacement; None: all.
+        Most negatives, drawn from the pool without replacement; None: no limit.
     deduplicate
-        Whether every item is in the pool once, however often the batch holds it. The density is then that of
+        Whether the pool holds every item once, however often it is in the batch. The density is then that of
         docs/logq.md, "Each item once", with which the mean of e^f / Q estimates the sum over the catalogue without
         bias.
     """
@@ -41,7 +41,7 @@ class InBatch:
             raise ValueError(f"limit must be at least 1, or None for no limit, got {self.limit}")
 
     def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
-        """Return the pool (N,): column b is row b's positive where neither `limit` nor `deduplicate` is set."""
+        """Return the pool (N,); with neither `limit` nor `deduplicate`, column b is row b's positive."""
         if self.limit is None and not self.deduplicate:
             return Draw(positives, real)
         items = distinct(positives[real]) if self.deduplicate else positives[real]
@@ -50,28 +50,28 @@ class InBatch:
         return Draw(items, torch.ones_like(items, dtype=torch.bool))
 
     def size(self, pool: Pool) -> int:
-        """Return how many real negatives a draw from the pool has."""
+        """Return the number of real negatives that a draw from the pool has."""
         size = pool.distinct if self.deduplicate else pool.positives
         return size if self.limit is None else min(size, self.limit)
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return the density of the stream or, without duplicates, log P(the pool holds the item) - log m."""
+        """Return the density of the stream or, deduplicated (m distinct items), log P(item in pool) - log m."""
         log_q = self.stream_log_q[items]
         if not self.deduplicate:
             return log_q
-        # For a lone row nothing is drawn, and any finite value will do.
+        # A lone row draws no other positives; any finite value will do.
         draws = max(pool.positives, 1)
         return (log_inclusion(log_q.double(), draws) - math.log(max(pool.distinct, 1))).to(log_q.dtype)
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return `log_q` or, without duplicates, -log m: one of the m items is the row's positive, for certain."""
+        """Return `log_q` or, deduplicated, -log m: the row's positive is always one of the m distinct items."""
         if not self.deduplicate:
             return below_one(self.log_q(items, pool))
         return below_one(torch.full_like(self.stream_log_q[items], -math.log(max(pool.distinct, 1))))
 
 
 def log_inclusion(log_q: Tensor, draws: int) -> Tensor:
-    """Return log(1 - (1 - q)^draws): the probability that an item comes up at all; exact for tiny q too."""
+    """Return log(1 - (1 - q)^draws), the probability that an item is drawn at least once; exact for tiny q too."""
     if not draws:
         return torch.full_like(log_q, -torch.inf)
     return torch.log(-torch.expm1(draws * torch.log1p(-log_q.exp())))

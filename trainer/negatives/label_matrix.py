@@ -1,4 +1,4 @@
-"""Cells (i, j) drawn from a label matrix of users and items, for the losses that sample both labels.
+"""Sampling of cells (i, j) from a label matrix of users and items, for losses that sample both labels.
 
 Source: Liu, Lin and Lin, "Examining the Bias of In-Batch Sampling in Similarity Learning with Two-Tower Models",
 section 3.2 and appendix B (naive and cross sampling).
@@ -18,7 +18,7 @@ __all__ = ["Cells", "LabelMatrix", "cross", "naive"]
 class Cells(NamedTuple):
     """Sampled cells: pairs of `rows` and `cols`, or the grid of all their combinations.
 
-    `log_density`, (s,) or (rows, cols) of a grid, is the log-probability that sampling puts this cell at this position.
+    `log_density`, (s,) or (rows, cols) for a grid, is the log-probability that sampling puts the cell at its position.
     """
 
     rows: Tensor
@@ -28,7 +28,7 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelMatrix:
-    """An m x n label matrix, by its positive pairs.
+    """An m x n label matrix, given by its positive pairs.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class LabelMatrix:
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        """Refuse no pairs, pairs outside the matrix and pairs that are given twice."""
+        """Refuse an empty list, pairs outside the matrix, and repeated pairs."""
         if self.rows.shape != self.cols.shape or self.rows.ndim != 1 or not len(self.rows):
             raise ValueError(
                 f"rows and cols must be (P,), P >= 1, got {tuple(self.rows.shape)}, {tuple(self.cols.shape)}"
@@ -58,7 +58,7 @@ class LabelMatrix:
         return len(self.rows)
 
     def labels(self, rows: Tensor, cols: Tensor) -> Tensor:
-        """Return which cells are positive; `rows` and `cols` are broadcast, as in ``labels(rows[:, None], cols)``."""
+        """Return booleans, True for positives; `rows` and `cols` broadcast, as in ``labels(rows[:, None], cols)``."""
         wanted = rows * self.shape[1] + cols
         place = torch.searchsorted(self._cells, wanted).clamp(max=len(self) - 1)
         return self._cells[place] == wanted
@@ -78,7 +78,7 @@ def naive(matrix: LabelMatrix, size: int, generator: torch.Generator) -> Cells:
 def cross(matrix: LabelMatrix, sizes: tuple[int, int], generator: torch.Generator) -> Cells:
     """Draw rows and columns uniformly, with replacement, and take their grid (equation 21).
 
-    Every place of the grid holds each cell with probability 1 / (m n).
+    Every position of the grid holds each cell with probability 1 / (m n).
     """
     pairs = zip(matrix.shape, sizes, strict=True)
     rows, cols = (_uniform(side, size, generator, matrix) for side, size in pairs)

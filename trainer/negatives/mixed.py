@@ -1,4 +1,4 @@
-"""Mixed negatives: the batch's positives and uniform draws in one pool.
+"""Mixed negatives: the batch's positives and uniform samples in one pool.
 
 Source: Yang et al., "Mixed Negative Sampling for Learning Two-tower Neural Networks in Recommendations", WWW 2020;
 the unigram density of both halves is that of Khrylchenko et al. (RecSys 2025), appendix on the experiments.
@@ -21,15 +21,15 @@ __all__ = ["Mixed", "shared_pool"]
 
 @dataclass(frozen=True)
 class Mixed:
-    """Join in-batch and uniform negatives, in this order.
+    """Concatenate in-batch and uniform negatives, in this order.
 
     Parameters
     ----------
     in_batch, uniform
-        The halves.
+        Samplers of the two halves.
     density
-        ``"mixture"``: of the pool as it is, by the counts that are really in it. ``"unigram"``: that of the in-batch
-        half for both, as published; it overweighs rare items that were drawn uniformly.
+        ``"mixture"``: density of the pool, weighted by the actual counts of both halves. ``"unigram"``: the in-batch
+        density for both halves, as published; it overweights rare items that were drawn uniformly.
     """
 
     in_batch: InBatch
@@ -46,7 +46,7 @@ class Mixed:
         return self._mix(self.in_batch.log_q(items, pool), items, pool)
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return the same of the densities of a row's own positive."""
+        """Return the mixture for a row's own positive, or log Q_b of it."""
         return below_one(self._mix(self.in_batch.log_q_own(items, pool), items, pool))
 
     def _mix(self, log_q: Tensor, items: Tensor, pool: Pool) -> Tensor:
@@ -57,16 +57,16 @@ class Mixed:
 
 
 def shared_pool(config: NegativesConfig, stream_log_q: RowValues, live: RowList) -> Sampler:
-    """Return the sampler of the negatives that all rows share.
+    """Return the sampler of the negatives shared by all rows.
 
     Parameters
     ----------
     config
-        Which sources are used; without any, the pool is empty.
+        Settings that choose the sources; without any, the pool is empty.
     stream_log_q
-        Log-probability that the stream carries each item, by table row.
+        Log-probability of each item among the interactions of the stream, by table row.
     live
-        Rows that items own, (V,).
+        Table rows in use, (V,).
     """
     in_batch = InBatch(stream_log_q, config.in_batch_limit, config.deduplicate)
     uniform = Uniform(live, config.uniform)

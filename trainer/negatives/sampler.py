@@ -1,8 +1,8 @@
-"""What every sampler of negatives offers: a seeded draw, and the density that the draw really has.
+"""Protocol of negative samplers (a seeded draw and its density), and the mask of accidental hits.
 
 Every rank knows the whole batch and uses the same seed, so all ranks form the same negatives. In-batch negatives
-"gathered across ranks" are therefore just the positives of the batch: nothing is sent. Which of
-them are no negatives of a row is decided here, too.
+"gathered across ranks" are therefore just the positives of the batch, without communication. `accidental_hits` finds
+the negatives that must be masked for a row.
 """
 
 from typing import Final, NamedTuple, Protocol
@@ -18,7 +18,7 @@ _BELOW_ONE: Final = -1e-6
 
 
 class Pool(NamedTuple):
-    """The positives of a global batch in two numbers: how many are real, and how many different items they are."""
+    """Size of a global batch: the number of real positives, and the number of distinct items among them."""
 
     positives: int
     distinct: int
@@ -30,39 +30,39 @@ class Pool(NamedTuple):
 
     @property
     def others(self) -> "Pool":
-        """The pool as one of its rows sees it: its own positive is there for certain, only the others are drawn."""
+        """The pool from the view of one of its rows: its own positive is certain, only the others are drawn."""
         return Pool(max(self.positives - 1, 0), self.distinct)
 
 
 class Draw(NamedTuple):
-    """Negatives of one step: table rows `items`, (N,) for all rows or (B, N) by row; `real` (same) False = padding."""
+    """Negatives of a step: table rows `items`, (N,) shared or (B, N) by row; `real` (same shape): False = padding."""
 
     items: Tensor
     real: Tensor
 
 
 class RowValues(Protocol):
-    """A number for each row of the table: a tensor (capacity,), or what computes those that are asked for."""
+    """A number for each table row: a tensor (capacity,), or an object that computes the requested ones."""
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
-        """Return the numbers of rows, of their shape."""
+        """Return the numbers of the given rows, in their shape."""
         ...
 
 
 class RowList(Protocol):
-    """Table rows in some order, V of them: a tensor (V,), or what computes those that are asked for."""
+    """V table rows in some order: a tensor (V,), or an object that computes the requested ones."""
 
     def __len__(self) -> int:
         """Return V."""
         ...
 
     def __getitem__(self, index: Tensor, /) -> Tensor:
-        """Return the rows with some numbers from 0, of their shape."""
+        """Return the rows at positions `index` in [0, V), in its shape."""
         ...
 
 
 class Sampler(Protocol):
-    """Draws the negatives of a step and knows how likely each was."""
+    """Draws the negatives of a step and returns their log-probability."""
 
     def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
         """Draw negatives for a batch.
@@ -72,7 +72,7 @@ class Sampler(Protocol):
         positives
             Table rows of the global batch's positives, (B,), int64.
         real
-            Which of them are no padding, (B,).
+            Booleans (B,): False for padding.
         generator
             Source of randomness, on the CPU.
 
@@ -85,33 +85,33 @@ class Sampler(Protocol):
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:
         """Return the log-probability that one negative of the step is each of `items` (any shape).
 
-        `pool` is the batch that the step draws for: as a whole, or as one of its rows sees it (`Pool.others`).
+        `pool` describes the batch of the step, as a whole or from the view of one row (`Pool.others`).
         """
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return the same for a row's own positive, which `weir.trainer.losses.exclude_positive` takes out; below 0.
+        """Return the log-probability of a row's own positive, for `weir.trainer.losses.exclude_positive`; below 0.
 
-        It differs from `log_q` where the row's own positive is among the negatives for certain and counts once; draws
-        that do not look at the positives keep this one.
+        It differs from `log_q` if the row's own positive is certain to be among the negatives and counts once; samplers
+        that ignore the positives keep this implementation.
         """
         return below_one(self.log_q(items, pool))
 
 
 def below_one(log_q: Tensor) -> Tensor:
-    """Keep densities below 1: a row whose positive is all that can be drawn has no negatives, and is no error."""
+    """Clamp densities below 1: a row whose positive is the only candidate has no negatives, which is not an error."""
     return log_q.clamp(max=_BELOW_ONE)
 
 
 def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
-    """List the columns that are no negatives of a row, as pairs; each once.
+    """List the (row, column) pairs where a column is not a valid negative of the row; each once.
 
     Parameters
     ----------
     columns
-        Items (C,) as numbers from 0 of a small set, such as the distinct rows of the batch.
+        Items (C,), numbered from 0 within a small set, such as the distinct rows of the batch.
     forbidden
-        Items (b, F), with the same numbers, that must not be negatives of the row: its positive, and, where they
-        are masked, its known positives. An item that is no column, such as -1 for one outside the set, masks nothing.
+        Items (b, F), in the same numbering, that must not be negatives of the row: its positive and, if masked, its
+        known positives. Items that are not a column, such as -1 for items outside the set, mask nothing.
 
     Returns
     -------
@@ -120,15 +120,15 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
         forbidden items are columns: no (b, C) matrix is made.
     """
     size = int(columns.max()) + 1 if len(columns) else 0
-    # One more, never held: for items beyond the columns, and, counted from the end, for -1.
+    # One extra, always empty count: for items beyond the columns and, as index -1, for -1.
     times = torch.bincount(columns, minlength=size + 1)
     held = where(times[forbidden.clamp(max=size)].flatten() > 0)
-    # One number for each pair: the row above these bits, the item in them.
+    # Pack each pair into one integer: the row above these bits, the item in them.
     bits = size.bit_length()
     every = forbidden + (torch.arange(len(forbidden), device=forbidden.device) << bits)[:, None]
     pairs = distinct(every.flatten().index_select(0, held))
     rows, items = pairs >> bits, pairs & ((1 << bits) - 1)
-    # The columns of one item are neighbours in this order.
+    # In this order the columns of an item are adjacent.
     order, firsts = order_of(columns), (times.cumsum(0) - times).index_select(0, items)
     if int(times.max()) > 1:
         rows, firsts = _each_copy(rows, firsts, times[items])
@@ -136,7 +136,7 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
 
 
 def _each_copy(rows: Tensor, firsts: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat rows (h,) as often as they say, (h,), and count on from their `firsts` (h,)."""
+    """Repeat each of rows (h,) `times` (h,) times, with positions counted on from its `firsts` (h,)."""
     starts = firsts - (times.cumsum(0) - times)
     places = starts.repeat_interleave(times)
     return rows.repeat_interleave(times), places.add_(torch.arange(len(places), device=places.device))

@@ -1,4 +1,4 @@
-"""Negatives drawn uniformly from the items of the table: one list for all rows, or one for each."""
+"""Negatives drawn uniformly from the items of the table: one list shared by all rows, or one list per row."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Uniform(Sampler):
     Parameters
     ----------
     live
-        Rows that items own, (V,), V >= 1.
+        Table rows in use, (V,), V >= 1.
     count
         Negatives per step, or, for `PerRow`, per row of the batch.
     """
@@ -50,10 +50,10 @@ class Uniform(Sampler):
 
 @dataclass(frozen=True)
 class PerRow(Uniform):
-    """Draw for every row of the batch on its own, uniformly and with replacement, as pairwise losses do."""
+    """Draw negatives for every row of the batch separately, uniformly and with replacement, as for pairwise losses."""
 
     def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
-        """Return `count` items for each row, (B, N); those of padding rows are not real."""
+        """Return `count` items for each row, (B, N); items of padding rows are not real."""
         shape = len(positives), self.count
         items = draw_uniform(self.live, math.prod(shape), generator).to(positives.device).view(shape)
         return Draw(items, real[:, None].expand(shape))

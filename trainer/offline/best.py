@@ -1,4 +1,4 @@
-"""The best step of a run: a model that trains on after it gets worse on what it has not seen."""
+"""Early stopping: keeps the model of the best validation step."""
 
 from torch import Tensor
 
@@ -9,12 +9,12 @@ __all__ = ["BestStep"]
 
 
 class BestStep:
-    """Keeps the model of the highest validation metric, in memory; of equal ones the first.
+    """Keeps a copy of the model with the highest validation metric, in memory; the first one on ties.
 
     Parameters
     ----------
     metric
-        Its name, as recall@20.
+        Name of the metric, such as recall@20.
     """
 
     def __init__(self, metric: str) -> None:
@@ -26,7 +26,7 @@ class BestStep:
         self._tower: dict[str, Tensor] = {}
 
     def see(self, point: CurvePoint, model: OfflineModel) -> None:
-        """Take in a validation, and keep the model if it is the best so far."""
+        """Record a validation, and copy the model if it is the best so far."""
         if self.point is not None and point.metrics[self._metric] <= self.point.metrics[self._metric]:
             self.worse_since += 1
             return
@@ -35,7 +35,7 @@ class BestStep:
         self._tower = {name: tensor.clone() for name, tensor in model.tower.state_dict().items()}
 
     def restore(self, model: OfflineModel) -> int:
-        """Bring the kept vectors and tower back, and return their step; the optimisers stay as they are.
+        """Restore the best embeddings and tower, and return their step; the optimisers stay as they are.
 
         Raises
         ------

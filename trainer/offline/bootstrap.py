@@ -1,7 +1,7 @@
 """Confidence intervals of means over cases, from resampled users.
 
-The cases of one user are not independent, so users are drawn, with all their cases (the cluster bootstrap; Field &
-Welsh 2007). Resampling cases instead gives intervals that are too narrow.
+The cases of one user are not independent, so users are resampled, each with all cases (the cluster bootstrap; Field &
+Welsh 2007). Resampling cases instead would give intervals that are too narrow.
 """
 
 from typing import Final
@@ -22,8 +22,8 @@ def interval(
 ) -> tuple[float, float]:
     """Return the percentile interval of the mean over cases, with users drawn with replacement.
 
-    The case-by-case differences between two models give an interval of their difference, which is narrower than
-    comparing two intervals suggests.
+    For two models, pass the case-by-case differences: the interval of their difference is narrower than the two models'
+    own intervals suggest.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ def interval(
     users
         The user of each case, (C,).
     level
-        Confidence level: the share of repetitions, with other users, in which the interval contains the true mean.
+        Confidence level: the share of repetitions with other users in which the interval contains the true mean.
     resamples
-        B, the number of means whose percentiles are taken.
+        Number B of resampled means, from which the percentiles are taken.
     generator
-        Of the draws.
+        Source of randomness.
 
     Returns
     -------
@@ -54,9 +54,9 @@ def interval(
 
 
 def _resampled(sums: Floats, count: int, generator: np.random.Generator) -> Floats:
-    """Return `count` means over cases, given each user's sum and number of cases, (U, 2)."""
+    """Return `count` resampled means over cases, given each user's sum and number of cases, (U, 2)."""
     users = len(sums)
-    # How often each user is drawn is multinomial; counting draws is faster than numpy's multinomial.
+    # The counts of drawn users are multinomial; counting draws is faster than numpy's multinomial.
     drawn = generator.integers(users, size=(count, users)) + users * np.arange(count)[:, None]
     weights = np.bincount(drawn.ravel(), minlength=count * users).reshape(count, users)
     total, cases = (weights @ sums).T

@@ -1,7 +1,7 @@
-"""Test cases from interactions, by one of two protocols, their histories, and the items to rank.
+"""Test cases from interactions by one of two protocols, their histories, and the items to rank.
 
-`each_interaction` makes a case of every test interaction, with its one item relevant (sequential models, temporal and
-leave-one-out splits); `each_user` makes one of every user, with all of the user's test items relevant (collaborative
+`each_interaction` makes a case per test interaction, with one relevant item (sequential models, temporal and
+leave-one-out splits); `each_user` makes a case per user, with all of the user's test items relevant (collaborative
 filtering, random splits).
 """
 
@@ -19,7 +19,7 @@ __all__ = ["Past", "each_interaction", "each_user", "items_by_user", "newest_row
 
 
 def each_interaction(interactions: Interactions, rows: Ints) -> Cases:
-    """Return a case per row, in the order of `rows`, whose one relevant item is the row's."""
+    """Return a case per row, in the order of `rows`, with the row's item as the only relevant one."""
     return Cases(interactions.users[rows], Lists(np.arange(len(rows) + 1), interactions.items[rows]))
 
 
@@ -41,7 +41,7 @@ def top_items_and_positives(counts: Ints, k: int, test_items: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class Past:
-    """The histories of C cases: of case i the items ``items[starts[i] : ends[i]]``, oldest first."""
+    """Histories of C cases: case i has the items ``items[starts[i] : ends[i]]``, oldest first."""
 
     items: Ints
     starts: Ints
@@ -49,7 +49,7 @@ class Past:
 
     @classmethod
     def of_interactions(cls, interactions: Interactions, rows: Ints) -> "Past":
-        """Return what the user of each of the interactions `rows` (C,) did before it, in all of the data."""
+        """Return for each of the interactions `rows` (C,) its user's earlier items, from all of the data."""
         by_user = items_by_user(interactions, np.arange(len(interactions)))
         # The inverse of the order in which the items are grouped.
         position = np.argsort(np.argsort(interactions.users, kind="stable"))
@@ -57,7 +57,7 @@ class Past:
 
     @classmethod
     def of_users(cls, interactions: Interactions, train: Ints, users: Ints) -> "Past":
-        """Return what each of `users` (C,) did in the interactions `train`."""
+        """Return the items of each of `users` (C,) in the interactions `train`."""
         by_user = items_by_user(interactions, train)
         return cls(by_user.values, by_user.offsets[users], by_user.offsets[users + 1])
 
@@ -66,7 +66,7 @@ class Past:
         return newest_rows(self.items + FIRST_ITEM, self.starts, self.ends, length)
 
     def take(self, cases: Ints) -> tuple[Ints, Ints]:
-        """Return all items that `cases` may use, (m,), and for each the position of its case in `cases`, (m,)."""
+        """Return all history items of `cases`, (m,), and for each the position of its case in `cases`, (m,)."""
         return slices(self.items, self.starts[cases], self.ends[cases])
 
 

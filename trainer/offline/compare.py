@@ -1,4 +1,4 @@
-"""Train rows by seeds under one budget. Each run is a file, so a killed comparison continues where it stopped."""
+"""Train all rows and seeds of a comparison under one budget, one result file per run, so that it can be resumed."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ __all__ = ["Plan", "compare", "missing_runs", "run"]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What all runs of a comparison share; validation and test use at most so many cases (None: all)."""
+    """Settings shared by all runs of a comparison; limits on validation and test cases (None: all)."""
 
     interactions: Interactions
     split: Split
@@ -32,7 +32,7 @@ class Plan:
     validation_cases: int = 2000
 
     def evaluators(self) -> tuple[Evaluator, Evaluator]:
-        """Return the evaluator of the learning curve, on a sample of the validation cases, and that of the test."""
+        """Return the evaluators of the learning curve, on a sample of the validation cases, and of the test."""
         train = self.split.train
         return (
             Evaluator.of(self.interactions, train, self.split.validation, self.rules, at_most=self.validation_cases),
@@ -43,7 +43,7 @@ class Plan:
 def compare(
     plan: Plan, rows: dict[str, Row], seeds: tuple[int, ...], folder: Path, progress: Callable[[str, int], StepReport]
 ) -> None:
-    """Execute every run that `folder` does not hold yet, seed by seed; `progress` returns the step report of a run."""
+    """Execute every run without a result in `folder`, seed by seed; `progress` returns the step report of a run."""
     missing = missing_runs(rows, seeds, folder)
     if not missing:
         return
@@ -53,7 +53,7 @@ def compare(
 
 
 def missing_runs(rows: Iterable[str], seeds: tuple[int, ...], folder: Path) -> list[tuple[str, int]]:
-    """Return the row and the seed of every run that `folder` does not hold yet, in the order of execution."""
+    """Return the row and seed of every run without a result in `folder`, in the order of execution."""
     runs = product(seeds, rows)
     return [(name, seed) for seed, name in runs if not (folder / result_name(name, seed)).exists()]
 
@@ -67,7 +67,7 @@ def run(
     config = row.configure(plan.base, seed)
     with deterministic():
         model = OfflineModel.fresh(config, plan.interactions, plan.split.train, row.estimator)
-        # A split may have no validation; then there is no curve.
+        # A split may have no validation part; then there is no curve.
         curve_cases = validation if len(validation.cases) else None
         trained = fit(model, plan.interactions, plan.split.train, plan.budget, validation=curve_cases, report=report)
         started = time.perf_counter()

@@ -1,7 +1,8 @@
-"""Interactions from a log: users and items as codes, rows in order of time.
+"""Read interactions from a log: users and items as integer codes, rows in order of time.
 
-The log is read by the rules of the pipeline (`weir.readers`): the same rows are valid, the same events positive. Beyond
-its formats there is ``.txt`` (also ``.gz``) with a user, a space and an item per line, a user's lines in order of time.
+The log is read by the rules of the pipeline (`weir.readers`), so the same rows are valid and the same events positive.
+It also reads ``.txt`` (and ``.gz``) files with a user, a space and an item per line, each user's lines in order of
+time.
 """
 
 import logging
@@ -36,25 +37,25 @@ logger = logging.getLogger(__name__)
 
 Ints = npt.NDArray[np.int64]
 SPLIT: Final = "split"
-"""Field of the log with the labels of a given split."""
+"""Field of the log with the label of a predefined split."""
 
 _SUFFIXES: Final = {**LOG_SUFFIXES, **PAIR_SUFFIXES}
 _KEPT: Final = [columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP, columns.FEATURES]
 
 
 class InteractionsError(ValueError):
-    """Interactions cannot be used as asked; the message names the source, what came and what is allowed."""
+    """Unusable interactions; the message names the source, the value found and the values allowed."""
 
 
 class TooFewError(InteractionsError):
-    """There are too few interactions to train or to test on; the message says which."""
+    """Too few interactions to train or to test; the message says which."""
 
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """N positive interactions of U users with I items, in stable order of time (of the source where it has no times).
+    """N positive interactions of U users with I items, stably sorted by time (in source order if there are no times).
 
-    Codes number users and items by their first row.
+    Codes number users and items by first occurrence.
     """
 
     source: str
@@ -69,36 +70,36 @@ class Interactions:
     item_ids: npt.NDArray[Any]
     """(I,)."""
     split: npt.NDArray[np.object_] | None = None
-    """Labels of a given split, as in the source, (N,); None for a row without one."""
+    """Labels of a predefined split, as in the source, (N,); None for a row without a label."""
     newest_rows: int | None = None
-    """How many rows of the log were read, its last ones; None: all."""
+    """Number of rows read from the end of the log; None: all rows were read."""
 
     def __len__(self) -> int:
         return len(self.users)
 
 
 def read_interactions(path: str, config: LogConfig | None = None, *, newest: int | None = None) -> Interactions:
-    """Read the positive interactions of a file, a folder (searched to its depths) or a glob; a local path or a URL.
+    """Read the positive interactions of a file, a folder (recursively) or a glob; a local path or a URL.
 
-    Rows that the pipeline would refuse are left out with a warning. Times are optional, for splits that need none; but
-    where some rows have one, those without are left out, too.
+    Rows that the pipeline would refuse are skipped with a warning. Times are optional, for splits that need none; but
+    if some rows have a time, rows without one are skipped, too.
 
     Parameters
     ----------
     path
         Several files are read in order of name.
     config
-        What the log calls its fields, what its event types mean and which values are valid; its `log` and its item
+        Names of the log's fields, meaning of its event types, and valid values; its `log` and its item
         features are not used.
     newest
-        Read only so many rows from the end of the log, or a few more (`weir.readers.read_newest`); None: all.
+        Read only this many rows from the end of the log, or a few more (`weir.readers.read_newest`); None: all.
 
     Raises
     ------
     InteractionsError
-        If there is no such file, its file system does not give it, or it has no valid positive interaction.
+        If the file does not exist or cannot be read, or there is no valid positive interaction.
     """
-    # A given split is one more field of a row, and is read as a feature is.
+    # The label of a predefined split is read like a categorical feature.
     rules = (config or LogConfig()).model_copy(update={"item_features": FeatureNames(categorical=[SPLIT])})
     table, refused, rows = _read(path, rules, newest)
     timed = table.filter(table[columns.TIMESTAMP].is_valid())
@@ -116,7 +117,7 @@ def read_interactions(path: str, config: LogConfig | None = None, *, newest: int
 
 
 def _read(path: str, rules: LogConfig, newest: int | None) -> tuple[pa.Table, Counter[str], int | None]:
-    """Return the rows of valid positive interactions, the refused ones by reason, and how many were read if not all."""
+    """Return the valid positive interactions, refused rows by reason, and the number of rows read, None for all."""
     found, letters = list[pa.RecordBatch](), list[DeadLetter]()
     refused = Counter[str]()
     try:
@@ -155,13 +156,13 @@ def _partitions(path: str) -> list[Partition]:
 
 
 def _encode(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[Any]]:
-    """Return codes by first occurrence and the ids that they number."""
+    """Return codes by first occurrence, and the ids of the codes."""
     encoded = column.cast(pa.large_string()).combine_chunks().dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy(zero_copy_only=False)
 
 
 def _labels(table: pa.Table) -> npt.NDArray[np.object_] | None:
-    """Return each row's label of a given split, or None where no row has one."""
+    """Return each row's label of a predefined split; None if no row has one."""
     lists = pc.struct_field(table[columns.FEATURES], SPLIT).combine_chunks()
     if lists.null_count == len(lists):
         return None

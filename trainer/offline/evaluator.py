@@ -1,4 +1,4 @@
-"""Evaluation of a model on test cases: their users' histories, the ranking and its metrics."""
+"""Evaluate a model on test cases: histories of the users, ranking and metrics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ __all__ = ["Difference", "EvaluationResult", "Evaluator", "Protocol", "Rules"]
 _USERS: Final = 1024
 """Users whose vectors are computed at a time."""
 _COUNTED: Final = frozenset({"cases", "share"})
-"""Figures of the cases, which are the same whatever the ranking."""
+"""Figures of the cases, which do not depend on the ranking."""
 
 Protocol = Literal["interaction", "user"]
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a model is evaluated.
+    """Evaluation protocol.
 
     Attributes
     ----------
     protocol
-        A case per interaction, whose history is all that its user did before; or per user, with all of the user's test
-        interactions relevant, whose history is what the user did in training.
+        ``interaction``: a case per interaction, with all earlier interactions of its user as history; ``user``: a case
+        per user, with all of the user's test interactions relevant and those in training as history.
     cutoffs
         The values of k.
     filter_seen
         Leave a case's history out of its ranking.
     index_top
-        Rank only so many of the most popular items and all test items; None: all items.
+        Rank only this many most popular items and all test items; None: all items.
     """
 
     protocol: Protocol
@@ -53,12 +53,12 @@ class Rules:
 
     @property
     def headline(self) -> str:
-        """The metric by which a model is judged: recall@20, or of the largest k where 20 is none of them."""
+        """The main metric: recall@20, or recall at the largest k if 20 is not a cutoff."""
         return f"recall@{self._headline_k}"
 
     @property
     def compared(self) -> tuple[str, str]:
-        """The metrics in which peers are compared: the headline, and NDCG of the same k."""
+        """The metrics in which peers are compared: the headline, and NDCG at the same k."""
         return self.headline, f"ndcg@{self._headline_k}"
 
     @property
@@ -68,7 +68,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """All metrics of a model on the test cases: means, their 95 % intervals, and recall by popularity."""
+    """All metrics of a model on the test cases: means, their 95 % intervals, and recall by item popularity."""
 
     metrics: dict[str, float]
     intervals: dict[str, tuple[float, float]]
@@ -78,9 +78,9 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference of a metric between two models on the same cases, with its 95 % interval over users.
+    """Mean difference of a metric between two models on the same cases, with its 95 % interval over users.
 
-    NaN for the interval where there are fewer than two users.
+    The interval is NaN with fewer than two users.
     """
 
     metric: str
@@ -98,22 +98,22 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """C cases, each with its history; `counts` (I,) are the items' interactions in training."""
+    """C cases with their histories; `counts` (I,) are the items' interactions in training."""
 
     rules: Rules
     cases: Cases
     past: Past
     counts: Ints
     user_rows: Tensor
-    """Table rows of the cases' users, (C,), where users have rows; padding for unknown users."""
+    """Table rows of the cases' users, (C,), for towers with a vector per user; padding for unknown users."""
 
     @classmethod
     def of(
         cls, interactions: Interactions, train: Ints, held_out: Ints, rules: Rules, *, at_most: int | None = None
     ) -> "Evaluator":
-        """Return an evaluator on the interactions numbered `held_out` (n,), given those of `train`.
+        """Return an evaluator on the interactions numbered `held_out` (n,), with those of `train` as training part.
 
-        `at_most` limits the cases to a random sample, always the same.
+        `at_most` limits the cases to a fixed random sample.
         """
         draw = np.random.default_rng(derive(0, Purpose.EVALUATION))
         units = held_out if rules.protocol == "interaction" else np.unique(interactions.users[held_out])
@@ -130,7 +130,7 @@ class Evaluator:
 
     @property
     def new_share(self) -> float:
-        """The share of the cases' relevant items that training has not seen, so that no method can rank them."""
+        """Share of the cases' relevant items that are not in training, so that no method can rank them."""
         relevant = self.cases.relevant.values
         return float((self.counts[relevant] == 0).mean()) if len(relevant) else 0.0
 
@@ -139,7 +139,7 @@ class Evaluator:
         return self.result(self.rank(model))
 
     def validate(self, model: OfflineModel) -> dict[str, float]:
-        """Return only the means of a model's metrics."""
+        """Return the means of a model's metrics only."""
         return means(self.rank(model), self.rules.cutoffs)
 
     def rank(self, model: OfflineModel) -> Ranked:
@@ -147,15 +147,15 @@ class Evaluator:
         return self.rank_by(self._scores(model))
 
     def rank_by_popularity(self) -> Ranked:
-        """Return the ranking by the counts in training, the same for every case but for what it has seen."""
+        """Return the ranking by counts in training; apart from filtered items, it is the same for every case."""
         popularity = torch.from_numpy(self.counts).float()
         return self.rank_by(lambda numbers: popularity.repeat(len(numbers), 1))
 
     def difference(self, models: Sequence[Ranked], other: Ranked, metric: str | None = None) -> Difference:
-        """Return by how much a `metric` (None: the headline) of a model is above another one's, case by case.
+        """Return by how much a model leads another one in `metric` (None: the headline), averaged over cases.
 
-        The rankings of the same model with several seeds count as their mean in each case, so that the interval is that
-        of another choice of users.
+        Rankings of the same model with several seeds are averaged per case, so the interval covers only the choice
+        of users.
         """
         name = metric or self.rules.headline
         k = [int(name.partition("@")[2])]
@@ -164,9 +164,9 @@ class Evaluator:
         return Difference(name, float(apart.mean()), low, high, len(apart), len(np.unique(self.cases.users)))
 
     def rank_by(self, scores: Scores) -> Ranked:
-        """Return the rankings of all cases by scores (n, I) of cases with numbers (n,).
+        """Return the rankings of all cases by scores (n, I) for case numbers (n,).
 
-        Items that training has not seen are never ranked: a method has no more than its default to say of them.
+        Items that are not in training are never ranked: methods have only default scores for them.
         """
         rules, index, new = self.rules, None, torch.from_numpy(self.counts == 0)
 
@@ -180,18 +180,18 @@ class Evaluator:
         return rank(self.cases, known, len(self.counts), depth=max(rules.cutoffs), seen=seen, index=index)
 
     def _scores(self, model: OfflineModel) -> Scores:
-        """Return a function from numbers of cases to scores."""
+        """Return a function from case numbers to scores."""
         items, users = model.vectors()[1], self._users(model)
         return lambda numbers: users(numbers) @ items.T
 
     @torch.no_grad()
     def user_vectors(self, model: OfflineModel) -> Tensor:
-        """Return the vectors of the users of all cases as the search compares them, (C, d)."""
+        """Return the vectors of the users of all cases, normalised as in the search, (C, d)."""
         users, numbers = self._users(model), torch.arange(len(self.cases))
         return torch.cat([users(some) for some in torch.split(numbers, _USERS)])
 
     def _users(self, model: OfflineModel) -> Callable[[Tensor], Tensor]:
-        """Return a function from numbers of cases to their users' vectors."""
+        """Return a function from case numbers to user vectors."""
         model.tower.eval()
         vectors = model.vectors()[0]
         unknown = torch.ones(len(vectors), dtype=torch.bool)
@@ -208,7 +208,7 @@ class Evaluator:
         return vectors_of
 
     def result(self, *ranked: Ranked) -> EvaluationResult:
-        """Return all metrics of rankings; of one model with several seeds, their means over the seeds."""
+        """Return all metrics of rankings; for several seeds of one model, means over the seeds."""
         cutoffs, draw = self.rules.cutoffs, np.random.default_rng(0)
         by_case = [per_case(one, cutoffs) for one in ranked]
         intervals = {
@@ -226,7 +226,7 @@ class Evaluator:
 
 
 def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each figure; what is the same for all, as a count, stays exactly as it is."""
+    """Return the mean of each figure; figures that are equal for all, such as counts, are copied exactly."""
     first = figures[0]
     if len(figures) == 1:
         return first

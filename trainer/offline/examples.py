@@ -1,4 +1,4 @@
-"""Training batches from a closed set of interactions, epoch after epoch in a seeded order."""
+"""Training batches from a closed set of interactions, with a seeded order per epoch."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,19 +17,19 @@ from weir.trainer.step.seeds import Purpose, derive
 __all__ = ["training_batches"]
 
 _KNOWN: Final = 16
-"""Other positives of the user that a pair carries."""
+"""Number of the user's other positives per pair."""
 
 
 def training_batches(config: TrainerConfig, interactions: Interactions, train: Ints) -> Iterator[Batch]:
-    """Yield batches forever: of histories, with a positive at each of their positions, or of pairs.
+    """Yield batches forever: of histories, with a positive at each position, or of pairs.
 
-    `config.batch_size` counts histories or pairs. All batches are whole: the remainder of an epoch's random order is
-    left out.
+    `config.batch_size` counts histories or pairs. All batches are full: the remainder of an epoch's random order is
+    dropped.
 
     Raises
     ------
     TooFewError
-        If there is no history with a positive after it, because every user has a single interaction.
+        If no history is followed by a positive, because every user has a single interaction.
     """
     by_user = _ByUser(interactions, train)
     epoch = 0
@@ -43,7 +43,7 @@ def training_batches(config: TrainerConfig, interactions: Interactions, train: I
 
 
 class _ByUser:
-    """The training interactions, user by user in order of time."""
+    """The training interactions, grouped by user and sorted by time."""
 
     def __init__(self, interactions: Interactions, train: Ints) -> None:
         self.source = interactions.source
@@ -53,7 +53,7 @@ class _ByUser:
         self.first_user_row = FIRST_ITEM + len(interactions.item_ids)
 
     def histories(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Cut every user's items into segments, at other positions in every epoch; the newest may overlap the next."""
+        """Yield segments of every user's items, cut at other positions in each epoch; the newest may overlap."""
         length = config.tower.history_length
         steps = np.arange(len(self.rows)) - self.starts[self.users]
         # A segment ends with its last positive; ends are `length` apart, and the user's newest item is one.
@@ -66,13 +66,13 @@ class _ByUser:
             users = self.users[chosen]
             items = newest_rows(self.rows, self.starts[users], chosen + 1, length + 1)
             histories, positives = items[:, :-1], items[:, 1:].clone()
-            # The first item of a user has no history to predict it from.
+            # A user's first item has no history to predict it from.
             positives[histories == PADDING] = PADDING
             counts = torch.from_numpy(self.counts[users]).float()
             yield Batch(positives, histories, torch.ones(len(users)), positives != PADDING, counts, histories)
 
     def pairs(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Yield the interactions in random order, each with some of the user's others."""
+        """Yield the interactions in random order, each with some other positives of its user."""
         for chosen in _shuffled(np.arange(len(self.rows)), config.batch_size, draw):
             users = self.users[chosen]
             positives = torch.from_numpy(self.rows[chosen])
@@ -84,7 +84,7 @@ class _ByUser:
             yield Batch(positives, histories, ones, ones > 0, counts, known)
 
     def cells(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Draw cells of the label matrix of known users and items, as many batches as an epoch of pairs has."""
+        """Yield cells of the label matrix of known users and items, as many batches as an epoch of pairs."""
         size, torch_draw = config.batch_size, torch.Generator().manual_seed(int(draw.integers(2**62)))
         known_users, users = np.unique(self.users, return_inverse=True)
         known_rows, items = np.unique(self.rows, return_inverse=True)
@@ -105,7 +105,7 @@ class _ByUser:
 
 
 def _shuffled(positions: Ints, size: int, draw: np.random.Generator) -> Iterator[Ints]:
-    """Yield whole batches of the positions in random order; one batch of all where there are fewer."""
+    """Yield full batches of the positions in random order; a single smaller batch if there are too few."""
     order = draw.permutation(positions)
     size = min(size, len(order))
     for first in range(0, len(order) - size + 1, size):

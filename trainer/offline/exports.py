@@ -1,8 +1,8 @@
-"""What a test found, as Parquet files: vectors, rankings with their scores, and ranks of all methods, to look into.
+"""Export test results as Parquet files: vectors, rankings with scores, and ranks by all methods.
 
 | file | a row is | columns |
 |---|---|---|
-| `items-seed<n>.parquet` | an item | `item_id`, `vector` as the search compares it, `interactions` in training |
+| `items-seed<n>.parquet` | an item | `item_id`, `vector` normalised as in the search, `interactions` in training |
 | `cases-seed<n>.parquet` | a test case | `case`, `user_id`, `vector`, `item_ids` best first, their `scores` |
 | `ranks.parquet` | a relevant item of a case | `case`, `user_id`, `item_id`, the rank by each method or null |
 
@@ -30,13 +30,13 @@ __all__ = ["export_model", "export_ranks"]
 def export_model(
     folder: Path, interactions: Interactions, test: Evaluator, model: OfflineModel, ranked: Ranked
 ) -> None:
-    """Write the vectors of a model, and its rankings of the test cases with their scores."""
+    """Write a model's vectors, and its rankings of the test cases with their scores."""
     seed, items = model.config.seed, model.vectors()[1].cpu()
     catalogue = {"item_id": interactions.item_ids, "vector": _lists(items), "interactions": test.counts}
     _write(folder, f"items-seed{seed}.parquet", catalogue)
     users = test.user_vectors(model).cpu()
     shown = torch.from_numpy(ranked.top.astype(np.int64))
-    # Case by case: the vectors of all items of all cases would not fit.
+    # Case by case: a tensor of the ranked items' vectors for all cases would not fit in memory.
     scores = torch.cat([items[top[top >= 0]] @ user for top, user in zip(shown, users, strict=True)])
     offsets = np.concatenate([[0], (ranked.top >= 0).sum(1).cumsum()])
     cases = {

@@ -1,4 +1,4 @@
-"""One offline training run: so many steps, or until validation gets no better."""
+"""One offline training run with a budget of steps or time, and early stopping."""
 
 import math
 import time
@@ -20,24 +20,24 @@ __all__ = ["Budget", "Fit", "Step", "StepReport", "fit"]
 
 _CLOSEST: Final = 20
 _FARTHEST: Final = 200
-"""Steps between validations by epochs."""
+"""Fewest and most steps between validations when they follow epochs."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run may cost.
+    """Budget of a run.
 
     Attributes
     ----------
     steps
-        At most.
+        Most steps.
     validate_every
         Steps between validations; None: an epoch, but at least 20 and at most 200 steps.
     patience
-        Validations in a row without a better one that end the run, whose model is then that of its best step. None:
-        never; the model is that of the last step.
+        Validations in a row without improvement after which the run stops; the model is then that of its best step.
+        None: no early stopping; the model is that of the last step.
     seconds
-        At most, of training and validation together; a run that it ends differs from machine to machine. None: any.
+        Most seconds of training and validation together; a run stopped by it is not reproducible. None: no limit.
     """
 
     steps: int
@@ -62,9 +62,9 @@ StepReport = Callable[[Step], None]
 
 @dataclass(frozen=True)
 class Fit:
-    """The learning curve of a run, the positives trained on, and its seconds without validation.
+    """Result of a run: its learning curve, the number of positives trained on, and its seconds without validation.
 
-    `steps` were done, in so many `epochs` (positives trained on by training interactions), until the reason `ended`;
+    The run did `steps` in `epochs` (positives trained on per training interaction) and stopped for the reason `ended`;
     the model is that of `best_step`.
     """
 
@@ -107,7 +107,7 @@ def fit(
 
 
 class _Run:
-    """What has been done, what came of it, and whether that is enough."""
+    """Progress of a run, with validation and the stopping rule."""
 
     def __init__(self, model: OfflineModel, interactions: int, budget: Budget, validation: Evaluator | None) -> None:
         self.model, self.interactions, self.budget, self.validation = model, interactions, budget, validation

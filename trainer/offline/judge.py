@@ -1,4 +1,4 @@
-"""One model against the simple methods: trained, stopped by validation, and tested on the same cases."""
+"""Compare a model with simple peers: train it with early stopping and test all on the same cases."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from weir.trainer.ranks.workers import deterministic
 __all__ = ["Comparison", "Outcome", "SeedReport", "against_peers"]
 
 SeedReport = Callable[[int, Step], None]
-"""Called after each step with the seed of the model."""
+"""Called after each step, with the seed of the model."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A peer with the settings that validation chose, its means, and the model's lead in each compared metric.
+    """A peer with its tuned settings, its mean metrics, and the model's lead over it in each compared metric.
 
-    `by_seed` has the lead of each seed alone, in their order.
+    `by_seed` has the lead of each seed separately, in order.
     """
 
     name: str
@@ -36,10 +36,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The metrics of a model and of popularity on so many test `cases`, the peers, and the training of each seed.
+    """Metrics of a model and of popularity on `cases` test cases, the peers, and the training of each seed.
 
-    The model's are means over its seeds. `peers` has popularity first; `left_out` says why others are missing.
-    `new_share` of what the cases ask for is new: training has not seen it, and no method ranks it.
+    The model's metrics are means over its seeds. `peers` has popularity first; `left_out` gives the reason for each
+    missing peer. `new_share` is the share of relevant items that are not in training, which no method ranks.
     """
 
     cases: int
@@ -66,25 +66,25 @@ def against_peers(
     told: PeerReport | None = None,
     out: Path | None = None,
 ) -> Outcome:
-    """Train the model of a plan and test it beside its peers; without validation cases it trains all of its steps.
+    """Train the model of a plan and test it against its peers; without validation cases, train all its steps.
 
     Parameters
     ----------
     report
         Called after each step.
     seeds
-        So many models, from the seed of the plan on.
+        Number of models, with seeds counted up from that of the plan.
     largest
-        Most items of which item-kNN and EASE are made.
+        Most items for which item-kNN and EASE are computed.
     told
         Called with the name of each peer before it is tuned.
     out
-        Folder for vectors, scores and ranks (`weir.trainer.offline.exports`); None: none are kept.
+        Folder for vectors, scores and ranks (`weir.trainer.offline.exports`); None: no export.
 
     Raises
     ------
     TooFewError
-        If there is nothing to train on.
+        If there are too few interactions to train on.
     ValueError
         If the loss turns NaN or infinite.
     """
@@ -116,7 +116,7 @@ def _trained(
     report: SeedReport | None,
     out: Path | None,
 ) -> tuple[Ranked, Fit]:
-    """Train a model with a seed, and rank the test with it."""
+    """Train a model with one seed, and rank the test cases with it."""
     validation, test = evaluators
     config = plan.base.model_copy(update={"seed": seed})
     with deterministic():

@@ -1,7 +1,7 @@
 """The offline model: the towers, embeddings and step of the stream, over a closed set of interactions.
 
-Rows of the table: padding and the shared row, as in the stream; then every item of the data, seen in training or not;
-then, where the user tower is a vector per user, every user.
+Rows of the table: padding and the shared row, as in the stream; then every item of the data, in training or not;
+then, if the user tower has a vector per user, every user.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class OfflineModel:
     graph: Graph | None = None
     cache: ItemCache | None = None
     second: SecondPhase | None = None
-    """None: offline runs are about the first phase, whatever the settings say."""
+    """None: offline runs train the first phase only, whatever the settings."""
     featured_users: FeaturedUsers | None = None
     """None: closed sets of interactions have no user features."""
     position: Position = field(default_factory=Position)
@@ -69,16 +69,16 @@ class OfflineModel:
         Parameters
         ----------
         config
-            Of the trainer; the settings of the stream have no effect.
+            Settings of the trainer; those of the stream have no effect.
         interactions, train
-            All interactions, and the row numbers of those to train on.
+            All interactions, and the row numbers of the training part.
         estimator
-            What counts the training items for log Q.
+            Frequency estimator for log Q.
 
         Raises
         ------
         ValueError
-            If the configuration requires a GPU where there is none.
+            If the settings require a GPU and the machine has none.
         """
         device = device_of(config.device)
         users, items = interactions.users[train], interactions.items[train]
@@ -111,24 +111,24 @@ class OfflineModel:
 
     @property
     def in_use(self) -> Tensor:
-        """The same."""
+        """Same as `live`."""
         return self.live
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that a step needs: those used, or all where vectors are propagated over the graph."""
+        """Return the rows that a step needs: the used ones, or all rows if vectors are propagated over the graph."""
         return self.embeddings.places.distinct(used) if self.graph is None else (self._every_row, used)
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:  # noqa: ARG002 - the protocol's
-        """Return the embeddings of a route's rows, and what is known of all rows."""
+        """Return the embeddings of a route's rows, and counts and log Q of all rows."""
         return Fetched(route.fetch(self.embeddings.weight), self.item_counts, self.log_q)
 
     def compose(self, vectors: Tensor, features: FeatureInputs | None = None) -> Tensor:  # noqa: ARG002 - no features
-        """Return the embeddings themselves, or all of them after propagation over the graph."""
+        """Return the embeddings, propagated over the graph if there is one."""
         return vectors if self.graph is None else self.graph.propagate(vectors, self.config.tower.layers)
 
     @torch.no_grad()
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """Return what the towers read, (capacity, d), and the vectors (I, d) of all items as compared."""
+        """Return the towers' input (capacity, d), and the vectors (I, d) of all items, normalised as in the search."""
         weight = self.embeddings.weight
         read = self.compose(weight)
         return read, project(read[FIRST_ITEM : FIRST_ITEM + self.items], self.config.tower)
@@ -140,7 +140,7 @@ class OfflineModel:
 
     @property
     def parameters(self) -> int:
-        """Number of trained parameters: of the tower, and of the rows that training can reach."""
+        """Number of trained parameters: those of the tower, and of rows that occur in training."""
         reached = len(self.live) + (self.totals.users if self.config.tower.knows_users else 0)
         return sum(one.numel() for one in self.tower.parameters()) + reached * self.config.tower.dimension
 
@@ -153,7 +153,7 @@ def _embeddings(config: TrainerConfig, capacity: int, device: torch.device) -> E
 
 
 def _log_q(items: Ints, capacity: int, estimator: Estimator) -> Tensor:
-    """Count the training items in their order; return log Q by row, -1 for rows that are never sampled."""
+    """Count the training items in order; return log Q by row, -1 for rows that are never sampled."""
     known = np.unique(items)
     counter = _ESTIMATORS[estimator]()
     counter.update(items)

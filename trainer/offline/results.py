@@ -1,7 +1,7 @@
-"""The files of a comparison: ``comparison.json`` and, beside it, ``<row>-seed<n>.json`` for each run.
+"""Result files of a comparison: ``comparison.json`` and, beside it, ``<row>-seed<n>.json`` for each run.
 
-The files are written atomically, so a comparison can be stopped at any moment, continued from the finished runs, and
-reported half-finished. Values that are not finite (a diverged loss, a stratum without cases) are written as the strings
+Files are written atomically, so a comparison can be stopped at any time, resumed from the finished runs, and
+reported half-finished. Non-finite values (a diverged loss, a stratum without cases) are written as the strings
 ``"NaN"`` and ``"Infinity"``, because JSON has no numbers for them.
 """
 
@@ -39,7 +39,7 @@ _Document = TypeVar("_Document", bound=BaseModel)
 
 
 class ResultsError(ValueError):
-    """A file of results cannot be used; the message names the file, what is wrong with it and what to do."""
+    """A result file cannot be used; the message names the file, the problem and the remedy."""
 
 
 class _Model(FrozenModel):
@@ -47,7 +47,7 @@ class _Model(FrozenModel):
 
 
 class _Metrics(_Model):
-    """Metrics under their own names (``recall@20``) beside the declared fields."""
+    """Metrics under their own names (``recall@20``) as extra fields."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, float] = Field(init=False)
@@ -68,7 +68,7 @@ class CurvePoint(_Model):
 
 
 class Stratum(_Metrics):
-    """Test cases whose item is in one band of popularity in training."""
+    """Test cases whose relevant item is in one band of popularity in training."""
 
     share: float = Field(description="of the test cases")
 
@@ -98,7 +98,7 @@ class RunResult(_Model):
 
 
 class Comparison(_Model):
-    """What is compared: rows by seeds, on which data, by which metric."""
+    """A comparison: rows by seeds, data, and headline metric."""
 
     title: str
     data: str
@@ -129,7 +129,7 @@ class Comparison(_Model):
 
 
 def slug(row: str) -> str:
-    """Return a row's name as file names carry it: ``In-batch, improved`` becomes ``in-batch-improved``.
+    """Return a row's name for file names: ``In-batch, improved`` becomes ``in-batch-improved``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The methods that `weir bench losses` compares, as changes to one common configuration.
+"""The methods compared by `weir bench losses`, as changes to one base configuration.
 
 A row sets the loss and the negatives; tower, batch, optimiser and temperature come from the base configuration, the
 same for all rows of a comparison.
@@ -24,7 +24,7 @@ _OWN: Final = {"in_batch": False, "uniform": 0, "per_row": 1}
 
 @dataclass(frozen=True)
 class Row:
-    """A method: its changes to the sections `loss` and `negatives`, and the estimator of its log Q."""
+    """A method: its changes to the sections `loss` and `negatives`, and the frequency estimator for log Q."""
 
     negatives: dict[str, Any] = field(default_factory=dict)
     loss: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Row:
     def configure(self, base: TrainerConfig, seed: int) -> TrainerConfig:
         """Return the configuration of a run."""
         plain = base.model_dump() | {"seed": seed}
-        # Settings that a row leaves out take the default, so that rows mean the same in every comparison.
+        # Settings that a row leaves out take the default, so that rows are the same in every comparison.
         masked = {"mask_history": base.negatives.mask_history}
         plain["negatives"] = NegativesConfig().model_dump() | masked | self.negatives
         plain["loss"] = LossConfig().model_dump() | self.loss
@@ -112,7 +112,7 @@ ROWS: Final = {name: row for family in FAMILIES.values() for name, row in family
 
 
 def choose_rows(wanted: str) -> dict[str, Row]:
-    """Return the rows that `wanted` lists: families, ``all``, or single rows, separated by semicolons.
+    """Return the rows listed in `wanted`: families, ``all``, or single rows, separated by semicolons.
 
     Raises
     ------

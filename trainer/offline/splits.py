@@ -1,6 +1,6 @@
 """Splits of interactions into training, validation and test.
 
-Each leaks in its own way; every function documents how.
+Each leaks in its own way, documented per function.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ __all__ = ["Split", "labelled", "leave_one_out", "random_per_user", "temporal"]
 
 _LABELS: Final = ("train", "val", "test")
 _FEWEST: Final = 3
-"""With fewer interactions a user would have none left to train on."""
+"""With fewer interactions a user would have none left for training."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers into `Interactions`, each ascending and thus in order of time; every row is in exactly one part."""
+    """Row numbers into `Interactions`, ascending and thus in order of time; every row is in exactly one part."""
 
     train: Ints
     validation: Ints
@@ -30,8 +30,8 @@ class Split:
 def temporal(interactions: Interactions, validation: float = 0.1, test: float = 0.1) -> Split:
     """Cut all interactions at two moments: train before validation before test ("temporal split", Sun 2023).
 
-    The split that is closest to production: no training on the future. What remains: users and items that occur only
-    after the cut are cold, and unknown to models without content; and interactions of one instant may fall on both
+    The split closest to production: no training on the future. Limits: users and items that occur only
+    after the cut are cold, and unknown to models without content; and interactions with equal times may fall on both
     sides of a cut, in the order of the source.
 
     Parameters
@@ -42,7 +42,7 @@ def temporal(interactions: Interactions, validation: float = 0.1, test: float = 
     Raises
     ------
     InteractionsError
-        Without timestamps, or with shares that leave nothing to train on.
+        Without timestamps, or with shares that leave no training part.
     """
     if interactions.timestamps is None:
         raise InteractionsError(
@@ -56,7 +56,7 @@ def temporal(interactions: Interactions, validation: float = 0.1, test: float = 
 
 
 def labelled(interactions: Interactions) -> Split:
-    """Split by the source's own column ``split`` (train, val, test); what leaks depends on its author.
+    """Split by the source's own column ``split`` (train, val, test); any leak depends on its author.
 
     Raises
     ------
@@ -82,8 +82,8 @@ def labelled(interactions: Interactions) -> Split:
 def leave_one_out(interactions: Interactions) -> Split:
     """Test on the last interaction of each user, validate on the one before; users with fewer than 3 only train.
 
-    The protocol of SASRec and gSASRec (Petrov & Macdonald 2023). What leaks: users end at different times, so training
-    sees what others did after a user's test interaction, and with it which items became popular later.
+    The protocol of SASRec and gSASRec (Petrov & Macdonald 2023). Leak: users end at different times, so training
+    includes interactions of other users after a user's test interaction, and so which items became popular later.
     """
     from_last = _count_down(interactions.users)
     enough = np.bincount(interactions.users)[interactions.users] >= _FEWEST
@@ -93,15 +93,15 @@ def leave_one_out(interactions: Interactions) -> Split:
 def random_per_user(interactions: Interactions, share: float = 0.2, validation: float = 0.1, *, seed: int = 0) -> Split:
     """Test on a random `share` of each user's interactions, and validate on a share `validation` of the rest.
 
-    The 80/20 protocol of collaborative filtering, for data without times. What leaks: a user's own future, besides
-    everybody else's; metrics measure how well gaps are filled, not how well the next item is predicted.
+    The 80/20 protocol of collaborative filtering, for data without times. Leak: the user's own future, and that of
+    all others; metrics measure how well gaps are filled, not how well the next item is predicted.
 
     Parameters
     ----------
     share, validation
-        Of each user's interactions (of the rest of them), rounded to the nearest number; at least one is for training.
+        Of each user's interactions, and of the rest, rounded to the nearest number; at least one is left for training.
     seed
-        Of the random choice.
+        Seed of the random choice.
     """
     _check_shares(interactions, share, validation)
     users = interactions.users
@@ -118,7 +118,7 @@ def random_per_user(interactions: Interactions, share: float = 0.2, validation: 
 
 
 def _count_down(users: Ints) -> Ints:
-    """Return for each row how many later rows its user has, (N,)."""
+    """Return for each row the number of later rows of its user, (N,)."""
     order = np.argsort(users, kind="stable")
     ends = np.cumsum(np.bincount(users))
     later = np.empty_like(users)

@@ -1,4 +1,4 @@
-"""Interactions from a store: what the pipeline has committed, each event once, whatever the log was."""
+"""Read interactions from a store: the committed windows of the pipeline, each event once."""
 
 from typing import Final
 
@@ -15,26 +15,26 @@ _COMMITTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, colu
 
 
 def is_store(path: str) -> bool:
-    """Return whether a path or URL is that of a store, and not of a log."""
+    """Return whether a path or URL is a store rather than a log."""
     return Store(path).exists("STORE.json")
 
 
 def read_store(path: str, *, newest: int | None = None) -> Interactions:
-    """Return the positive interactions of all windows that have not retired, in order of time.
+    """Return the positive interactions of all retained windows, in order of time.
 
-    Users are named by their keys, since windows do not hold their ids; items by their ids.
+    Users are identified by their keys, since windows do not store their ids; items by their ids.
 
     Parameters
     ----------
     newest
-        Return only so many of the last events; None: all.
+        Return only this many of the newest events; None: all.
 
     Raises
     ------
     InteractionsError
         If no window has a positive interaction.
     CorruptArtefactError
-        If a file is not the committed one.
+        If a file is missing or corrupt.
     """
     log, examples, named = WindowLog(Store(path)), list[pa.Table](), dict[int, str]()
     for manifest in log.follow():
@@ -63,6 +63,6 @@ def read_store(path: str, *, newest: int | None = None) -> Interactions:
 
 
 def _numbered(keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return codes by first occurrence, (N,), and the keys that they number."""
+    """Return codes by first occurrence, (N,), and the keys of the codes."""
     encoded = pa.array(keys).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy()

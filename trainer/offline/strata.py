@@ -1,9 +1,9 @@
-"""Recall by the popularity of the relevant item: an overall mean hides which items pay for it.
+"""Recall by popularity of the relevant item: an overall mean hides which items it favours.
 
-Items are ordered by their count in training, most popular first, ties by lower code. Within a group of items each
-case's relevant items of other groups are ignored; a group's recall is the mean over the cases that have
-relevant items in it. With one relevant item per case the groups' recalls, weighted by their shares, add up to the
-recall of all.
+Items are sorted by their count in training, most popular first, ties by lower code. For a group of items, each
+case's relevant items outside the group are ignored; the group's recall is the mean over the cases with
+relevant items in it. With one relevant item per case, the groups' recalls, weighted by their shares, add up to the
+overall recall.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ def popularity_strata(ranked: Ranked, counts: Ints, cutoffs: Iterable[int]) -> d
     """Return ``share`` (of the relevant items) and ``recall@k`` of each stratum by name.
 
     The most popular items that make up half of the training interactions are head, the next 30 % torso, the rest tail,
-    with all items that never occurred. An item across a border belongs to the more popular stratum.
+    including items that never occurred. An item across a border belongs to the more popular stratum.
 
     Parameters
     ----------
@@ -41,10 +41,10 @@ def popularity_strata(ranked: Ranked, counts: Ints, cutoffs: Iterable[int]) -> d
 
 
 def popularity_deciles(ranked: Ranked, counts: Ints, cutoffs: Iterable[int]) -> list[dict[str, float]]:
-    """Return ``cases`` and ``recall@k`` of ten groups of items, most popular first, with about as many tests each.
+    """Return ``cases`` and ``recall@k`` of ten groups of items, most popular first, with about equally many tests each.
 
-    So each recall is about as precise as the others. All tests of an item are in one decile, where the middle of them
-    falls: an item with more than a tenth of the tests leaves a neighbouring decile empty.
+    So all recalls are about equally precise. All tests of an item are in one decile, that of their middle one:
+    an item with more than a tenth of the tests leaves a neighbouring decile empty.
 
     Parameters
     ----------

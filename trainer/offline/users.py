@@ -1,4 +1,4 @@
-"""Some users of a data set, with all that they did: a smaller data set with whole histories."""
+"""Sample users of a data set with all their interactions: a smaller data set with complete histories."""
 
 from dataclasses import replace
 
@@ -11,9 +11,9 @@ __all__ = ["sample_users"]
 
 
 def sample_users(interactions: Interactions, at_most: int) -> Interactions:
-    """Return the interactions of random users, always the same ones, who have `at_most` together.
+    """Return the interactions of a fixed random sample of users, at most `at_most` interactions in total.
 
-    At least one user stays. Where all fit, the interactions come back as they are.
+    At least one user is kept. If all interactions fit, they are returned unchanged.
     """
     if len(interactions) <= at_most:
         return interactions

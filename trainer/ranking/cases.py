@@ -20,7 +20,7 @@ class Lists:
 
     @classmethod
     def grouped(cls, keys: Ints, values: Ints, count: int) -> "Lists":
-        """Return `count` lists; list i has the values whose key is i, in the order given."""
+        """Return `count` lists; list i has the values with key i, in the given order."""
         offsets = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=count))])
         return cls(offsets, values[np.argsort(keys, kind="stable")])
 
@@ -29,25 +29,25 @@ class Lists:
 
     @property
     def lengths(self) -> Ints:
-        """(L,)."""
+        """Length of each list, (L,)."""
         return np.diff(self.offsets)
 
     @property
     def list_numbers(self) -> Ints:
-        """The number of each value's list, in the order of `values`."""
+        """List number of each value, in the order of `values`."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def take(self, numbers: Ints) -> tuple[Ints, Ints]:
-        """Return the values of the lists `numbers`, (m,), and for each the position of its list in `numbers`, (m,)."""
+        """Return the values of lists `numbers`, (m,), and for each value its list's position in `numbers`, (m,)."""
         return slices(self.values, self.offsets[numbers], self.offsets[numbers + 1])
 
 
 @dataclass(frozen=True, eq=False)
 class Cases:
-    """C test cases: a user and the items that are relevant to this user."""
+    """C test cases: users, each with the relevant items."""
 
     users: Ints
-    """(C,)."""
+    """Users, (C,)."""
     relevant: Lists
     """C lists of distinct item codes, none empty."""
 

@@ -1,7 +1,7 @@
 """Recall, NDCG and precision per test case, their means, and sums of them over batches and ranks.
 
-Means are macro over cases: each case counts once. With a case per interaction a user with ten test interactions thus
-weighs ten times one with a single one; with a case per user all users weigh the same.
+Means are macro over cases: each case counts once. With a case per interaction, a user with ten test interactions has
+ten times the weight of a user with one; with a case per user, all users weigh the same.
 """
 
 from collections.abc import Iterable
@@ -30,30 +30,30 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 NAMES: Final = ("recall", "ndcg", "precision", "coverage")
-"""Of the metrics in `means`, where ``@k`` follows."""
+"""Metrics in `means`, each followed by ``@k``."""
 _SUMMED: Final = ("recall", "ndcg", "popularity_recall", "popularity_ndcg", "novelty_bits", "recommended_count")
 """Rows of `MetricSums`."""
 
 
 def gain(ranks: Tensor) -> Tensor:
-    """Return the discounted gain 1 / log2(1 + rank) of relevant items at `ranks` from 1, (n,), float64."""
+    """Return the discounted gain 1 / log2(1 + rank) for ranks from 1, (n,), float64."""
     return 1 / torch.log2(ranks.double() + 1)
 
 
 def recall(ranked: Ranked, k: int) -> Floats:
-    """Return the share of each case's relevant items among the first k, (C,); all of them are the divisor."""
+    """Return the share of each case's relevant items that are among the first k, (C,)."""
     return _sum_by_case(ranked, hits(ranked, k)) / ranked.cases.relevant.lengths
 
 
 def precision(ranked: Ranked, k: int) -> Floats:
-    """Return the share of relevant items among the first k, (C,); the divisor is k, however few are relevant."""
+    """Return the share of the first k items that are relevant, (C,); the divisor is always k."""
     return _sum_by_case(ranked, hits(ranked, k)) / k
 
 
 def ndcg(ranked: Ranked, k: int) -> Floats:
-    """Return the sum of the gains of relevant items among the first k, divided by the ideal one, (C,).
+    """Return the discounted gains of relevant items among the first k, divided by the ideal sum (NDCG), (C,).
 
-    The ideal ranking has the relevant items first, as many as k allows: min(k, relevant). With one relevant item the
+    The ideal ranking starts with min(k, relevant) relevant items. With one relevant item the
     ideal is 1. Järvelin & Kekäläinen (2002) with gains 0 and 1.
     """
     gains = hits(ranked, k) * gain(torch.from_numpy(ranked.ranks)).numpy()
@@ -63,7 +63,7 @@ def ndcg(ranked: Ranked, k: int) -> Floats:
 
 
 def coverage(ranked: Ranked, k: int) -> float:
-    """Return the share of the ranked items that some case has among its first k."""
+    """Return the share of the ranked items that appear among the first k of any case."""
     hits(ranked, k)
     shown = np.unique(ranked.top[:, :k])
     return float((shown >= 0).sum() / len(ranked.index))
@@ -76,7 +76,7 @@ def per_case(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, Floats]:
 
 
 def means(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, float]:
-    """Return the means over cases of `per_case`, and ``coverage@k``; NaN without any case."""
+    """Return the means of `per_case` over cases, and ``coverage@k``; NaN without cases."""
     cutoffs = tuple(cutoffs)
     found = {
         name: float(values.mean()) if len(values) else np.nan for name, values in per_case(ranked, cutoffs).items()
@@ -85,24 +85,24 @@ def means(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, float]:
 
 
 def hits(ranked: Ranked, k: int) -> npt.NDArray[np.bool_]:
-    """Return whether each relevant item is among the first k, (R,); raises `ValueError` beyond the depth."""
+    """Return whether each relevant item is among the first k, (R,); raises `ValueError` for k beyond the depth."""
     if not 1 <= k <= ranked.depth:
         raise ValueError(f"k is {k}; allowed are 1 to {ranked.depth}, the depth of the ranking: rank deeper")
     return ranked.ranks <= k
 
 
 def _sum_by_case(ranked: Ranked, values: npt.NDArray[Any]) -> Floats:
-    """Add the values of relevant items, (R,), by case, (C,)."""
+    """Sum the values of relevant items, (R,), by case, (C,)."""
     sums = np.bincount(ranked.cases.relevant.list_numbers, values, minlength=len(ranked.cases))
     return sums.astype(np.float64, copy=False)
 
 
 class MetricSums:
-    """Sums over events of the model's and popularity's metrics, (6, cutoffs), to be added over batches and ranks.
+    """Sums over events of the model's and popularity's metrics, (6, cutoffs), which add up over batches and ranks.
 
-    All metrics are means over events (macro: an event counts once, whoever caused it). One item is relevant per event,
-    so Recall@k is the share of events whose item is among the first k, and NDCG@k is the mean gain of those, 0 for the
-    others; the ideal ranking has the item first, at 1. An item that is not ranked is a miss.
+    All metrics are means over events (macro: each event counts once, not each user). One item is relevant per event,
+    so Recall@k is the share of events with the item among the first k, and NDCG@k is the mean gain, 0 beyond k;
+    the ideal ranking has the item at rank 1. An item that is not ranked is a miss.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class MetricSums:
         self.sums = torch.zeros(len(_SUMMED), len(cutoffs), dtype=torch.float64)
 
     def add(self, ranks: Tensor, popularity_ranks: Tensor) -> None:
-        """Add events by the ranks (n,) of their items, in the model's and in popularity's order."""
+        """Add events by the ranks (n,) of their items in the model's and the popularity ranking."""
         for row, found in ((0, ranks), (2, popularity_ranks)):
             gains = gain(found)
             for column, k in enumerate(self.cutoffs):
@@ -124,12 +124,12 @@ class MetricSums:
                 self.sums[row + 1, column] += gains[hit].sum().cpu()
 
     def add_recommended(self, log_q: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> None:
-        """Add what was recommended: log Q and counts of the best items, best first, both (n, max k)."""
+        """Add recommendations: log Q and counts of the best items, best first, both (n, max k)."""
         for row, values in ((4, -log_q / np.log(2)), (5, counts)):
             for column, k in enumerate(self.cutoffs):
                 self.sums[row, column] += float(values[:, :k].mean(1).sum())
 
     def means(self, events: int) -> dict[str, Any]:
-        """Return the metrics of an `Evaluation`, each by k."""
+        """Return the metrics for an `Evaluation`, each by k."""
         values = (self.sums / events).tolist()
         return {name: dict(zip(self.cutoffs, row, strict=True)) for name, row in zip(_SUMMED, values, strict=True)}

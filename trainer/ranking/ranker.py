@@ -1,7 +1,7 @@
-"""Rank items by score: one held-out item per row, or the relevant items of test cases, a block of scores at a time.
+"""Rank items by score for test cases, one block of scores at a time.
 
-Items that never occurred in training are ranked by whatever score they get: an untrained vector still has one. Leave
-them in, or the test becomes easier than use.
+Items that never occurred in training are ranked by their score, too: even an untrained vector has one. Keep them in the
+ranking; without them the test would be easier than production.
 """
 
 from collections.abc import Callable
@@ -22,35 +22,35 @@ from weir.trainer.towers import project
 __all__ = ["Ranked", "Scores", "Seen", "distinct", "highest", "rank", "user_vectors"]
 
 Scores = Callable[[Tensor], Tensor]
-"""From numbers of cases (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
+"""Maps case numbers (n,), int64 on the CPU, to scores (n, I) of all items by code, on any device."""
 
 Seen = Callable[[Ints], tuple[Ints, Ints]]
-"""From numbers of cases (n,) to item codes (m,), and for each the position of its case in the numbers, (m,)."""
+"""Maps case numbers (n,) to item codes (m,) and for each code the position of its case in the input, (m,)."""
 
 _BLOCK_SCORES: Final = 1 << 21
-"""Scores per block: 8 MB, and up to twenty times as much with the temporary tensors where all are tied."""
+"""Scores per block: 8 MB, and up to twenty times that in temporary tensors if all are tied."""
 
 _GROUP: Final = 16
 """Columns per group of `highest`."""
 
 
 def distinct(columns: Tensor) -> Tensor:
-    """Return columns (n, L) with -1 in place of all but one of those that a row repeats; their order changes."""
+    """Replace repeated columns in each row (n, L) by -1; the order changes."""
     ordered = columns.sort(1)[0]
     repeated = functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
     return ordered.masked_fill(repeated, -1)
 
 
 def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the highest scores and their columns, (n, min(k, V)), best first; as in `torch.topk`, ties go anyhow.
+    """Return the highest scores and their columns, (n, min(k, V)), best first; as in `torch.topk`, ties are arbitrary.
 
-    The k highest are among the k groups of columns whose maxima are highest, and the columns of no group.
+    The k highest lie in the k groups of columns with the highest maxima, or in the columns left over from grouping.
     """
     k, groups = min(k, scores.shape[1]), scores.shape[1] // _GROUP
     if groups <= _GROUP * k:
         best = scores.topk(k)
         return best.values, best.indices
-    # A group is every `groups`-th column, so that maxima of whole rows are taken at once.
+    # A group is every `groups`-th column, so that one reduction gives the maxima of all groups.
     within = torch.arange(_GROUP, device=scores.device)[:, None] * groups
     maxima = scores[:, : _GROUP * groups].view(-1, _GROUP, groups).amax(1)
     columns = (maxima.topk(k, sorted=False).indices[:, None, :] + within).flatten(1)
@@ -62,14 +62,14 @@ def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """The rankings of C cases with R relevant items together."""
+    """The rankings of C cases with R relevant items in total."""
 
     cases: Cases
     ranks: Ints
-    """Rank of each relevant item from 1, (R,) in the order of ``cases.relevant.values``; `depth` + 1 means any
-    rank beyond, an item outside the index or a score that is not finite."""
+    """Rank of each relevant item from 1, (R,), in the order of ``cases.relevant.values``; `depth` + 1 for any
+    deeper rank, an item outside the index, or a score that is not finite."""
     top: npt.NDArray[np.int32]
-    """The first item codes, best first, (C, depth); -1 where no more items were left to rank."""
+    """The first item codes, best first, (C, depth); -1 past the last rankable item."""
     index: Ints
     """The items that were ranked, ascending, (V,)."""
 
@@ -96,8 +96,8 @@ def rank(
     cases
         C cases.
     scores
-        Called without gradients, block by block in order. Scores are compared as float32; one that is not finite ranks
-        below all and is never recommended.
+        Called without gradients, block by block in order. Scores are compared as float32; scores that are not finite
+        rank last and are never recommended.
     items
         I, the number of items that are scored.
     depth
@@ -105,9 +105,9 @@ def rank(
     seen
         Returns the items to exclude from the rankings. A case's relevant items are never excluded.
     index
-        Distinct item codes; None means all. A relevant item that is not among them counts as missed.
+        Distinct item codes; None means all. A relevant item outside the index is a miss.
     block_scores
-        Scores held at a time, but at least those of one case.
+        Scores held at a time; at least one case is scored at a time.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def rank(
 
 
 def _scored(scores: Scores, block: Ints, items: int) -> Tensor:
-    """Return scores in float32, -inf where they are not finite."""
+    """Return scores in float32, -inf if not finite."""
     with torch.no_grad():
         values = scores(torch.from_numpy(block)).detach().float()
     if values.shape != (len(block), items):
@@ -150,7 +150,7 @@ def _scored(scores: Scores, block: Ints, items: int) -> Tensor:
 
 
 def _without(values: Tensor, hidden: tuple[Ints, Ints], relevant: tuple[Ints, Ints]) -> Tensor:
-    """Exclude the hidden items from the ranking, but not the relevant ones; `values` is the block's own copy."""
+    """Exclude hidden items from the ranking, except relevant ones; modifies `values`, the block's own copy."""
     kept, kept_place = (torch.as_tensor(part, device=values.device) for part in relevant)
     gone, gone_place = (torch.as_tensor(part, device=values.device) for part in hidden)
     own = values[kept_place, kept]
@@ -160,10 +160,10 @@ def _without(values: Tensor, hidden: tuple[Ints, Ints], relevant: tuple[Ints, In
 
 
 def _first(values: Tensor, depth: int) -> Ints:
-    """Return the columns of the highest values, (n, at most depth), ties by column; -1 for those at -inf."""
+    """Return the columns of the highest values, (n, at most depth), ties by lower column; -1 for values of -inf."""
     width = min(depth, values.shape[1])
     best, order = highest(values, depth + 1)
-    # `highest` breaks ties arbitrarily. Only rows that have some pay for the exact order.
+    # `highest` breaks ties arbitrarily. Only rows with ties pay for the exact order.
     tied = ((best[:, 1:] == best[:, :-1]) & (best[:, 1:] > -torch.inf)).any(1)
     if tied.any():
         order[tied] = _keys(values[tied]).topk(best.shape[1]).indices
@@ -172,7 +172,7 @@ def _first(values: Tensor, depth: int) -> Ints:
 
 
 def _keys(values: Tensor) -> Tensor:
-    """Return integers that order as (value, lower column first): the bits of a float order as its size does."""
+    """Return integers that sort by value, then lower column: the bits of a float sort like its value."""
     bits = (values + 0.0).view(torch.int32)
     ordered = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).long()
     column = torch.arange(values.shape[1] - 1, -1, -1, device=values.device)
@@ -186,18 +186,18 @@ def user_vectors(
     histories: Tensor,
     with_features: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Return the vectors (n, d) of users as the search compares them.
+    """Return the user vectors (n, d), normalised as in the search.
 
     Parameters
     ----------
     tower
         The user tower, in evaluation mode.
     vectors
-        What the tower reads, by table row, (capacity, d).
+        Item vectors by table row, (capacity, d), as input of the tower.
     histories
         Table rows, (n, L), padded with `PADDING`.
     with_features
-        Adds to what the tower makes of histories, (n, d), what features of the users say.
+        Adds feature vectors of the users to the tower's output, (n, d).
     """
     users = tower(functional.embedding(histories, vectors), histories != PADDING)
     return project(users if with_features is None else with_features(users), config)

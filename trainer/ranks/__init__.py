@@ -1,1 +1,1 @@
-"""What ranks say to each other."""
+"""Communication between the ranks of a run: process group, collectives, shared memory, and leaving nodes."""

@@ -1,4 +1,4 @@
-"""Nodes that leave a run, and what becomes of the others."""
+"""Nodes that leave a run: a stop of some nodes ends their ranks, and restarts the others without them."""
 
 import time
 from typing import ClassVar, Final, Protocol
@@ -9,27 +9,27 @@ from weir.trainer.ranks.workers import Workers
 __all__ = ["NodeLeftError", "Stop", "is_left_to_others", "require_asked"]
 
 _TOGETHER_SECONDS: Final = 1.0
-"""Who stops a run asks its nodes one after the other, within so long."""
+"""Seconds within which a stop of the whole run reaches all its nodes, one after another."""
 
 
 class Stop(Protocol):
-    """Says whether this process is asked to stop."""
+    """A stop signal."""
 
     @property
     def requested(self) -> bool:
-        """Whether it is."""
+        """Whether this process was asked to stop."""
 
 
 class NodeLeftError(UserError):
-    """Another node was asked to stop, and this one was not: its launcher has to start it again, among those left."""
+    """Another node was asked to stop, this one was not: its launcher must restart it with the remaining nodes."""
 
     exit_status: ClassVar[int] = 75
 
 
 def is_left_to_others(stop: Stop, workers: Workers) -> bool:
-    """Say whether the run goes on without some nodes: they were asked to stop, and that of rank 0 was not.
+    """Return whether the run continues without some nodes: they were asked to stop, and rank 0's node was not.
 
-    All ranks must call it.
+    Collective.
     """
     if not workers.has_nodes or not workers.any(stop.requested):
         return False
@@ -40,6 +40,6 @@ def is_left_to_others(stop: Stop, workers: Workers) -> bool:
 
 
 def require_asked(stop: Stop, workers: Workers) -> None:
-    """Raise `NodeLeftError` on a rank that was not asked to stop, where another node's was; all ranks must call it."""
+    """Raise `NodeLeftError` on ranks that were not asked to stop if another node was; collective."""
     if workers.has_nodes and workers.any(stop.requested) and not stop.requested:
         raise NodeLeftError("another node was asked to stop: this rank starts again without it")

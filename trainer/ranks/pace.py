@@ -1,4 +1,4 @@
-"""Which rank is slow: ranks step together, so the time of a step tells it of none."""
+"""Step time per rank without waiting, to find a slow rank: the wall time of a step is the same on all ranks."""
 
 import time
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ __all__ = ["Pace"]
 
 @dataclass
 class Pace:
-    """The seconds of this rank's steps, without those in which it waited for other ranks."""
+    """Seconds of this rank's steps, excluding the time spent waiting for other ranks."""
 
     workers: Workers
     _seconds: float = field(default=0.0, init=False)
@@ -22,14 +22,14 @@ class Pace:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Count a step, which is taken inside."""
+        """Measure a step, run inside the context."""
         started, waited = time.monotonic(), self.workers.waited
         yield
         self._seconds += time.monotonic() - started - (self.workers.waited - waited)
         self._steps += 1
 
     def of_ranks(self) -> list[float]:
-        """Return the mean seconds of a step, by rank, since the last call; all ranks must call it."""
+        """Return the mean seconds per step of each rank since the last call; collective."""
         mean = torch.tensor([self._seconds / max(1, self._steps)], dtype=torch.float64)
         self._seconds, self._steps = 0.0, 0
         return [float(each) for each in self.workers.gather(mean).flatten()]

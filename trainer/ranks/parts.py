@@ -1,4 +1,4 @@
-"""Work that ranks divide while rank 0 leads: a part that fails keeps nobody waiting."""
+"""Work split over ranks under rank 0's lead, where a rank that fails does not block the others."""
 
 import logging
 from collections.abc import Callable
@@ -13,14 +13,14 @@ logger = logging.getLogger(__name__)
 
 
 def done_by_all(workers: Workers, work: Callable[[], int], wanted: int) -> None:
-    """Do a part of some work, which says how much it has done; return once all ranks have, who call it together.
+    """Run this rank's part of a task, `work`, which returns the amount done; wait for all ranks. Collective.
 
     Raises
     ------
     Exception
-        On rank 0, what its part raises; others log that of theirs, and go on.
+        On rank 0, the error of its own part; other ranks log theirs and continue.
     RuntimeError
-        On rank 0, if together they have not done as much as `wanted`.
+        On rank 0, if all parts together did not do `wanted`.
     """
     done = 0
     try:

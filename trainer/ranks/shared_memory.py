@@ -1,7 +1,7 @@
-"""Exchanges between the ranks of one machine, through memory that they share.
+"""All-to-all exchange between the ranks of one machine through shared memory.
 
-Over loopback every byte goes through the kernel twice, and each message wakes up several threads. Here a rank writes
-what it sends where the others can read it, tells each of them where its part is, and copies what they have for it.
+Over loopback every byte goes through the kernel twice, and each message wakes several threads. Here a rank writes
+its data where the others can read it, sends each of them the range of its part, and copies their parts for it.
 """
 
 import mmap
@@ -28,30 +28,30 @@ Bytes = npt.NDArray[np.uint8]
 Places = list[tuple[int, int]]
 
 _BOXES: Final = 2
-"""Used in turn: a rank that writes to one again has heard since of all others that they have read it."""
+"""Boxes used in turn: before a rank writes to a box again, all others have confirmed that they read it."""
 _KEPT: Final = 1 << 24
-"""Bytes of a box; what a larger exchange took is given back by the next one in this box."""
+"""Bytes of a box; a box enlarged for one exchange shrinks again at its next use."""
 _PLACE: Final = struct.Struct("qq")
-"""Where a part starts and ends in a box."""
+"""Start and end of a part in a box."""
 _OWNER: Final = struct.Struct("iii")
-"""What Linux tells of the process at the other end of a connection: its number, user and group."""
+"""Peer credentials on Linux: process, user and group."""
 
 
 @dataclass
 class Box:
-    """A piece of memory, by the file that stands for it: one rank writes to it, all others may read."""
+    """A shared-memory file: one rank writes to it, all others may read."""
 
     file: int
     _bytes: Bytes | None = None
 
     def fit(self, needed: int) -> None:
-        """Let it have so many bytes, and no more than are usual; only its owner may ask for that."""
+        """Resize to `needed` bytes, at least the usual size; called by its writer only."""
         wanted = max(needed, _KEPT)
         if os.fstat(self.file).st_size != wanted:
             os.ftruncate(self.file, wanted)
 
     def bytes(self, first: int, last: int) -> Bytes:
-        """Return the bytes from `first` to before `last`, which it has."""
+        """Return the bytes [first, last), which must exist."""
         if self._bytes is None or len(self._bytes) < last:
             self._bytes = np.frombuffer(mmap.mmap(self.file, os.fstat(self.file).st_size), np.uint8)
         return self._bytes[first:last]
@@ -67,7 +67,7 @@ class Peer:
 
     @classmethod
     def greeted(cls, connection: socket.socket, rank: int, own: list[Box]) -> Self:
-        """Return the rank at the other end, which gets our boxes and gives its own."""
+        """Return the peer at the other end of a connection, after both have exchanged their boxes."""
         user = _OWNER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _OWNER.size))[1]
         if user != os.getuid():
             raise RuntimeError(f"a process of user {user} pretends to be a rank of this run")
@@ -78,12 +78,12 @@ class Peer:
         return cls(_PLACE.unpack(said)[0], connection, [Box(file) for file in files])
 
     def tell(self, first: int, last: int) -> None:
-        """Say where its part is."""
+        """Send the peer the range of its part."""
         with self._named():
             self.connection.send(_PLACE.pack(first, last))
 
     def part(self, turn: int) -> Bytes:
-        """Wait for what it has for us."""
+        """Wait for the peer's part for this rank."""
         with self._named():
             said = self.connection.recv(_PLACE.size)
             if not said:
@@ -102,12 +102,12 @@ class Peer:
 
 
 class SharedMemory:
-    """What one rank shares with those of the same machine.
+    """The shared-memory connection of one rank to all ranks of its machine.
 
     Parameters
     ----------
     rank
-        The number of this rank.
+        Number of this rank.
     own
         Its boxes.
     peers
@@ -120,11 +120,11 @@ class SharedMemory:
 
     @classmethod
     def meet(cls, rank: int, ranks: int, store: Store, patience: float) -> Self:
-        """Find the others by a store of theirs; none may take longer than `patience` seconds, now or in an exchange."""
+        """Connect to the other ranks through `store`; each may take `patience` seconds, here and in each exchange."""
         own = [Box(os.memfd_create("exchange")) for _ in range(_BOXES)]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             name = f"weir-{secrets.token_hex(16)}"
-            # A name that starts so is no file.
+            # A leading NUL byte makes this an abstract socket, without a file.
             listener.bind(f"\0{name}")
             listener.listen(ranks)
             listener.settimeout(patience)
@@ -141,16 +141,16 @@ class SharedMemory:
         return cls(rank, own, [Peer.greeted(one, rank, own) for one in connections])
 
     def all_to_all(self, into: Tensor, lines: Tensor, receive: list[int], send: list[int]) -> None:
-        """Send each rank the next of some lines (sum(send), ...); fill others (sum(receive), ...) with what they sent.
+        """Send each rank its part of `lines` (sum(send), ...); fill `into` (sum(receive), ...) with the parts received.
 
-        All ranks call it together. Raises `RuntimeError` where one of them has ended, or does not come.
+        Collective. Raises `RuntimeError` if a rank has ended, or does not take part in time.
         """
         sent, came = bytes_of(lines.detach()), bytes_of(into)
         parts, places = _places(send, sent.shape[1]), _places(receive, came.shape[1])
         self._swap(sent.view(-1).numpy(), came.view(-1).numpy(), parts, places)
 
     def _swap(self, sent: Bytes, came: Bytes, parts: Places, places: Places) -> None:
-        """Send each rank a part of some bytes, and put what all sent to its place among others."""
+        """Send each rank its part of `sent`, and copy the received parts to their places in `came`."""
         box = self._own[self._turn]
         box.fit(len(sent))
         for other, peer in self._peers.items():
@@ -162,7 +162,7 @@ class SharedMemory:
         self._turn = (self._turn + 1) % _BOXES
 
     def close(self) -> None:
-        """Give everything back."""
+        """Close all connections and files."""
         for peer in self._peers.values():
             peer.connection.close()
         for box in [*self._own, *(box for peer in self._peers.values() for box in peer.boxes)]:

@@ -1,9 +1,9 @@
-"""The ranks of one run: started by torchrun, or a single process without it.
+"""The ranks of one run and their collectives: started by torchrun, or a single process without it.
 
-Every rank sees the whole stream; a step's rows are shared out, and the rows of the item table are kept in shares, too
-(`weir.trainer.items.embeddings`). With one rank collectives are nothing at all. Sums are made in the order of ranks, so
-that they have the same bits each time. Ranks of one machine meet and talk without leaving it, and exchange what is on
-the CPU through memory that they share.
+Every rank sees the whole stream; the rows of a step are split over ranks, and the item table is sharded
+(`weir.trainer.items.embeddings`). With one rank, collectives do nothing. Sums are taken in the order of ranks, so
+they are bit-identical in every run. Ranks of one machine meet without the network, and exchange CPU tensors through
+shared memory.
 """
 
 import os
@@ -36,15 +36,15 @@ PayloadT = TypeVar("PayloadT")
 _POLL_SECONDS: Final = 0.01
 _SOON_SECONDS: Final = 0.0002  # after an answer, since another question often follows
 _PATIENCE: Final = 300.0
-"""Seconds that ranks wait for one of them, unless told otherwise."""
+"""Default for the seconds that ranks wait for another rank."""
 
 
 @dataclass
 class Workers(AbstractContextManager["Workers"]):
-    """One process among its peers; enter it to join the process group, leave it to go.
+    """One process in its process group, as a context manager that joins and leaves it.
 
-    A rank that has not come to a collective within `patience` counts as lost. `waited` sums up the seconds in which
-    this one waited for others, or exchanged something with them.
+    A rank that does not take part in a collective within `patience` counts as lost. `waited` sums the seconds spent
+    waiting for other ranks or exchanging data.
     """
 
     rank: int = 0
@@ -59,12 +59,12 @@ class Workers(AbstractContextManager["Workers"]):
 
     @classmethod
     def from_environment(cls, device: Literal["auto", "cpu", "cuda"] = "auto", patience: float = _PATIENCE) -> Self:
-        """Read what torchrun says of this process; without it the process is alone.
+        """Read torchrun's environment variables; without them, the process is a single rank.
 
         Raises
         ------
         ValueError
-            If ``cuda`` is asked for where there is none.
+            If ``cuda`` is set and the machine has no CUDA device.
         """
         number = int(os.environ.get("LOCAL_RANK", "0"))
         rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -77,7 +77,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     @property
     def has_nodes(self) -> bool:
-        """Whether there are ranks on other nodes, which another launcher has started."""
+        """Whether the run has ranks on other nodes, with other launchers."""
         return int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
 
     def __enter__(self) -> Self:
@@ -105,11 +105,11 @@ class Workers(AbstractContextManager["Workers"]):
             dist.destroy_process_group()
 
     def nodes(self) -> list[str]:
-        """Return the names of the machines that the ranks are on; all ranks must call it."""
+        """Return the host name of each rank; collective."""
         return self.objects(socket.gethostname())
 
     def objects(self, here: PayloadT) -> list[PayloadT]:
-        """Return what each rank has; all ranks must call it."""
+        """Return the object of each rank; collective."""
         found = [here] * self.world_size
         if self.world_size > 1:
             with self._waiting():
@@ -117,7 +117,7 @@ class Workers(AbstractContextManager["Workers"]):
         return found
 
     def share(self, rows: int) -> slice:
-        """Return this rank's share of a batch: shares differ by one row at most.
+        """Return this rank's share of a batch; shares differ by at most one row.
 
         Raises
         ------
@@ -129,23 +129,23 @@ class Workers(AbstractContextManager["Workers"]):
         return self.part(rows)
 
     def shares(self, rows: int) -> list[slice]:
-        """Return the shares of all ranks, as `share` does that of this one."""
+        """Return the shares of all ranks; see `share`."""
         cuts = [rank * rows // self.world_size for rank in range(self.world_size + 1)]
         return [slice(first, last) for first, last in pairwise(cuts)]
 
     def part(self, rows: int) -> slice:
-        """Return this rank's part of any number of rows: parts differ by one row at most."""
+        """Return this rank's part of any number of rows; parts differ by at most one row."""
         return self.shares(rows)[self.rank]
 
     def exchange(self, tensor: Tensor, send: list[int], receive: list[int]) -> Tensor:
-        """Send each rank, in order, the next of the lines of a tensor (sum(send), ...), and return what all sent here.
+        """Send each rank its part of a tensor (sum(send), ...), and return the parts received, in the order of ranks.
 
         Parameters
         ----------
         tensor
             Lines for rank 0, then those for rank 1, and so on.
         send, receive
-            How many lines go to each rank, and how many come from it.
+            Number of lines to each rank, and from each rank.
         """
         if self.world_size == 1:
             return tensor
@@ -158,16 +158,16 @@ class Workers(AbstractContextManager["Workers"]):
         return received
 
     def counts(self, send: list[int]) -> list[int]:
-        """Tell each rank how many lines it is going to get, and return how many come from each."""
+        """Exchange counts: send each rank the number of lines it will get; return the numbers to receive."""
         ones = [1] * self.world_size
         return self.exchange(torch.tensor(send), ones, ones).tolist()
 
     def most(self, count: int) -> int:
-        """Return the largest of the numbers of all ranks."""
+        """Return the maximum of `count` over ranks."""
         return max(self.counts([count] * self.world_size))
 
     def deliver(self, lines: Tensor, owners: npt.NDArray[np.int64]) -> Tensor:
-        """Send lines (n, ...) to the ranks `owners` (n,), and return those that all sent here, in their order."""
+        """Send lines (n, ...) to the ranks `owners` (n,); return the lines received, in the order of ranks."""
         if self.world_size == 1:
             return lines
         order = torch.from_numpy(np.argsort(owners, kind="stable"))
@@ -175,29 +175,29 @@ class Workers(AbstractContextManager["Workers"]):
         return self.exchange(lines[order], send, self.counts(send))
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the tensors (...) of all ranks, which have the same shape, as (ranks, ...)."""
+        """Return the tensors (...) of all ranks, of equal shape, stacked to (ranks, ...)."""
         ones = [1] * self.world_size
         return self.exchange(tensor.expand(self.world_size, *tensor.shape), ones, ones)
 
     def collect(self, lines: Tensor) -> Tensor:
-        """Return the lines (n, ...) of all ranks, one rank's after another's."""
+        """Return the lines (n, ...) of all ranks, concatenated."""
         return torch.cat(self.collected(lines))
 
     def collected(self, lines: Tensor) -> tuple[Tensor, ...]:
-        """Return the lines (n, ...) of each rank; each may have another number of them."""
+        """Return the lines (n, ...) of each rank; numbers of lines may differ."""
         if self.world_size == 1:
             return (lines,)
         return self.spread(lines, self.gather(torch.tensor(len(lines))).tolist())
 
     def spread(self, lines: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-        """Return the lines of each rank, where all know how many each has."""
+        """Return the lines of each rank, given their numbers `sizes`."""
         everywhere = torch.cat([lines] * self.world_size)
         return torch.split(self.exchange(everywhere, [len(lines)] * self.world_size, sizes), sizes)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Add a tensor over all ranks in their order, in place; the result is the same, bit for bit, on every rank.
+        """Sum a tensor over all ranks, in their order, in place; bit-identical on every rank.
 
-        Each rank adds up one share of the numbers: the bytes that it sends hardly depend on how many ranks there are.
+        Each rank sums one share of the numbers, so the bytes it sends hardly depend on the number of ranks.
         """
         if self.world_size == 1:
             return tensor
@@ -210,7 +210,7 @@ class Workers(AbstractContextManager["Workers"]):
         return tensor.copy_(torch.cat(self.spread(total, sizes)).view_as(tensor))
 
     def broadcast(self, payload: PayloadT) -> PayloadT:
-        """Return rank 0's payload on every rank."""
+        """Return rank 0's payload on every rank; collective."""
         if self.world_size == 1:
             return payload
         boxed = [payload]
@@ -219,7 +219,7 @@ class Workers(AbstractContextManager["Workers"]):
         return boxed[0]
 
     def any(self, here: bool) -> bool:
-        """Say whether something is the case on any rank."""
+        """Return whether the flag is set on any rank; collective."""
         return bool(self.sum(torch.tensor([int(here)])).item())
 
     @contextmanager
@@ -229,9 +229,9 @@ class Workers(AbstractContextManager["Workers"]):
         self.waited += time.monotonic() - since
 
     def first(self, work: Callable[[], object], answer: Callable[[str], object] | None = None) -> None:
-        """Let rank 0 do `work` while the others wait, however long it takes: a collective would time out.
+        """Run `work` on rank 0 while the other ranks wait, without a timeout, unlike in a collective.
 
-        Rank 0 may `ask` them for help meanwhile; each of them then calls `answer` with the question.
+        Rank 0 may `ask` them to take part in a collective; each of them then calls `answer` with the question.
         """
         if self._store is None:
             work()
@@ -241,7 +241,7 @@ class Workers(AbstractContextManager["Workers"]):
             self._lead(self._store, work)
         else:
             self._wait(self._store, answer)
-        # Rank 0 may hold the store itself: it must not leave while others still ask.
+        # Rank 0 may host the store: it must not leave while others still read it.
         with self._waiting():
             dist.barrier()
         if self.is_first:
@@ -250,7 +250,7 @@ class Workers(AbstractContextManager["Workers"]):
             self._asked = None
 
     def ask(self, question: str) -> None:
-        """Have the ranks that wait in `first` answer, so that they take part in what follows; elsewhere they do."""
+        """In `first`, make the waiting ranks call `answer`, so that they join the next collective; else do nothing."""
         if self._store is not None and self._asked is not None:
             self._store.set(self._question(len(self._asked)), question)
             self._asked.append(question)
@@ -287,11 +287,11 @@ class Workers(AbstractContextManager["Workers"]):
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Ask torch for algorithms whose results do not vary between runs (a GPU may not have one of each)."""
+    """Select torch's deterministic algorithms (on a GPU some operations may have none)."""
     memory: Any = torch.utils.deterministic  # its types do not know the attribute
     before, filled = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("warn" if torch.cuda.is_available() else "error")
-    # Each new tensor would be written twice; none is read before it is written.
+    # Filling would write each new tensor twice; no tensor is read before it is written.
     memory.fill_uninitialized_memory = False
     try:
         yield

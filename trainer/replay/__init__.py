@@ -1,1 +1,1 @@
-"""A bundle made again from its windows, and compared with what is stored."""
+"""Reproduce a bundle by retraining on its windows, and compare it with the stored one."""

@@ -1,4 +1,4 @@
-"""A kept bundle, made again: training repeated by its recipe, and compared with what is stored."""
+"""Reproduce a stored bundle: repeat its training and compare the result bit for bit."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ __all__ = ["Replay", "replay_bundle"]
 
 
 class Replay(FrozenModel):
-    """What came out: without `differences` the bundle is the same bit for bit; `reasons` may explain them."""
+    """Result: without `differences` the bundles are bit-identical; `reasons` may explain differences."""
 
     version: str
     windows: int = Field(description="windows trained on again")
@@ -30,14 +30,14 @@ class Replay(FrozenModel):
 
 
 def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], None] | None = None) -> Replay | None:
-    """Make a bundle again, with as many ranks as this process has; None on all ranks but the first.
+    """Reproduce a bundle with this process's ranks; returns None on all ranks except the first.
 
     Raises
     ------
     ReplayError
         If it cannot be made again: a file of it or a window is damaged, retired or another one.
     FileNotFoundError
-        If there is no such bundle.
+        If the bundle does not exist.
     CorruptArtefactError
         If the manifest of the bundle is damaged.
     """
@@ -66,7 +66,7 @@ def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], N
 
 
 def _reasons(store: Store, manifest: BundleManifest, recipe: Recipe) -> tuple[str, ...]:
-    """Say what is not as it was when the bundle was made."""
+    """Return what has changed since the bundle was made and may explain differences."""
     here = software()
     found = [
         f"{name} is {here.get(name, 'not here')}, from step {one.step} on it was {then}"

@@ -1,4 +1,4 @@
-"""What is stored of a bundle, against a state: row by row, and the tower."""
+"""Compare a stored bundle with a state, row by row, and the models."""
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float32]
 
 
 def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -> list[str]:
-    """Return a sentence for each part of a bundle, its chain included, that a state would not give bit for bit.
+    """Return a sentence for each part of a bundle, including its chain, that the state does not reproduce bit for bit.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def _counted(number: int, what: str) -> list[str]:
 
 
 def _unequal(name: str, stored: Floats, made: Floats) -> list[str]:
-    """Say how many rows (n, d) differ in any bit, and by how much at most."""
+    """Return the number of rows (n, d) that differ in any bit, and the largest distance, as a sentence."""
     other = (stored.view(np.uint32) != made.view(np.uint32)).any(axis=1)
     if not other.any():
         return []

@@ -1,4 +1,4 @@
-"""The state that a bundle was made of, trained again from the windows."""
+"""Retrain the state of a bundle from its windows."""
 
 import tempfile
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class ReplayError(UserError):
 
 @dataclass(frozen=True)
 class _Until:
-    """Asks training to stop once so many steps are done: a bundle may be of the middle of a window."""
+    """Stop signal after a number of steps: a bundle may be from the middle of a window."""
 
     position: Position
     steps: int
@@ -58,7 +58,7 @@ class _Until:
 
 
 def _step_of(manifest: BundleManifest) -> int:
-    """Return the steps after which a bundle was made; raises `ReplayError` for a name that no trainer gives."""
+    """Return the number of steps of a bundle; raises `ReplayError` for a name in another format."""
     parts = manifest.version.removesuffix(version_of("", manifest.variant)).split("-")
     if len(parts) != 3 or not parts[1].isdigit():
         raise ReplayError(f"{manifest.version} is no name that the trainer gives; expected <window>-<step>-<digest>")
@@ -66,12 +66,12 @@ def _step_of(manifest: BundleManifest) -> int:
 
 
 def recipe_of(manifest: BundleManifest) -> Recipe:
-    """Return how a bundle was made.
+    """Return the recipe of a bundle.
 
     Raises
     ------
     ReplayError
-        If its manifest does not say, or ranks or threads came and went: sums then have another order.
+        If its manifest has none, or the numbers of ranks or threads changed: the order of sums is then not repeatable.
     """
     recipe = manifest.recipe
     if recipe is None or not recipe.stretches:
@@ -140,12 +140,12 @@ def retrained(
     workers: Workers,
     report: Callable[[TrainProgress], None] | None = None,
 ) -> TrainerState:
-    """Train again to where a bundle was made; the store is only read.
+    """Train again up to the step of a bundle; the store is only read.
 
     Raises
     ------
     ReplayError
-        If windows have retired, this version does not know the settings, or training does not come to that place.
+        If windows were removed, this version does not accept the settings, or training ends at another position.
     """
     steps, first = _step_of(manifest), recipe.stretches[0].sequence
     try:
@@ -170,7 +170,7 @@ def retrained(
 
 
 def _learn(learner: Learner, first: int, manifest: BundleManifest) -> None:
-    """Take the windows from the first to the bundle's."""
+    """Process the windows from the first one to the bundle's."""
     after = first - 1
     while after < manifest.trained_sequence:
         try:

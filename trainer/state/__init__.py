@@ -1,1 +1,1 @@
-"""All that training remembers, and its checkpoint."""
+"""The trainer state: model, item table, frequencies and position, and its checkpoints."""

@@ -1,7 +1,7 @@
-"""The nearest of many centroids for each vector: ranks divide the vectors.
+"""Assignment of vectors to their nearest centroids, split over all ranks.
 
-Those of one machine read them from a mapped file. Several machines need not have a disk in common: there a rank gets
-the vectors that it is to look at from the ranks that keep them.
+Ranks of one machine read the vectors from a memory-mapped file. Machines may have no common disk: there each rank
+gets its part of the vectors from the ranks that own them.
 """
 
 import json
@@ -27,36 +27,36 @@ from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Assigned", "Assigner", "assign", "lengths_of"]
 
-# FAISS multiplies matrices only for batches above this threshold, which 1.15 set so high that items are compared with
-# the centroids one by one (see `weir.serving.index`).
+# FAISS uses matrix products only for batches above this threshold, which 1.15 set so high that it would compare items
+# with the centroids one by one (see `weir.serving.index`).
 faiss.cvar.distance_compute_blas_threshold = 300
 
 _ASSIGN: Final = "assign "
-"""What rank 0 asks the others for, with the paths of the arrays."""
+"""Prefix of rank 0's query for `assign`; the paths of the arrays follow."""
 
 _ASSIGN_ROWS: Final = "assign rows of "
-"""The same, with the numbers of rows and of centroids, which it sends."""
+"""Prefix of rank 0's query for `assign_rows`; the numbers of rows and centroids follow, then the arrays are sent."""
 
 _BLOCK: Final = 1 << 16
-"""Vectors assigned at once: their scores against a few thousand centroids stay within a gigabyte."""
+"""Vectors assigned at once: their scores against a few thousand centroids fit into a gigabyte."""
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
 class Assigned(NamedTuple):
-    """The list of each item, (n,), and the cosine of the item and the list's centroid, (n,)."""
+    """The list number of each item, (n,), and the cosine of the item and the list's centroid, (n,)."""
 
     lists: npt.NDArray[np.int32]
     cosines: Floats
 
     def take(self, chosen: Ints) -> "Assigned":
-        """Return those of the `chosen` items (m,)."""
+        """Return the assignments of the `chosen` items (m,)."""
         return Assigned(self.lists[chosen], self.cosines[chosen])
 
 
 class _Sizes(NamedTuple):
-    """How many `rows` are to be assigned, to how many `lists`, and the `dimension` of vectors."""
+    """Number of `rows` to assign, number of `lists`, and `dimension` of the vectors."""
 
     rows: int
     lists: int
@@ -64,7 +64,7 @@ class _Sizes(NamedTuple):
 
 
 class _Paths(NamedTuple):
-    """NumPy files of the `vectors` (n, d), the `chosen` ones (m,), the `centroids` (c, d), and of what is found."""
+    """NumPy files of the `vectors` (n, d), the `chosen` indices (m,), the `centroids` (c, d), and the results."""
 
     vectors: str
     chosen: str
@@ -75,14 +75,14 @@ class _Paths(NamedTuple):
 
 @dataclass(frozen=True)
 class Assigner:
-    """Assigns vectors as `assign` does, bit for bit, with all ranks.
+    """Assigns vectors with all ranks; bit-identical to `assign`.
 
     Parameters
     ----------
     workers
         The ranks.
     vectors_of
-        Returns the vectors (n, d) of distinct table rows (n,), others on each rank; all ranks call it together
+        Returns the vectors (n, d) of distinct table rows (n,), different ones on each rank; collective
         (`ItemVectors.searched`).
     """
 
@@ -90,16 +90,16 @@ class Assigner:
     vectors_of: Callable[[Tensor], Tensor]
 
     def assign(self, vectors: Path, chosen: Ints, centroids: Floats) -> Assigned:
-        """Return what `assign` does of an array in a file; called as `Embeddings.fetch`.
+        """Do `assign` for an array in a file; called as `Embeddings.fetch`.
 
         Parameters
         ----------
         vectors
-            A NumPy file, (n, d), on a disk that all ranks have.
+            NumPy file, (n, d), on a disk shared by all ranks.
         chosen
-            Which of the vectors, (m,).
+            Indices of the vectors to assign, (m,).
         centroids
-            Of length 1, (c, d).
+            Unit vectors, (c, d).
         """
         given = [_shared(array) for array in (chosen, centroids)]
         found = [_shared(np.zeros(len(chosen), kind)) for kind in (np.int32, np.float32)]
@@ -110,16 +110,16 @@ class Assigner:
         return Assigned(lists, cosines)
 
     def assign_rows(self, rows: TableRows, centroids: Floats) -> Assigned:
-        """Return what `assign` does of the vectors of distinct rows (m,), at least one; called as `Embeddings.fetch`.
+        """Do `assign` for the vectors of distinct rows (m,), at least one; called as `Embeddings.fetch`.
 
-        Ranks need no disk in common. `centroids` (c, d) are of length 1.
+        Ranks need no common disk. `centroids` (c, d) are unit vectors.
         """
         sizes = _Sizes(len(rows), *centroids.shape)
         self.workers.ask(f"{_ASSIGN_ROWS}{json.dumps(sizes)}")
         return self._assign_together(sizes, torch.from_numpy(rows), torch.from_numpy(centroids))
 
     def answer(self, question: str) -> bool:
-        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
         if question.startswith(_ASSIGN_ROWS):
             sizes = _Sizes(*json.loads(question.removeprefix(_ASSIGN_ROWS)))
             self._assign_together(sizes, torch.empty(0, dtype=torch.int64), torch.empty(0, sizes.dimension))
@@ -130,11 +130,11 @@ class Assigner:
         return True
 
     def _assign_own(self, paths: _Paths) -> None:
-        """Assign this rank's blocks; called as `done_by_all`."""
+        """Assign this rank's blocks; collective, as `done_by_all`."""
         done_by_all(self.workers, partial(self._assign_part, paths), len(mapped(Path(paths.chosen))))
 
     def _assign_part(self, paths: _Paths) -> int:
-        """Assign this rank's blocks, and return how many vectors they have."""
+        """Assign this rank's blocks, and return their number of vectors."""
         vectors, chosen, centroids = (mapped(Path(path)) for path in (paths.vectors, paths.chosen, paths.centroids))
         lists, cosines = (mapped(Path(path), "r+") for path in (paths.lists, paths.cosines))
         quantizer = _quantizer(centroids)
@@ -145,7 +145,7 @@ class Assigner:
 
     @torch.no_grad()
     def _assign_together(self, sizes: _Sizes, rows: Tensor, centroids: Tensor) -> Assigned:
-        """Assign rows (m,) to centroids (c, d); rank 0 gives both, and gets what all have found."""
+        """Assign rows (m,) to centroids (c, d); rank 0 gives both and receives all results."""
         ranks, found = self.workers.world_size, list[Tensor]()
         quantizer = _quantizer(self.workers.spread(centroids, [sizes.lists, *[0] * (ranks - 1)])[0].numpy())
         for first in range(0, sizes.rows, ranks * _BLOCK):
@@ -158,7 +158,7 @@ class Assigner:
 
 
 def assign(quantizer: Any, vectors: Floats, chosen: Ints | None = None) -> Assigned:
-    """Return the nearest list of each of the vectors (n, d), or of `chosen` ones (m,), block by block."""
+    """Return the nearest list of each of the vectors (n, d), or of the `chosen` ones (m,), block by block."""
     count = len(vectors) if chosen is None else len(chosen)
     lists, cosines = np.empty(count, np.int32), np.empty(count, np.float32)
     for at in _blocks(count):
@@ -167,7 +167,7 @@ def assign(quantizer: Any, vectors: Floats, chosen: Ints | None = None) -> Assig
 
 
 def lengths_of(vectors: Floats) -> Floats:
-    """Return the lengths of vectors (n, d), above 0."""
+    """Return the lengths of vectors (n, d), clamped above 0."""
     lengths: Floats = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
     return lengths
 
@@ -184,7 +184,7 @@ def _nearest(quantizer: Any, vectors: Floats) -> tuple[Ints, Floats]:
 
 
 def _shared(array: npt.NDArray[Any]) -> ArrayDraft:
-    """Return an array as a file for other processes, which goes with what is returned."""
+    """Return an array as a temporary file for other processes, which is deleted with the returned object."""
     draft = ArrayDraft(Store(tempfile.gettempdir()), "array.npy", array.shape, array.dtype)
     mapped(draft.path, "r+")[:] = array
     return draft

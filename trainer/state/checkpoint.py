@@ -3,8 +3,8 @@
 ``checkpoints/<name>/`` holds the tensors' bytes (`weir.trainer.state.tensor_files`) and, written last,
 ``CHECKPOINT.json`` (`weir.contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte
 is verified before any tensor is used, and loading executes nothing. Most checkpoints are deltas
-(`weir.trainer.state.saved`): they cost what has changed since the one that they continue, which stays as long as they
-do.
+(`weir.trainer.state.saved`): they store only the rows changed since their parent, which is retained as long as they
+are.
 """
 
 import logging
@@ -48,15 +48,15 @@ __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]
 logger = logging.getLogger(__name__)
 
 _WRITE: Final = "write "
-"""What rank 0 asks the others for, with a checkpoint's name: their embeddings' files."""
+"""Prefix of rank 0's query to write embedding files; the checkpoint's name follows."""
 
 
 class CheckpointMismatchError(UserError):
-    """The newest checkpoint was made with other settings, named with both values, or has another format."""
+    """The newest checkpoint has other settings, named with both values, or another format."""
 
 
 class DamagedCheckpointError(CorruptArtefactError):
-    """A file of the newest checkpoint is not what was written; the message names it and how to continue."""
+    """A file of the newest checkpoint is missing or corrupt; the message names it and how to continue."""
 
     hint = ""
 
@@ -69,18 +69,18 @@ class CheckpointLog:
     keep: int = 2
 
     def names(self) -> list[str]:
-        """Return the complete checkpoints, oldest first."""
+        """Return the names of complete checkpoints, oldest first."""
         return checkpoint_names(self.store)
 
     def save(self, state: TrainerState, workers: Workers) -> str:
-        """Save the state and return the checkpoint's name; all ranks must call it, rank 0 writes."""
+        """Save the state and return the checkpoint's name; collective, and rank 0 writes the mark."""
         at = state.position
         name = f"{at.step:010d}-{at.sequence:08d}-{at.batch:08d}"
         workers.first(lambda: self._save(name, state), partial(self._answer, state))
         return name
 
     def _answer(self, state: TrainerState, question: str) -> None:
-        """Take part in what rank 0 does while it saves."""
+        """Serve a query of rank 0 while it saves."""
         if question.startswith(_WRITE):
             self._write_embeddings(question.removeprefix(_WRITE), state)
         else:
@@ -89,7 +89,7 @@ class CheckpointLog:
     def _save(self, name: str, state: TrainerState) -> None:
         if name in self.names():
             return
-        # A killed run may have left a part of it.
+        # A killed run may have left an incomplete one.
         self.store.remove(f"checkpoints/{name}")
         before, rows = self._before(state)
         if before is None:
@@ -104,21 +104,21 @@ class CheckpointLog:
         self._retire()
 
     def _before(self, state: TrainerState) -> tuple[SavedChain | None, TableRows]:
-        """Return the chain that a delta would continue, None for a whole checkpoint, and the rows that it holds."""
+        """Return the chain that a delta would extend and the delta's rows; None for a full checkpoint."""
         found = state.saved.continued(state.layout(), state.touched.rows(Reader.CHECKPOINT)) if state.saved else None
         if found is None or not all(self._is_there(link.checkpoint) for link in found[0].links):
             return None, no_rows()
         return found
 
     def _is_there(self, checkpoint: CheckpointRef) -> bool:
-        """Say whether a checkpoint is still in this store: a state may be saved in another, and people remove some."""
+        """Return whether a checkpoint is still in this store: it may have been removed, or saved in another store."""
         try:
             return checksum(self.store.read(mark_path(checkpoint.name))) == checkpoint.checksum
         except FileNotFoundError:
             return False
 
     def _write_whole(self, name: str, state: TrainerState) -> FileEntry:
-        """Write everything: rank 0 what is whole there, the table, counts and features, each rank its embeddings."""
+        """Write a full checkpoint: each rank writes its embeddings, rank 0 all other parts."""
         shared = lines_of_all(state.table, state.counts, state.featured)
         tensors = state.tensors(besides=["embeddings", "table"]) | shared | flatten({SINCE: state.since})
         files = write_tensors(self.store, f"checkpoints/{name}", tensors)
@@ -128,7 +128,7 @@ class CheckpointLog:
         return self._write_mark(name, state, describe({**tensors, **embeddings}), files)
 
     def _write_embeddings(self, name: str, state: TrainerState) -> tuple[FileEntry, ...]:
-        """Write this rank's embeddings; return the files of all ranks in the order of lines. All call it together."""
+        """Write this rank's embeddings; return the files of all ranks in the order of lines. Collective."""
         workers, files = state.embeddings.workers, tuple[FileEntry, ...]()
         for line, lines in placed(state.embeddings).items():
             stem = f"tensors-{line}-{workers.rank:04d}"
@@ -160,9 +160,9 @@ class CheckpointLog:
         return write_document(self.store, mark_path(name), mark)
 
     def continued(self, config: TrainerConfig, workers: Workers) -> TrainerConfig:
-        """Return the settings to go on with: what `config` leaves at a default has the value of the newest checkpoint.
+        """Return `config` with every setting left at its default replaced by the newest checkpoint's value. Collective.
 
-        A new version may have other defaults, and a store that it goes on with keeps its own. All ranks must call it.
+        A new version may change defaults; a store that it continues keeps its own.
         """
         newest = workers.broadcast(self.names()[-1:])
         if not newest:
@@ -170,7 +170,7 @@ class CheckpointLog:
         try:
             found = config.continuing(read_checkpoint_mark(self.store, newest[0]).settings)
         except (CorruptArtefactError, FileNotFoundError, ValidationError):
-            return config  # `load` says what is wrong with it, or what does not fit
+            return config  # `load` raises the error, or the mismatch
         defaults, kept = config.defining(), found.defining()
         for name in sorted(kept) if workers.is_first else ():
             if kept[name] != defaults[name]:
@@ -213,14 +213,14 @@ class CheckpointLog:
         return LogMismatchError(newest.reader, problem, newest.reason)
 
     def load(self, config: TrainerConfig, workers: Workers) -> TrainerState | None:
-        """Return the newest complete state, or None where there is none; all ranks must call it.
+        """Return the newest complete state, or None if there is none; collective.
 
         Raises
         ------
         CheckpointMismatchError
-            If it was made with other settings than `config`, or has another format.
+            If it has other settings than `config`, or another format.
         DamagedCheckpointError
-            If a file of it is missing or not what was written.
+            If one of its files is missing or corrupt.
         """
         newest = workers.broadcast(self.names()[-1:])
         if not newest:
@@ -242,7 +242,7 @@ class CheckpointLog:
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
         saved, given = mark.settings, config.given()
-        # What came with a later version, and nobody asks for, does what was done without it.
+        # Ignore settings that the checkpoint's version lacked and the user has not set: their default changes nothing.
         wanted = {key: value for key, value in config.defining().items() if key in saved or key in given}
         differences = _differences(saved, wanted)
         if differences:
@@ -251,7 +251,7 @@ class CheckpointLog:
             raise CheckpointMismatchError(f"{path}: made with other settings: {'; '.join(differences)}; {remedy}")
 
     def _remedy(self, path: str, newest: str) -> str:
-        """Say which checkpoints to remove: the damaged one, if it is there, and all that continue it."""
+        """Return the remedy: which checkpoints to remove, i.e. the damaged one and all its descendants."""
         names = self.names()
         damaged = path.removeprefix(self.store.path("checkpoints/")).partition("/")[0]
         lost = {name for name in names if damaged in self._ancestors(name)} | ({damaged} & set(names)) | {newest}
@@ -261,7 +261,7 @@ class CheckpointLog:
         return f"remove {remove} to continue from the one before"
 
     def _ancestors(self, name: str) -> list[str]:
-        """Return all that a checkpoint continues, and itself, as far as marks tell."""
+        """Return a checkpoint and its ancestors, as far as their marks are readable."""
         found = [name]
         with suppress(CorruptArtefactError, FileNotFoundError):
             while (parent := read_checkpoint_mark(self.store, found[-1]).parent) is not None:
@@ -276,7 +276,7 @@ class CheckpointLog:
 
 
 def _differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
-    """Name each setting that differs, with both values."""
+    """Return a text for each setting that differs, with both values."""
     absent = "absent"
     return [
         f"{name} was {saved.get(name, absent)!r} and is now {wanted.get(name, absent)!r}"

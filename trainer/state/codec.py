@@ -1,6 +1,6 @@
-"""One codec for all parts of a checkpoint: each part gives named arrays, and takes them back.
+"""Common interface of all parts of a checkpoint: each returns named arrays, and loads them again.
 
-Parts follow the protocol of `torch.nn.Module`. In a checkpoint all arrays lie side by side as ``<part>.<name>``.
+Parts follow the protocol of `torch.nn.Module`. A checkpoint stores all arrays side by side as ``<part>.<name>``.
 """
 
 from collections.abc import Mapping
@@ -15,50 +15,50 @@ from weir.trainer.items.rows import TableRows
 __all__ = ["ROWS", "Delta", "Stateful", "StatefulRows", "array_of", "flatten", "group"]
 
 ROWS: Final = "rows"
-"""The first tensor of a delta: the table rows that it has lines for."""
+"""First tensor of a delta: the table rows that it stores."""
 
 Arrays = Mapping[str, Tensor | npt.NDArray[Any]]
 
 
 class Stateful(Protocol):
-    """A part of the state."""
+    """A part of the state with named arrays."""
 
     def state_dict(self) -> Arrays:
-        """Return everything the part remembers; empty if nothing. The arrays may be the part's own."""
+        """Return the part's arrays; empty if it has none. They may be the part's own."""
         ...
 
     def load_state_dict(self, state: dict[str, Tensor], /) -> object:
-        """Take over what `state_dict` returned."""
+        """Load the result of `state_dict`."""
         ...
 
 
 @runtime_checkable
 class StatefulRows(Stateful, Protocol):
-    """A part of the state with arrays that have a line for each table row."""
+    """A part of the state whose arrays have a line per table row."""
 
     def state_of(self, rows: TableRows, /) -> Arrays:
-        """Return what `state_dict` does, with the lines of some rows (n,) instead of all."""
+        """Return the result of `state_dict` for some rows (n,) only."""
         ...
 
     def load_rows(self, rows: TableRows, state: dict[str, Tensor], /) -> None:
-        """Take over what `state_of` returned, of rows that this rank keeps; the lines of all others stay."""
+        """Load the result of `state_of` for rows of this rank; all other lines stay."""
         ...
 
 
 class Delta(NamedTuple):
-    """A delta's `tensors` by flat name, with lines for the rows `listed` (n,), but of some parts only for the `own`."""
+    """A delta's `tensors` by flat name, for the rows `listed` (n,); some parts only have this rank's rows, in `own`."""
 
     tensors: dict[str, Tensor]
     listed: TableRows
     own: Mapping[str, TableRows]
 
     def rows(self, part: str) -> TableRows:
-        """Return the rows that a part's tensors have lines for."""
+        """Return the rows of a part's tensors."""
         return self.own.get(part, self.listed)
 
 
 def flatten(parts: Mapping[str, Stateful], rows: TableRows | None = None) -> dict[str, Tensor]:
-    """Return the arrays of all parts as tensors, in order, by ``<part>.<name>``; with the lines of some `rows` only."""
+    """Return the arrays of all parts as tensors, in order, as ``<part>.<name>``; at some `rows` only, if given."""
     return {
         f"{part}.{name}": torch.as_tensor(value)
         for part, one in parts.items()
@@ -67,7 +67,7 @@ def flatten(parts: Mapping[str, Stateful], rows: TableRows | None = None) -> dic
 
 
 def array_of(value: Tensor) -> npt.NDArray[Any]:
-    """Return a tensor as an array; of floats, as numbers of 32 bits."""
+    """Return a tensor as an array; floats as 32-bit numbers."""
     found: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
     return found
 

@@ -1,4 +1,4 @@
-"""The results of prequential evaluation: every window tests the model before training on it.
+"""Results of prequential evaluation: every window tests the model before the model trains on it.
 
 All metrics are means over events (macro: every event counts once, whatever its user).
 """
@@ -36,7 +36,7 @@ class Evaluation(Document):
 
 
 def mean_metrics(evaluations: Iterable[Evaluation]) -> dict[str, float]:
-    """Return means over events as ``recall@20`` and so on; empty where nothing has been evaluated."""
+    """Return means over events as ``recall@20`` and so on; empty if no evaluation has metrics."""
     counted = [evaluation for evaluation in evaluations if evaluation.recall]
     total = sum(evaluation.events for evaluation in counted)
     means: dict[str, float] = {}
@@ -47,5 +47,5 @@ def mean_metrics(evaluations: Iterable[Evaluation]) -> dict[str, float]:
 
 
 def save(store: Store, evaluation: Evaluation) -> None:
-    """Write an evaluation; the same stream gives the same bytes."""
+    """Write an evaluation; deterministic for the same stream."""
     write_document(store, f"evaluations/{evaluation.window}.json", evaluation)

@@ -1,7 +1,7 @@
-"""A fingerprint of what all rows of the item table hold, kept up to date by the rows that were touched.
+"""Fingerprint of the item table's keys and embeddings, updated from the touched rows.
 
-It is a sum, modulo 2^64, of a hash for the embedding of each row and one for its item's key. So a touched row costs a
-subtraction and an addition, each rank hashes what it keeps, and nothing is exchanged but their sums.
+It is a sum, modulo 2^64, of a hash per row's embedding and a hash per row's item key. A touched row costs one
+subtraction and one addition, each rank hashes its own rows, and only sums are exchanged.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _LOOK: Final = "look"
 _LOOK_AT_ALL: Final = "look at all"
 _SEED: Final = 0x77656972
 _AT_ONCE: Final = 1 << 14
-"""Rows hashed at a time: they stay in the processor's cache."""
+"""Rows hashed at a time: they fit in the processor's cache."""
 
 Floats = npt.NDArray[np.float32]
 Hashes = npt.NDArray[np.uint64]
@@ -36,12 +36,12 @@ Lines = npt.NDArray[np.int64]
 
 
 class Fingerprint:
-    """What rows held when they were last looked at, as hashes of this rank's lines, on disk.
+    """Hashes of this rank's rows at the last update, stored on disk.
 
     Parameters
     ----------
     table, embeddings
-        What is looked at. Rows touched since a look are among those for `Reader.BUNDLE`, which is cleared after one.
+        Source of the rows. Rows touched since an update must be among those of `Reader.BUNDLE`, cleared after it.
     """
 
     def __init__(self, table: ItemTable, embeddings: Embeddings) -> None:
@@ -52,7 +52,7 @@ class Fingerprint:
         self._total = 0
 
     def look(self, *, at_all: bool = False) -> int:
-        """Look at the rows touched since the last time, or at all; return the sum, below 2^64, of all ranks, on rank 0.
+        """Update from the touched rows, or from all; return the sum, below 2^64, over all ranks, on rank 0.
 
         Called as `Embeddings.fetch`.
         """
@@ -60,7 +60,7 @@ class Fingerprint:
         return self._look(at_all=at_all)
 
     def answer(self, question: str) -> bool:
-        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
         if is_mine := question in {_LOOK, _LOOK_AT_ALL}:
             self._look(at_all=question == _LOOK_AT_ALL)
         return is_mine
@@ -69,18 +69,18 @@ class Fingerprint:
         if self._places == self._embeddings.places and not at_all:
             keys, embeddings = self._table.touched.rows(Reader.BUNDLE), self._embeddings.touched.rows(Reader.BUNDLE)
         else:
-            # Also at first, and once the table has grown: rows may be elsewhere.
+            # Also at first, and after the table has grown: rows may have moved to other lines.
             self._places, self._total = self._embeddings.places, 0
             keys, embeddings = _all(self._table.keys), _all(self._embeddings.weight)
             self._of_keys, self._of_embeddings = (zeros_in_scratch(len(one), np.uint64) for one in (keys, embeddings))
         self._note(self._of_keys, keys, self._hashes_of_keys)
         self._note(self._of_embeddings, embeddings, self._hashes_of_embeddings)
         here = torch.from_numpy(np.array([self._total], np.uint64).view(np.int64))
-        # Integers wrap, so the bits of the sum are right.
+        # Integers wrap around, so the sum is exact modulo 2^64.
         return int(at_first(self._embeddings.workers, here).sum()) % 2**64
 
     def _note(self, known: Hashes, lines: Lines, now: Callable[[Lines], Hashes]) -> None:
-        """Take over the hashes of lines (n,) as they are `now`."""
+        """Update `known`, the stored hashes of lines (n,), to their hashes `now`."""
         for first in range(0, len(lines), _AT_ONCE):
             some = lines[first : first + _AT_ONCE]
             hashes = now(some)
@@ -102,11 +102,11 @@ class Fingerprint:
 
 
 def hashes_of(rows: TableRows, lines: Floats) -> Hashes:
-    """Return a hash of each line (n, d), another one for each of the `rows` (n,).
+    """Return a hash of each line (n, d), which also depends on its row in `rows` (n,).
 
-    It mixes the sum of its numbers' bits times random odd words, a multilinear hash: of two lines that differ, the
-    upper halves of the sums are the same by a chance of 2^-32 (Lemire and Kaser, "Strongly Universal String Hashing is
-    Fast", 2014, section 2).
+    It mixes the sum of the numbers' bits times random odd words, a multilinear hash: for two different lines, the
+    upper halves of the sums are equal with a probability of 2^-32 (Lemire and Kaser, "Strongly Universal String Hashing
+    is Fast", 2014, section 2).
     """
     bits = np.ascontiguousarray(lines).view(np.uint32).astype(np.uint64)
     return fmix64(bits @ (splitmix64(_SEED, lines.shape[1]) | np.uint64(1)) ^ _salt(rows))

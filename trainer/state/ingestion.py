@@ -1,4 +1,4 @@
-"""What a state takes in of a window before it trains on it: items that come and go, and frequencies."""
+"""Ingestion of a window into the state before training: admission, eviction, frequencies and features."""
 
 import numpy as np
 import numpy.typing as npt
@@ -25,28 +25,28 @@ def ingest_window(
     users: tuple[bytes, UserKeys] | None = None,
     features: pa.Table | None = None,
 ) -> RowChanges:
-    """Add a window's items and frequencies to a state, before any step on it: rows change only here.
+    """Add a window's items and frequencies to a state, before any step on it: rows change owners only here.
 
     Parameters
     ----------
     state
-        It is the same on all ranks, which call this together.
+        The same on all ranks; the call is collective.
     manifest
-        Of the window.
+        The window's manifest.
     sketch
-        The window's serialised sketch.
+        The window's serialised item sketch.
     items
         Keys, ids and counts (each (n,)) of the window's ``items.parquet``.
     users
-        The serialised sketch of users and the users' keys; needed where the loss asks for users.
+        The serialised sketch of users and the users' keys; required if the loss needs user counts.
     features
-        The newest known features of the same items, where the window has any.
+        The newest features of the same items, if the window has any.
     """
     keys, ids, occurrences = items
     state.frequencies.add(sketch, manifest.max_event_ms)
     if state.users is not None and users is not None:
         state.users.add(*users, manifest.max_event_ms)
-    # A late pane counts little in the decayed view, yet what it holds has certainly been seen.
+    # A late pane counts little in the decayed view, but its occurrences are certain.
     estimates = state.frequencies.estimates(keys)
     seen = np.maximum(state.frequencies.agreed(estimates), occurrences) >= state.config.admit_after
     changes = _change_rows(state, manifest, keys, ids, seen)
@@ -66,7 +66,7 @@ def _change_rows(
     ids: npt.NDArray[np.object_],
     seen: npt.NDArray[np.bool_],
 ) -> RowChanges:
-    """Let items go that have not occurred for long, and give rows to those that have been `seen` (n,) often enough."""
+    """Evict items that have not occurred for the time to live, and admit those `seen` (n,) often enough."""
     table, config, now = state.table, state.config, manifest.max_event_ms
     table.touch(keys, now)
     ttl = config.item_ttl_seconds
@@ -81,7 +81,7 @@ def _change_rows(
 def _ingest_features(
     state: TrainerState, manifest: WindowManifest, rows: TableRows, features: pa.Table | None, changes: RowChanges
 ) -> None:
-    """Set the features of the items of `rows`; their part of the model starts where a window first has any."""
+    """Set the features of the items of `rows`; item features start with the first window that has any."""
     if features is not None and state.featured is None and state.config.features.buckets:
         start_features(state)
     if state.featured is not None:
@@ -89,14 +89,14 @@ def _ingest_features(
 
 
 def _ingest_user_features(state: TrainerState, manifest: WindowManifest) -> None:
-    """Take in which user features a window has; their part of the model starts where a window first has any."""
+    """Register a window's user features; user features start with the first window that has any."""
     if not (manifest.user_features.names.all and state.config.features.buckets):
         return
     (state.featured_users or start_user_features(state)).take_in(manifest.user_features)
 
 
 def _renew_cache(state: TrainerState, changes: RowChanges) -> None:
-    """Tell the cache which items came and went; without items there is no cache."""
+    """Update the item cache for admitted and evicted items; without items there is no cache."""
     if not state.config.loss.cache:
         return
     if not len(state.table):
@@ -108,5 +108,5 @@ def _renew_cache(state: TrainerState, changes: RowChanges) -> None:
         return
     state.cache.add(state.table.capacity - len(state.cache.counts), in_use=False)
     state.cache.restore(torch.from_numpy(changes.admitted))
-    # A row that changed hands within the window has a new item, which the cache must not mistake for the old one.
+    # A row both evicted and admitted in this window has a new item: `restore` resets it, and it must not be removed.
     state.cache.remove(torch.from_numpy(np.setdiff1d(changes.evicted, changes.admitted)))

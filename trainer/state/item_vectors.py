@@ -1,4 +1,4 @@
-"""What the towers and the index read of items, wherever their rows are."""
+"""Item vectors, as the towers and the index use them: embeddings plus features, from local or remote rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from weir.trainer.towers.features import FeatureInputs
 __all__ = ["ItemVectors"]
 
 _FETCH: Final = "vectors"
-"""What rank 0 asks the others for when it alone wants some."""
+"""Query of rank 0 when it fetches vectors alone."""
 
 
 @dataclass(frozen=True, eq=False)
 class ItemVectors:
-    """The vectors of items: their embeddings, with what features, if there are any, add to them."""
+    """Vectors of items: their embeddings, plus the vectors of their features, if the model has any."""
 
     embeddings: Embeddings
     featured: FeaturedItems | None
@@ -34,41 +34,41 @@ class ItemVectors:
         return self.embeddings.workers
 
     def compose(self, embeddings: Tensor, features: FeatureInputs | None) -> Tensor:
-        """Return the vectors of embeddings (n, d) and features of n items; differentiable."""
+        """Return the vectors of n items from embeddings (n, d) and features; differentiable."""
         return embeddings if self.featured is None or features is None else self.featured.compose(embeddings, features)
 
     def kept(self, rows: Tensor) -> Tensor:
-        """Return the vectors (n, d) of rows (n,) that this rank keeps."""
+        """Return the vectors (n, d) of rows (n,) in this rank's shard."""
         features = None if self.featured is None else self.featured.kept(rows)
         return self.compose(self.embeddings.kept(rows), features)
 
     def together(self, rows: Tensor) -> Tensor:
-        """Return those of distinct rows (n,), others on each rank; all ranks call it together."""
+        """Return the vectors of distinct rows (n,), different ones on each rank; collective."""
         route = self.embeddings.route(rows)
         features = None if self.featured is None else self.featured.fetched(route)
         return self.compose(route.fetch(self.embeddings.weight), features)
 
     def searched(self, rows: Tensor) -> Tensor:
-        """Return the same as the index holds them, on the CPU; called as `together`."""
+        """Return the vectors as stored in the index, on the CPU; called as `together`."""
         return self.both(self.together, rows)[1]
 
     def both(self, read: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what `read`, a method of this, returns of rows (n,), and the same as the index holds it; on the CPU.
+        """Return the vectors of rows (n,) by `read`, a method of this class, and as stored in the index; on the CPU.
 
-        They have the same bits whatever is read at once.
+        The bits of a vector do not depend on the other rows of the call.
         """
-        # On the CPU, the vector of a row is the same among however many others it is made, but not alone.
+        # On the CPU, a vector has the same bits in any batch of two or more rows, but not alone.
         several = rows.expand(2) if len(rows) == 1 else rows
         found = read(several.to(self.embeddings.weight.device)).cpu()
         return found[: len(rows)], project(found, self.tower)[: len(rows)]
 
     def fetch(self, rows: Tensor) -> Tensor:
-        """Return those of distinct rows (n,); called as `Embeddings.fetch`."""
+        """Return the vectors of distinct rows (n,); called as `Embeddings.fetch`."""
         self.workers.ask(_FETCH)
         return self.together(rows)
 
     def answer(self, question: str) -> bool:
-        """Take part in what rank 0 fetches alone, and say whether it did; for `Workers.first`."""
+        """Serve a `fetch` of rank 0, as the callback of `Workers.first`; return whether it was one."""
         if question != _FETCH:
             return False
         self.together(torch.empty(0, dtype=torch.int64, device=self.embeddings.weight.device))

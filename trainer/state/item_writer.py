@@ -1,8 +1,8 @@
-"""The embeddings and vectors of all items as files of a bundle, which ranks write together.
+"""Write the embeddings and vectors of all items to files of a bundle, with all ranks.
 
-Ranks of one machine write what they keep, wherever it belongs, and no vector goes to another rank. Those of several
-machines write consecutive items each, which they get from the ranks that keep them: a page of a file is not changed by
-two machines at once. Where machines have no disk in common, rank 0 fetches and writes all.
+Ranks of one machine each write the items of their shard, and no vector is exchanged. With several machines, each rank
+writes consecutive items, fetched from their shards, so that two machines never change the same page of a
+file. Where machines have no common disk, rank 0 fetches and writes all.
 """
 
 import json
@@ -27,14 +27,14 @@ from weir.trainer.state.item_vectors import ItemVectors
 __all__ = ["ItemPaths", "ItemWriter"]
 
 _WRITE: Final = "items "
-"""What rank 0 asks the others for, with the paths of the files."""
+"""Prefix of rank 0's query; the paths of the files follow."""
 
 _AT_ONCE: Final = 1 << 16
-"""Rows written at a time: with 64 dimensions 16 MB."""
+"""Rows written at a time: 16 MB with 64 dimensions."""
 
 
 class ItemPaths(NamedTuple):
-    """NumPy files for the `embeddings` (2 + n, d) of the two special rows and of n items, and for their `vectors`."""
+    """NumPy files for the `embeddings` (2 + n, d) of the two special rows and n items, and for the items' `vectors`."""
 
     embeddings: str
     vectors: str
@@ -42,14 +42,14 @@ class ItemPaths(NamedTuple):
 
 @dataclass(frozen=True)
 class ItemWriter:
-    """Writes the `vectors` of the items that own the rows `in_use`."""
+    """Writes the `vectors` of the items in the rows `in_use`."""
 
     in_use: LiveRows
     vectors: ItemVectors
 
     @torch.no_grad()
     def write(self, paths: ItemPaths) -> None:
-        """Fill files that have their shapes (`weir.contracts.drafts`); called as `Embeddings.fetch`."""
+        """Fill files of the right shapes (`weir.contracts.drafts`); called as `Embeddings.fetch`."""
         special, _ = self.vectors.both(self.vectors.fetch, torch.arange(FIRST_ITEM))
         write_lines(Path(paths.embeddings), 0, array_of(special))
         self.vectors.workers.ask(f"{_WRITE}{json.dumps(paths)}")
@@ -57,7 +57,7 @@ class ItemWriter:
             self._write_part(paths, range(len(self.in_use)), 1, self.vectors.fetch)
 
     def answer(self, question: str) -> bool:
-        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
         if not question.startswith(_WRITE):
             return False
         self._write_together(ItemPaths(*json.loads(question.removeprefix(_WRITE))))
@@ -65,7 +65,7 @@ class ItemWriter:
 
     @torch.no_grad()
     def _write_together(self, paths: ItemPaths) -> bool:
-        """Write what falls to this rank, as all do; return False, and write nothing, if any cannot open the files."""
+        """Write this rank's part, as all ranks do; if any rank cannot open the files, only return False."""
         workers = self.vectors.workers
         if workers.any(not all(os.access(path, os.R_OK | os.W_OK) for path in paths)):
             return False
@@ -74,7 +74,7 @@ class ItemWriter:
         return True
 
     def _write_own(self, paths: ItemPaths) -> int:
-        """Write the items that this rank keeps, and return how many they are."""
+        """Write the items of this rank's shard, and return their number."""
         (embeddings, vectors), written = (mapped(Path(path), "r+") for path in paths), 0
         for first in range(0, len(self.in_use), _AT_ONCE):
             rows = self._rows(range(first, min(first + _AT_ONCE, len(self.in_use))))
@@ -86,15 +86,15 @@ class ItemWriter:
         return written
 
     def _write_share(self, paths: ItemPaths) -> int:
-        """Write a share of the items, in their order, and return how many they are."""
+        """Write this rank's consecutive share of the items, and return its size."""
         workers = self.vectors.workers
         share = workers.part(len(self.in_use))
         return self._write_part(paths, range(share.start, share.stop), workers.world_size, self.vectors.together)
 
     def _write_part(self, paths: ItemPaths, part: range, parts: int, read: Callable[[Tensor], Tensor]) -> int:
-        """Write a part of the items, of so many alike, which `read` returns; all that read together come equally often.
+        """Write the items `part`, one of `parts` equal parts, fetched by `read`, which all ranks call equally often.
 
-        Raises `OSError` at the end: until then other ranks wait for what this one keeps.
+        Raises `OSError` only at the end, since other ranks need this rank's rows until then.
         """
         failure: OSError | None = None
         for number in range(math.ceil(len(self.in_use) / parts / _AT_ONCE)):

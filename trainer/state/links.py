@@ -1,6 +1,6 @@
-"""A checkpoint and all that it continues, as a rank reads them: of what ranks share, its own lines.
+"""Read a checkpoint and its chain of deltas; of sharded arrays, only this rank's lines.
 
-A delta is read when the one before has been let go, so a rank holds its lines of one at a time.
+A delta is read after the previous one was applied and freed, so a rank holds its lines of one delta at a time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,9 +30,9 @@ __all__ = ["StoredLinks"]
 
 @dataclass(frozen=True)
 class StoredLinks:
-    """The `links` of a chain, the whole checkpoint first, for one of the ranks that share its rows.
+    """The `links` of a chain, the full checkpoint first, for one of the ranks that share its rows.
 
-    Raises `CorruptArtefactError`, from whatever reads, for a file that is not what was written.
+    All reads raise `CorruptArtefactError` for a missing or corrupt file.
     """
 
     store: Store
@@ -41,22 +41,22 @@ class StoredLinks:
 
     @property
     def marks(self) -> list[CheckpointMark]:
-        """What describes each of them."""
+        """The mark of each link."""
         return [mark for _, mark in self.links]
 
     @cached_property
     def listed(self) -> list[TableRows]:
-        """The rows of all ranks that each delta has lines for."""
+        """The rows of all ranks that each delta stores."""
         return [self._listed(number) for number in range(1, len(self.links))]
 
     def whole(self) -> dict[str, Tensor]:
-        """Read what the whole checkpoint has."""
+        """Read the full checkpoint."""
         embeddings = OwnPlaces(self._places, by_place=True)
         table = OwnStripes(self._stripes, self._places.capacity)
         return self._read(0, self._own(0, embeddings, OwnPlaces(self._places, by_place=False), table))
 
     def deltas(self) -> Iterator[Delta]:
-        """Read one delta after another."""
+        """Read the deltas one after another."""
         for number, listed in enumerate(self.listed, start=1):
             yield self._delta(number, listed)
 
@@ -69,7 +69,7 @@ class StoredLinks:
         return Delta(tensors, listed, own | {"table": TableRows(tensors.pop(ROWS).numpy())})
 
     def saved(self, layout: Layout) -> SavedChain:
-        """Return what the next checkpoint of a state may continue."""
+        """Return the chain that the state's next checkpoint may extend."""
         rows = zip(self.links, [no_rows(), *self.listed], strict=True)
         return SavedChain(layout, tuple(SavedRows(one, held) for (one, _), held in rows))
 
@@ -90,9 +90,9 @@ class StoredLinks:
     def _own(
         self, number: int, embeddings: OwnLines, others: OwnLines, table: OwnStripes | OwnListed
     ) -> dict[str, OwnLines]:
-        """Return which lines of each tensor a rank takes, given which it takes of what ranks share.
+        """Return the shard reader of each tensor by name, given the readers for embeddings and table.
 
-        `others` is what it takes of counts and features.
+        `others` reads counts and features.
         """
         own = {f"embeddings.{line}": embeddings for line in get_args(Line)}
         own |= {f"counts.{line}": others for line in get_args(UnitLine)}

@@ -1,4 +1,4 @@
-"""Where training is in the stream, as a checkpoint holds it."""
+"""Training progress in the stream, as stored in a checkpoint."""
 
 import json
 from typing import Final, NamedTuple, Self
@@ -13,13 +13,13 @@ from weir.trainer.step.model import Position
 __all__ = ["Progress"]
 
 _STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
-"""Fields of the position by their names in checkpoints, where these differ."""
+"""Fields of the position whose names in checkpoints differ."""
 
 
 class Progress(NamedTuple):
-    """The position, the newest event time that frequencies have seen, in milliseconds, and the newest evaluations.
+    """The position, the newest event time in the frequencies, in milliseconds, and the newest evaluations.
 
-    `stretches` say by what the steps so far were trained.
+    `stretches` describe the training segments so far (ranks, threads, device, software).
     """
 
     position: Position
@@ -28,10 +28,10 @@ class Progress(NamedTuple):
     stretches: tuple[Stretch, ...] = ()
 
     def encoded(self) -> Tensor:
-        """Return it as JSON text, one byte an element."""
+        """Return the progress as JSON text, one byte per element."""
         position = {_STORED.get(name, name): value for name, value in vars(self.position).items()}
         if not position["attempt"]:
-            # Left out between windows.
+            # Omitted between windows.
             del position["attempt"]
         recent = [evaluation.model_dump(mode="json") for evaluation in self.recent]
         stretches = [stretch.model_dump(mode="json") for stretch in self.stretches]
@@ -41,10 +41,10 @@ class Progress(NamedTuple):
 
     @classmethod
     def decoded(cls, stored: Tensor) -> Self:
-        """Return what `encoded` had encoded."""
+        """Return the progress from the result of `encoded`."""
         progress, names = json.loads(stored.numpy().tobytes()), {stored: name for name, stored in _STORED.items()}
         position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
         recent = tuple(map(Evaluation.model_validate, progress["recent"]))
-        # Left out where training has not begun.
+        # Absent before training has begun.
         stretches = tuple(map(Stretch.model_validate, progress.get("stretches", ())))
         return cls(position, progress["time_ms"], recent, stretches)

@@ -1,7 +1,7 @@
-"""Which items are no longer what the newest bundle says, where all may move: each rank compares those that it keeps.
+"""Find items that have moved since they were published; each rank compares its own shard.
 
-With item features, each step moves every item a little, and so does each window that says a number of any item: what
-was touched does not tell which have moved. So each rank keeps the vectors of its rows as they were published, on disk.
+With item features, every step moves every item a little, and so does every window that changes a feature's moments:
+touched rows do not cover all moved items. So each rank stores the published vectors of its rows on disk.
 """
 
 from collections.abc import Callable
@@ -28,24 +28,24 @@ __all__ = ["PublishedItems", "Vectors", "are_apart"]
 _MOVED: Final = "moved"
 _TAKE: Final = "take"
 _AT_ONCE: Final = 1 << 14
-"""Rows compared at a time: they stay in the processor's cache."""
+"""Rows compared at a time: they fit in the processor's cache."""
 
 Floats = npt.NDArray[np.float32]
 Vectors = Callable[[Tensor], Tensor]
-"""Gives the vectors (n, d) of rows (n,) that this rank keeps, as they are now."""
+"""Returns the current vectors (n, d) of rows (n,) in this rank's shard."""
 
 
 class PublishedItems:
-    """The vectors of items as they are published, each with the rank that keeps its row.
+    """The published vectors of items, in the shards of their rows.
 
-    Where nothing else is said, a method is called as `Embeddings.fetch`.
+    Unless noted otherwise, methods are called as `Embeddings.fetch`.
 
     Parameters
     ----------
     table, embeddings
-        Items and where their rows are.
+        Items, and the shards of their rows.
     config
-        Says how far a vector may be off (`publish_bound`), and how vectors are compared.
+        Settings, for the allowed deviation of a vector (`publish_bound`) and the comparison of vectors.
     """
 
     def __init__(self, table: ItemTable, embeddings: Embeddings, config: TrainerConfig) -> None:
@@ -55,21 +55,21 @@ class PublishedItems:
 
     @property
     def is_known(self) -> bool:
-        """Whether vectors were taken since the table has its size; each rank can say it alone."""
+        """Whether vectors were stored for the table's present size; not collective."""
         return self._places == self.embeddings.places
 
     def take(self, rows: TableRows, vectors: Floats) -> None:
-        """Take over the published vectors (n, d) of distinct rows (n,)."""
+        """Store the published vectors (n, d) of distinct rows (n,)."""
         self.embeddings.workers.ask(_TAKE)
         self._take(rows, vectors)
 
     def moved(self, now: Vectors) -> TableRows:
-        """Return the rows of items that are off by more than the bound, on any rank, ascending, (n,); for rank 0."""
+        """Return the rows of items that differ by more than the bound, over all ranks, ascending, (n,); on rank 0."""
         self.embeddings.workers.ask(_MOVED)
         return self._moved(now)
 
     def answer(self, question: str, now: Vectors) -> bool:
-        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
         if question == _TAKE:
             self._take(TableRows(np.empty(0, np.int64)), np.empty((0, self.embeddings.weight.shape[1]), np.float32))
         elif question == _MOVED:
@@ -95,10 +95,10 @@ class PublishedItems:
 
     @torch.no_grad()
     def _moved_of(self, rows: Tensor, now: Vectors) -> Tensor:
-        """Return those of rows (n,) of this rank that have moved, (m,)."""
+        """Return the moved ones among rows (n,) of this rank, (m,)."""
         rows = rows[self.table.in_use.among(rows)]
         before = torch.from_numpy(self._vectors[self.embeddings.places.local(rows).numpy()])
-        # The vector of a row is the same, bit for bit, among however many others it is made, but not alone.
+        # A vector has the same bits in any batch of two or more rows, but not alone.
         after = now(rows.expand(2) if len(rows) == 1 else rows)[: len(rows)].float().cpu()
         pairs = (before, after), (self._projected(before), self._projected(after))
         far = np.logical_or(*(are_apart(old.numpy(), new.numpy(), self._config.publish_bound) for old, new in pairs))
@@ -109,9 +109,9 @@ class PublishedItems:
 
 
 def are_apart(before: Floats, after: Floats, bound: float) -> npt.NDArray[np.bool_]:
-    """Say which vectors (n, d) differ by more than `bound` times the length that they had before, (n,)."""
+    """Return which vectors (n, d) differ by more than `bound` times their length before, (n,)."""
     off, length = _squares(after - before), _squares(before)
-    # Not "off > ...": what is not a number has moved, too.
+    # Written as a negation so that NaN counts as moved.
     return ~(off <= bound * bound * length)
 
 

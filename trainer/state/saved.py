@@ -1,8 +1,8 @@
-"""What of a state its checkpoints hold: one with all rows, and deltas that each hold the rows changed since.
+"""Chain of checkpoints: a full one, and deltas that each store the rows changed since.
 
-A delta takes the one before it into itself unless that is more than twice as large. So the sizes of a chain at least
-halve from link to link: it is short, and each row is written again only a few times before a whole checkpoint is due.
-Where every window touches the same rows, the chain is a single delta.
+A new delta absorbs the last one unless that is more than twice as large. So sizes at least halve from link to link:
+chains are short, and each row is rewritten only a few times before the next full checkpoint.
+If every window touches the same rows, the chain is a single delta.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from weir.trainer.items.rows import TableRows
 __all__ = ["Layout", "SavedChain", "SavedRows"]
 
 _SHARE: Final = 4
-"""A chain's deltas together hold at most one in so many rows of the table; then a whole checkpoint is due."""
+"""A full checkpoint is due when the deltas of a chain together exceed this fraction of the table's rows, 1 / 4."""
 
 
 class Layout(NamedTuple):
-    """The rows of the table, type and shape of what has a line for each, by name, and all parts of the state."""
+    """Capacity of the table, type and shape of each array with a line per row, and the names of all parts."""
 
     capacity: int
     lines: dict[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -30,7 +30,7 @@ class Layout(NamedTuple):
 
 
 class SavedRows(NamedTuple):
-    """A checkpoint, and the `rows` (n,) that it holds; a whole one counts none."""
+    """A checkpoint and the `rows` (n,) that it stores; empty for a full checkpoint."""
 
     checkpoint: CheckpointRef
     rows: TableRows
@@ -38,20 +38,20 @@ class SavedRows(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedChain:
-    """The `links` of a chain, the whole checkpoint first, and the `layout` of the state that they hold."""
+    """The `links` of a chain, the full checkpoint first, and the `layout` of the saved state."""
 
     layout: Layout
     links: tuple[SavedRows, ...]
 
     def continued(self, layout: Layout, touched: TableRows) -> "tuple[SavedChain, TableRows] | None":
-        """Return what a delta continues and the rows it holds; None where a whole checkpoint is due.
+        """Return the chain that a delta extends and the delta's rows; None if a full checkpoint is due.
 
         Parameters
         ----------
         layout
-            Of the state to be saved.
+            Layout of the state to save.
         touched
-            Rows that have changed since the last link, (n,).
+            Rows changed since the last link, (n,).
         """
         if layout != self.layout:
             return None

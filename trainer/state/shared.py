@@ -1,4 +1,4 @@
-"""What ranks share of a state, as its checkpoints have it, in the order of rows: fetched as it is read."""
+"""Sharded arrays of the state in the layout of a checkpoint, by row, fetched while they are iterated."""
 
 from collections.abc import Mapping
 from typing import Final, get_args
@@ -18,14 +18,14 @@ _FEATURES: Final = "features.table"
 
 
 def lines_of_all(table: ItemTable, counts: RowCounts, featured: FeaturedItems | None) -> dict[str, SharedLines]:
-    """Return those of all rows by flat name, but embeddings, which each rank writes itself."""
+    """Return the arrays at all rows by flat name, without embeddings, which each rank writes itself."""
     return _named("table", tabled(table)) | _named("counts", counted(counts)) | _features(featured)
 
 
 def lines_of_some(
     rows: TableRows, embeddings: Embeddings, table: ItemTable, counts: RowCounts, featured: FeaturedItems | None
 ) -> dict[str, SharedLines]:
-    """Return those of some rows (n,), distinct, by flat name."""
+    """Return the arrays at distinct rows (n,) by flat name."""
     items = _named("table", tabled(table, rows)) | _named("counts", counted(counts, rows))
     return _named("embeddings", fetched(embeddings, rows)) | items | _features(featured, rows)
 
@@ -35,7 +35,7 @@ def _features(featured: FeaturedItems | None, rows: TableRows | None = None) -> 
 
 
 def is_feature_line(name: str) -> bool:
-    """Say whether a flat name is that of a feature's lines."""
+    """Return whether a flat name denotes an array of a feature column."""
     return name.startswith(f"{_FEATURES}.") and name.rpartition(".")[2] in get_args(Line)
 
 

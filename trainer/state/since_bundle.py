@@ -1,4 +1,4 @@
-"""What has changed since the newest bundle, so that an export costs what has changed: a checkpoint holds it, too."""
+"""Rows changed since the newest bundle, so that an export costs only the changes; stored in checkpoints, too."""
 
 import json
 from collections.abc import Mapping
@@ -19,21 +19,21 @@ from weir.trainer.state.touched import TouchedOfAll
 __all__ = ["SinceBundle"]
 
 _SHARE: Final = 4
-"""If more than one in so many rows have changed, the next bundle is complete anyway, and nothing needs to be saved."""
+"""Above this fraction of changed rows, 1 / 4, the next bundle is complete anyway, and no rows are saved."""
 
 
 class SinceBundle:
-    """Rows touched, and keys of items that have lost theirs, since the bundle `ref`; None: nobody knows since when.
+    """Rows touched and keys evicted since the bundle `ref`; None if no bundle is known.
 
-    What was not touched is off from that bundle by `bound` at most (`publish_bound`). `items` knows what is published,
-    for where a step moves items that it does not touch; no checkpoint holds that. `fingerprint` is that of all rows.
+    Untouched rows deviate from that bundle by at most `bound` (`publish_bound`). `items` holds the published vectors,
+    for models whose steps move items they do not touch; it is not in checkpoints. `fingerprint` covers all rows.
 
     Parameters
     ----------
     touched
-        Notes rows and keys.
+        Tracks touched rows and evicted keys.
     config
-        The settings of the run.
+        Settings of the run.
     """
 
     def __init__(self, touched: TouchedOfAll, config: TrainerConfig) -> None:
@@ -43,11 +43,11 @@ class SinceBundle:
         self.fingerprint = Fingerprint(touched.table, touched.embeddings)
 
     def begins_at(self, ref: BundleRef) -> bool:
-        """Say whether rows that were not touched are off from a bundle by no more than the bound of today."""
+        """Return whether untouched rows deviate from the bundle `ref` by at most the current bound."""
         return self.ref == ref and self.bound <= self._config.publish_bound
 
     def note(self, ref: BundleRef, bound: float | None = None) -> None:
-        """Begin again: the state is what a bundle says, up to a bound, that of today unless given.
+        """Reset: the state equals the bundle `ref`, up to `bound` (default: the current setting).
 
         Called as `Embeddings.fetch`.
         """
@@ -55,23 +55,23 @@ class SinceBundle:
         self.touched.clear(Reader.BUNDLE)
 
     def snapshot(self) -> None:
-        """Note what changes from here on, until `note_snapshot`; called as `note`.
+        """Start tracking changes for `note_snapshot`; called as `note`.
 
-        Until then all stays as it is: it is about the bundle before.
+        Until then, all data still refers to the previous bundle.
         """
         self.touched.clear(Reader.SNAPSHOT)
 
     def note_snapshot(self, ref: BundleRef) -> None:
-        """Begin at the snapshot, of which a bundle has been made; called as `note`."""
+        """Reset to the snapshot, which was published as the bundle `ref`; called as `note`."""
         self.ref, self.bound = ref, self._config.publish_bound
         self.touched.take_over()
 
     def answer(self, question: str, now: Vectors) -> bool:
-        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
         return self.items.answer(question, now) or self.fingerprint.answer(question)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a checkpoint holds; called as `Embeddings.fetch`."""
+        """Return the state for a checkpoint; called as `Embeddings.fetch`."""
         if self.ref is None:
             return {}
         rows, left = self.touched.rows(Reader.BUNDLE), self.touched.left()
@@ -85,7 +85,7 @@ class SinceBundle:
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` returned; where that is nothing, nothing is known."""
+        """Load the result of `state_dict`; an empty state resets to unknown."""
         self.ref, rows, left = None, torch.from_numpy(no_rows()), torch.empty(0, dtype=torch.int64)
         if state:
             known = json.loads(state["of"].numpy().tobytes())

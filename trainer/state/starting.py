@@ -1,4 +1,4 @@
-"""Parts of a state that start with the first window that has something for them; AdamW trains them from then on."""
+"""Create the optional parts of a state (features) when a window first needs them, and add them to AdamW."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -15,14 +15,14 @@ __all__ = ["start_features", "start_saved", "start_user_features"]
 
 
 def start_features(state: "TrainerState") -> FeaturedItems:
-    """Start the part that reads item features, before any are known."""
+    """Create the part that reads item features, untrained."""
     state.featured = FeaturedItems.fresh(state.config.features.buckets, state.embeddings)
     state.optimizer.extend(state.featured.parameters())
     return state.featured
 
 
 def start_user_features(state: "TrainerState") -> FeaturedUsers:
-    """Start the part that reads user features, likewise."""
+    """Create the part that reads user features, untrained."""
     place = len(state.optimizer.parameters)
     state.featured_users = FeaturedUsers.fresh(state.config.features.buckets, state.embeddings.weight, place)
     state.optimizer.extend(state.featured_users.parameters())
@@ -30,7 +30,7 @@ def start_user_features(state: "TrainerState") -> FeaturedUsers:
 
 
 def start_saved(state: "TrainerState", saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Start what a checkpoint has of these, in the order in which AdamW has come to know them."""
+    """Create the optional parts of a checkpoint, in the order in which AdamW numbers their parameters."""
     users = saved.get("user_features")
     users_first = users is not None and FeaturedUsers.place_in(users) == len(state.optimizer.parameters)
     if users_first:

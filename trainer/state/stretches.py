@@ -1,4 +1,4 @@
-"""By what a state was trained: a bundle's recipe says it."""
+"""Training segments: which ranks, threads, device and software trained a state, as recorded in bundles."""
 
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -14,7 +14,7 @@ __all__ = ["continued", "software"]
 
 
 def continued(stretches: Sequence[Stretch], position: Position, workers: Workers) -> tuple[Stretch, ...]:
-    """Return the stretches with the one that starts now, unless it is like the last."""
+    """Return the segments including the one that starts now, unless it equals the last."""
     now = Stretch(
         sequence=position.sequence,
         step=position.step,
@@ -23,11 +23,11 @@ def continued(stretches: Sequence[Stretch], position: Position, workers: Workers
         device="cuda" if workers.device.type == "cuda" else "cpu",
         software=software(),
     )
-    # One that ended before its first step has left nothing.
+    # A segment that ended before its first step has trained nothing.
     before = tuple(one for one in stretches if one.step < position.step)
     return before if before and before[-1].is_like(now) else (*before, now)
 
 
 def software() -> dict[str, str]:
-    """Return the versions on which the bits of a model depend."""
+    """Return the software versions that affect the bits of a model."""
     return {"weir": software_version(), "torch": torch.__version__, "numpy": version("numpy")}

@@ -1,7 +1,7 @@
-"""Tensors as plain files: their bytes, one tensor after another, cut into files of a bounded size.
+"""Tensors as plain files: concatenated bytes, split into files of bounded size.
 
-Nothing in a file says what it means; the checkpoint's mark does (`weir.contracts.checkpoint`). Loading executes
-nothing. What ranks share is written as it comes from them, and a rank reads the files that hold its lines.
+The files have no headers; the checkpoint's mark describes them (`weir.contracts.checkpoint`). Loading executes
+nothing. Sharded arrays are written in chunks as they arrive, and a rank reads only the files that hold its lines.
 """
 
 import math
@@ -22,16 +22,16 @@ from weir.trainer.items.stored import SharedLines
 __all__ = ["describe", "read_tensors", "write_tensors"]
 
 _FILE_BYTES: Final = 16 << 20
-"""Bytes of a file at most, which bounds what saving and loading hold beside the tensors."""
+"""Most bytes per file, which bounds the memory that saving and loading need beside the tensors."""
 
 _AT_ONCE: Final = 1 << 20
-"""Bytes looked at a time: a look takes several numbers for each line."""
+"""Bytes processed at a time: each line takes several temporary numbers."""
 
 Bytes = npt.NDArray[np.uint8]
 
 
 def describe(tensors: Mapping[str, Tensor | SharedLines]) -> dict[str, TensorEntry]:
-    """Return type and shape of each tensor."""
+    """Return the type and shape of each tensor."""
     return {
         name: TensorEntry.model_validate({"dtype": str(one.dtype).removeprefix("torch."), "shape": tuple(one.shape)})
         for name, one in tensors.items()
@@ -60,12 +60,12 @@ def read_tensors(
     files: tuple[FileEntry, ...],
     own: Mapping[str, OwnLines] | None = None,
 ) -> dict[str, Tensor]:
-    """Return the tensors of `entries`, on the CPU; of those named in `own`, the lines of this rank.
+    """Return the tensors of `entries`, on the CPU; for names in `own`, only this rank's lines.
 
     Raises
     ------
     CorruptArtefactError
-        If a file that holds any of it is missing, or differs from its entry in size or checksum; it names the file.
+        If a file with any of their bytes is missing, or differs from its entry in size or checksum; names the file.
     """
     run, found, first = _Run(store, folder, files), dict[str, Tensor](), 0
     for name, entry in entries.items():
@@ -77,7 +77,7 @@ def read_tensors(
 
 @dataclass
 class _Run:
-    """The files as one run of bytes; each is verified before a byte of it is used."""
+    """The files as one sequence of bytes; each file is verified before its bytes are used."""
 
     store: Store
     folder: str
@@ -85,7 +85,7 @@ class _Run:
     _last: tuple[str, Bytes] = field(default=("", np.empty(0, np.uint8)))
 
     def pieces(self, first: int, last: int) -> Iterator[Bytes]:
-        """Yield the bytes from `first` to before `last`, some at a time."""
+        """Yield the bytes [first, last) in chunks."""
         start = 0
         for file in self.files:
             low, high = max(first - start, 0), min(last - start, file.size)
@@ -94,7 +94,7 @@ class _Run:
             start += file.size
 
     def _read(self, file: FileEntry) -> Bytes:
-        # One tensor often ends in the file where the next one starts.
+        # Keep the last file: a tensor often ends in the file where the next one starts.
         if self._last[0] != file.name:
             self._last = file.name, np.frombuffer(self.store.read_verified(self.folder, file), np.uint8)
         return self._last[1]
@@ -110,7 +110,7 @@ def _whole(run: _Run, first: int, entry: TensorEntry) -> Tensor:
 
 
 def _own(run: _Run, first: int, entry: TensorEntry, own: OwnLines) -> Tensor:
-    """Take the lines that are wanted, whole ones at a time."""
+    """Read the rank's own lines, whole lines at a time."""
     number, shape = own.wanted.start, entry.shape[1:]
     tensor = torch.empty(own.count, *shape, dtype=getattr(torch, entry.dtype))
     size = tensor.element_size() * math.prod(shape)
@@ -130,7 +130,7 @@ def _bytes_of(tensor: Tensor) -> Bytes:
 
 
 def _cut(pieces: Iterator[Bytes], size: int) -> Iterator[bytes]:
-    """Join the pieces and cut them into parts of `size` bytes; only the last one may be shorter."""
+    """Concatenate the pieces and cut them into parts of `size` bytes; only the last part may be shorter."""
     held: list[Any] = []
     room = size
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Which rows of the table have changed since a reader has last asked, on any rank."""
+"""Rows changed since a reader's last reset, collected over all ranks."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -24,39 +24,39 @@ _SINCE_SNAPSHOT: Final = "snapshot"
 
 @dataclass(frozen=True)
 class TouchedOfAll:
-    """Joins what ranks have noted of items (`table`) and of `embeddings`; called as `Embeddings.fetch`, but `restart`.
+    """Changed rows of the item `table` and the `embeddings` over all ranks; called as `Embeddings.fetch`.
 
-    Features and the cache change for no other rows than these, counts with the embeddings.
+    `restart` is an exception. Features and the cache change only at these rows, counts together with the embeddings.
     """
 
     table: ItemTable
     embeddings: Embeddings
 
     def rows(self, reader: Reader) -> TableRows:
-        """Return the rows of which anything has changed since the reader's `clear`, ascending, (n,); for rank 0."""
+        """Return the rows changed since the reader's `clear`, ascending, (n,); on rank 0."""
         self.embeddings.workers.ask(f"{_TOUCHED} {reader.name}")
         return self._rows(reader)
 
     def left(self) -> ItemKeys:
-        """Return the keys of items that have lost rows since the clear for bundles, ascending, (n,); for rank 0.
+        """Return the keys of items evicted since `clear` for bundles, ascending, (n,); on rank 0.
 
-        One of them is `TOO_MANY` where a rank has lost track.
+        They include `TOO_MANY` if a rank exceeded its limit.
         """
         self.embeddings.workers.ask(_LEFT)
         return self._left()
 
     def clear(self, reader: Reader) -> None:
-        """Begin again: for this reader, no row has changed."""
+        """Reset a reader: no row has changed for it."""
         self.embeddings.workers.ask(f"{_CLEAR} {reader.name}")
         self._clear(reader)
 
     def take_over(self) -> None:
-        """Let rows and keys for bundles be those since the clear for snapshots, for which no more are noted."""
+        """Replace the rows and keys for bundles by those since the snapshot, and stop tracking the snapshot."""
         self.embeddings.workers.ask(_SINCE_SNAPSHOT)
         self._take_over()
 
     def answer(self, question: str) -> bool:
-        """Take part in what rank 0 asks of it, and say whether it did; for `Workers.first`."""
+        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
         what, _, reader = question.partition(" ")
         if what == _TOUCHED:
             self._rows(Reader[reader])
@@ -69,7 +69,7 @@ class TouchedOfAll:
         return what in {_TOUCHED, _CLEAR, _LEFT, _SINCE_SNAPSHOT}
 
     def restart(self, reader: Reader, rows: Tensor, left: ItemKeys) -> None:
-        """Let rows (n,) have changed for a reader and no others, and items have left; each rank notes its own."""
+        """Set a reader's changed rows (n,) and the evicted keys; collective, with the same arguments on all ranks."""
         self._clear(reader)
         self.embeddings.touch(rows, [reader])
         workers = self.embeddings.workers
@@ -98,5 +98,5 @@ class TouchedOfAll:
 
 
 def at_first(workers: Workers, lines: Tensor) -> Tensor:
-    """Return on rank 0 the lines (n, ...) of all ranks, on others none; all call it together."""
+    """Return on rank 0 the lines (n, ...) of all ranks, on other ranks no lines; collective."""
     return workers.deliver(lines, np.zeros(len(lines), np.int64))

@@ -1,4 +1,4 @@
-"""Everything that training remembers, and its position in the stream: what a checkpoint holds."""
+"""The trainer state: model, optimisers, item table, frequencies and stream position; checkpoints store it."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -48,10 +48,10 @@ from weir.trainer.users.featured import FeaturedUsers
 __all__ = ["SINCE", "TrainerState"]
 
 SINCE: Final = "since"
-"""The part of a checkpoint that says what has changed since the newest bundle; nothing is trained by it."""
+"""Part of a checkpoint with the changes since the newest bundle; training does not depend on it."""
 
 _SHARED: Final = ("embeddings", "table", "counts", "features")
-"""Parts of which each rank has lines of its own."""
+"""Parts that are sharded over ranks."""
 
 
 @dataclass
@@ -98,7 +98,7 @@ class TrainerState:
         dtype: torch.dtype = torch.float32,
         workers: Workers | None = None,
     ) -> "TrainerState":
-        """Return the state before the first window; the same on every rank, but for the rows of each one's share."""
+        """Return the state before the first window; the same on every rank, except for its shard of the rows."""
         device = device or torch.device("cpu")
         table = ItemTable(workers=workers)
         rows = generator(config.seed, Purpose.ROWS, -1)
@@ -109,36 +109,36 @@ class TrainerState:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives."""
+        """Device of the model."""
         return self.embeddings.weight.device
 
     @property
     def live(self) -> Tensor:
-        """The table rows that items own, ascending, (V,); it makes them, at the cost of all."""
+        """Table rows in use, ascending, (V,); costs O(rows)."""
         return torch.from_numpy(self.table.live).to(self.device)
 
     @property
     def in_use(self) -> LiveRows:
-        """The same, for those who need some of them."""
+        """Table rows in use, without a list of all."""
         return self.table.in_use
 
     @property
     def log_q(self) -> LogQ:
-        """Log-probability that the stream carries each item, by row; of the embeddings' type; called as `RowCounts`."""
+        """Log-probability of each item among the interactions of the stream, by row; called as `RowCounts`."""
         return LogQ(self.counts, self.counts.log_q)
 
     @property
     def totals(self) -> Totals:
-        """The decayed label matrix; its users are known only if the loss asks for them."""
+        """Size of the decayed label matrix; its users are known only if the loss needs user counts."""
         users = (self.users.total, max(round(self.users.distinct.count()), 1)) if self.users else (0.0, 1)
         return Totals(max(users[0], self.config.batch_size), users[1], len(self.table))
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct rows (n,) of `used` ones (m,), ascending by `Places.key`, and where these are there."""
+        """Return the distinct rows (n,) of `used` rows (m,), by `Places.key`, and each used row's index (m,)."""
         return self.embeddings.places.distinct(used)
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
-        """Return the embeddings of a route's `rows` (n,), as `select` orders them, with their counts and log Q."""
+        """Return the embeddings of a route's `rows` (n,), ordered as by `select`, with their counts and log Q."""
         places, asked = self.embeddings.places, route.asked
         features = () if self.featured is None else self.featured.table.read(asked)
         embeddings = self.embeddings.weight.index_select(0, asked)
@@ -153,29 +153,29 @@ class TrainerState:
 
     @property
     def vectors(self) -> ItemVectors:
-        """What the towers and the index read of items."""
+        """Item vectors for towers and index."""
         return ItemVectors(self.embeddings, self.featured, self.config.tower)
 
     def compose(self, vectors: Tensor, features: FeatureInputs | None) -> Tensor:
-        """Return the vectors (n, d) of items as the towers read them: embeddings, with what features add to them."""
+        """Return item vectors (n, d), as the towers read them: embeddings plus features."""
         return self.vectors.compose(vectors, features)
 
     def item_vectors(self, rows: TableRows | Tensor) -> Tensor:
-        """Return the same of the items of distinct rows (n,); called as `Embeddings.fetch`."""
+        """Return the vectors of the items of distinct rows (n,); called as `Embeddings.fetch`."""
         return self.vectors.fetch(torch.as_tensor(rows, device=self.device))
 
     @property
     def writer(self) -> ItemWriter:
-        """Writes what the towers and the index read of all items."""
+        """Writer of all item vectors for a bundle."""
         return ItemWriter(self.in_use, self.vectors)
 
     @property
     def assigner(self) -> Assigner:
-        """Finds the lists of items, by what the index reads of them."""
+        """Assigns items to the lists of an index, by their vectors."""
         return Assigner(self.embeddings.workers, self.vectors.searched)
 
     def answer(self, question: str) -> None:
-        """Take part in what rank 0 asks of the table that all share; for `Workers.first`."""
+        """Serve a query of rank 0 to sharded data, as the callback of `Workers.first`."""
         answers = [self.touched.answer, self.vectors.answer, self.writer.answer, self.assigner.answer]
         answers += [] if self.featured is None else [self.featured.answer]
         if self.since.answer(question, self.vectors.kept) or any(answer(question) for answer in answers):
@@ -188,17 +188,17 @@ class TrainerState:
             self.embeddings.answer(question)
 
     def tensors(self, besides: Collection[str] = ()) -> dict[str, Tensor]:
-        """Return everything as one flat mapping of tensors; of what ranks share, what this one keeps.
+        """Return the state as one flat mapping of tensors; of sharded parts, this rank's lines.
 
-        Parts that are named in `besides` are left out. With the table, it is called as `Embeddings.fetch`.
+        Parts named in `besides` are left out. If the table is included, call it as `Embeddings.fetch`.
         """
         parts = {name: part for name, part in self._parts().items() if name not in besides}
         return flatten(parts) | {"progress": self._progress()}
 
     def tensors_of(self, rows: TableRows) -> dict[str, Tensor | SharedLines]:
-        """Return the same with the lines of some `rows` (n,), which come first.
+        """Return the state at some `rows` (n,) as a flat mapping, with the rows themselves first.
 
-        What ranks share is fetched as it is read.
+        Sharded arrays are fetched while they are iterated.
         """
         found: dict[str, Tensor | SharedLines] = {ROWS: torch.from_numpy(rows)}
         for name, part in self._parts().items():
@@ -212,7 +212,7 @@ class TrainerState:
         self.recent = of_newest_windows(known, self.config.gate_windows)[-GATE_WINDOWS:]
 
     def layout(self) -> Layout:
-        """Return the table's capacity, what it has a line for, and all parts: only states that agree exchange rows."""
+        """Return the table's capacity, all arrays by row, and all parts: states must agree on them to exchange rows."""
         parts = self._parts()
         with_rows = {name: part for name, part in parts.items() if isinstance(part, StatefulRows)}
         lines = {name: (line.dtype, tuple(line.shape)) for name, line in flatten(with_rows, no_rows()).items()}
@@ -230,16 +230,16 @@ class TrainerState:
         deltas: Iterable[Delta] = (),
         workers: Workers | None = None,
     ) -> "TrainerState":
-        """Return the state that `tensors` had described, and then, one after another, `tensors_of`.
+        """Return the state from the result of `tensors`, with the deltas of `tensors_of` applied in order.
 
-        It empties `flat`, and then each delta: what a part has made into something else is not held beside it.
+        It empties `flat`, and each delta, to free tensors as soon as a part has loaded them.
         """
         saved = group(flat)
         flat.clear()
         progress, since = saved.pop("progress")[""], saved.pop(SINCE, {})
         state = cls.fresh(config, device, saved["embeddings"]["weight"].dtype, workers)
         state.table.load_state_dict(saved.pop("table"))
-        # Embeddings and item features take the size of the table from it.
+        # Embeddings and item features take the capacity from the table.
         state.embeddings.places = replace(state.embeddings.places, capacity=state.table.capacity)
         state.embeddings.load_state_dict(saved.pop("embeddings"))
         start_saved(state, saved)
@@ -257,7 +257,7 @@ class TrainerState:
         return state
 
     def _load_rows(self, delta: Delta) -> None:
-        """Take over what `tensors_of` had described; it empties the delta."""
+        """Load the result of `tensors_of`; empties the delta."""
         saved, parts = group(delta.tensors), self._parts()
         delta.tensors.clear()
         self._load_progress(saved.pop("progress")[""], saved.pop(SINCE, {}))
@@ -274,7 +274,7 @@ class TrainerState:
         self.recent = list(recent)
 
     def _parts(self) -> dict[str, Stateful]:
-        """Return everything that remembers something, in the order of the checkpoint's files."""
+        """Return all parts of the state, in the order of the checkpoint's files."""
         parts: dict[str, Stateful | None] = {
             "tower": self.tower,
             "optimizer": self.optimizer,

@@ -1,1 +1,1 @@
-"""One training step, from the rows of a batch to gradients."""
+"""One training step, from window to batches to gradients and updates."""

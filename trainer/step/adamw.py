@@ -1,8 +1,8 @@
-"""The optimiser of everything but the item embeddings.
+"""AdamW for all parameters except the item embeddings.
 
 Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (arXiv 1711.05101), algorithm 2, by PyTorch's
-own kernel. `torch.optim.AdamW` calls the same, but loads PyTorch's compiler before its first step: a second, and 79 MB
-of each rank's own memory, for nothing (docs/lab/store.md).
+fused kernel. `torch.optim.AdamW` calls the same kernel, but loads PyTorch's compiler before its first step, which costs
+a second and 79 MB of memory per rank (docs/lab/store.md).
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +19,10 @@ _EPSILON: Final = 1e-8
 
 
 class AdamW:
-    """Moves `parameters`, all of one device and type; they are numbered in the order in which they came.
+    """Updates `parameters`, all of one device and type, numbered in the order in which they were added.
 
-    Its state holds the number of steps and both moments of each parameter that has moved, by ``<number>.<name>`` with
-    the names of `torch.optim.AdamW`.
+    Its state holds the number of steps and both moments of each parameter that has been updated, as ``<number>.<name>``
+    with the names of `torch.optim.AdamW`.
     """
 
     def __init__(self, parameters: Iterable[Tensor], rate: float, decay: float) -> None:
@@ -31,17 +31,17 @@ class AdamW:
         self._moments = list[tuple[Tensor, Tensor, Tensor]]()
 
     def extend(self, parameters: Iterable[Tensor]) -> None:
-        """Move these parameters as well from now on."""
+        """Add parameters; they are updated from the next step on."""
         self.parameters.extend(parameters)
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
-        """Move every parameter by its gradient.
+        """Update every parameter by its gradient.
 
         Raises
         ------
         ValueError
-            If there are more gradients or fewer than parameters.
+            If the number of gradients is not the number of parameters.
         """
         if len(gradients) != len(self.parameters):
             raise ValueError(f"{len(self.parameters)} parameters, but {len(gradients)} gradients")
@@ -67,7 +67,7 @@ class AdamW:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the moments of all parameters that have moved."""
+        """Return the moments of all parameters that have been updated."""
         return {
             f"{number}.{name}": value
             for number, moments in enumerate(self._moments)
@@ -75,7 +75,7 @@ class AdamW:
         }
 
     def load_state_dict(self, state: dict[str, Tensor], /) -> None:
-        """Take over the moments; learning rates and the like stay."""
+        """Load the moments; learning rate and weight decay stay."""
         moved = self.parameters[: len(state) // len(_MOMENTS)]
         self._moments = [
             (

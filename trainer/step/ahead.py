@@ -1,4 +1,4 @@
-"""The next batch is made while one is trained on."""
+"""Batch prefetch: a thread builds the next batch during a step."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +11,9 @@ __all__ = ["ahead"]
 
 
 def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield what `batches` yields, of which a thread makes the next; for a GPU in pinned memory.
+    """Yield the items of `batches`, each built by a thread in advance; for a GPU in pinned memory.
 
-    What making one raises comes in its place. The thread ends with this generator.
+    An error in building a batch is raised in its place. The thread ends with this generator.
     """
 
     def make() -> Batch | None:

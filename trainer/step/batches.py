@@ -1,4 +1,4 @@
-"""From the positives of a window to batches of table rows."""
+"""Batches of table rows, from the positives of a window."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -31,7 +31,7 @@ _Reader = Callable[[npt.NDArray[np.int32]], FeatureInputs]
 class Examples(NamedTuple):
     """Positives by table row: `positives` (n,), `histories` (n, L), `weights` and `user_counts` (n,), `exposed` (n, E).
 
-    `user_counts` are the occurrences of each example's user in the stream, where a loss asks for them, else 1.
+    `user_counts` are the occurrences of each example's user in the stream if a loss needs them, else 1.
     """
 
     positives: Tensor
@@ -42,7 +42,7 @@ class Examples(NamedTuple):
 
     @classmethod
     def of(cls, found: Positives, table: ItemTable) -> "Examples":
-        """Look up all keys; an item without a row of its own becomes the shared row."""
+        """Look up all keys; an item without its own row gets the shared row."""
         rows, histories, exposed = (
             torch.from_numpy(table.rows(keys)) for keys in (found.items, found.histories, found.exposed)
         )
@@ -58,14 +58,14 @@ class Examples(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The B histories of one step over all ranks and what came after them; where `real` is False is padding.
+    """The B histories of one step over all ranks and their positives; `real` is False for padding.
 
-    Of all ranks are `positives` and `real`, (B,), or (B, L) where every position of a history has a positive, and
-    `weights` and `user_counts`, (B,). Of this rank's share (`Workers.share`) are the `histories` (s, L), the `known`
-    (s, K), further positives of each row's user, and the `exposed` (s, E), shown beside each positive and not chosen;
-    there are none where every position has a positive. So is what the log says of the users (`FeatureInputs`):
-    `user_buckets` and `user_shares` (s, V), and `user_numbers` (s, D). `labels` tell which of the pairs (B,), or of all
-    combinations (B, B), are positive, where a loss samples both kinds.
+    Over all ranks: `positives` and `real`, (B,), or (B, L) if every position of a history has a positive, and
+    `weights` and `user_counts`, (B,). This rank's share (`Workers.share`) only: the `histories` (s, L), `known` (s, K),
+    further positives of each row's user, and `exposed` (s, E), items shown beside each positive and not chosen; empty
+    if every position has a positive. Also for this share, user features (`FeatureInputs`): `user_buckets` and
+    `user_shares` (s, V), and `user_numbers` (s, D). `labels` are True for positive pairs, (B,), or combinations, (B,
+    B), for losses that sample both labels.
     """
 
     positives: Tensor
@@ -82,22 +82,22 @@ class Batch(NamedTuple):
 
     @property
     def features(self) -> FeatureInputs | None:
-        """What the log says of the users; None where it says nothing of any."""
+        """User features of the share; None if there are none."""
         if not self.user_buckets.numel():
             return None
         return FeatureInputs(self.user_buckets, self.user_shares, self.user_numbers)
 
     def to(self, device: torch.device) -> "Batch":
-        """Return the batch on a device; a pinned one arrives while this process goes on."""
+        """Return the batch on a device; from pinned memory the copy is asynchronous."""
         return Batch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
     def pinned(self) -> "Batch":
-        """Return the batch in memory that a GPU reads by itself."""
+        """Return the batch in pinned memory."""
         return Batch(*(tensor.pin_memory() for tensor in self))
 
 
 class _Columns(NamedTuple):
-    """Of all n positives of a window: `rows`, `weights`, `user_counts` and the `lengths` of their histories, (n,)."""
+    """Columns of all n positives of a window: `rows`, `weights`, `user_counts` and history `lengths`, (n,)."""
 
     rows: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
@@ -106,7 +106,7 @@ class _Columns(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """Lines of histories, exposed items and user features, which `cuts` part, and what reads the latter."""
+    """Lines of histories, exposed items and user features, split at `cuts`; `reader` decodes the features."""
 
     every: Shuffled
     cuts: tuple[int, int]
@@ -123,13 +123,12 @@ def batches(
     featured: FeaturedUsers | None = None,
     start: int = 0,
 ) -> Iterator[Batch]:
-    """Return the positives whose item has a row of its own, in a seeded order, from batch `start` on.
+    """Yield batches of the positives whose item has its own row, in a seeded order, from batch `start` on.
 
-    The last batch is padded to the full size, so that every rank has as many rows in every step. Histories and exposed
-    items go to the ranks that train on them, and wait there on disk: 4 B per item in ``TMPDIR``.
+    The last batch is padded to the full size, so that every rank has equally many rows in every step. Histories and
+    exposed items are sent to the ranks that train on them, which spool them to disk: 4 B per item in ``TMPDIR``.
 
-    With `featured`, batches say what it reads of the users. All ranks call it together; the batches themselves are made
-    without the others.
+    With `featured`, batches contain user features. The call is collective; the iteration is not.
 
     Raises
     ------
@@ -154,16 +153,16 @@ def _columns(found: SharedWindow, table: ItemTable, users: Users | None) -> _Col
     ones = np.broadcast_to(np.float32(1), len(found))
     return _Columns(
         found.whole(table.rows(own.items).astype(np.int32)),
-        found.whole(np.array(own.weights)),  # a copy: it is read here and there
+        found.whole(np.array(own.weights)),  # a copy: mapped pages are read in random order
         ones if users is None else found.whole(users.counts(own.users)),
         found.whole(lengths),
     )
 
 
 def _dealt(found: SharedWindow, table: ItemTable, dealt: Dealt) -> Shuffled:
-    """Look up the rows of histories and exposed items, and give each line to the rank that wants it.
+    """Look up the rows of histories and exposed items, and send each line to the rank that trains on it.
 
-    Beside them, a line has the user features as they are.
+    A line also carries the encoded user features, unchanged.
     """
     sides, places = (found.own.histories, found.own.exposed), dealt.places(len(found))[found.here]
     width = sum(part.shape[1] for part in (*sides, found.own.features))
@@ -177,7 +176,7 @@ def _dealt(found: SharedWindow, table: ItemTable, dealt: Dealt) -> Shuffled:
 def _in_order(columns: _Columns, dealt: Dealt, lines: _Lines, start: int) -> Iterator[Batch]:
     groups = lines.every.groups(start)
     for chosen in dealt.batches(start):
-        # The last batch may have nothing for this rank.
+        # The last batch may have no rows for this rank.
         mine = np.split(next(groups, lines.every.none), lines.cuts, 1)
         used = max(int(columns.lengths[chosen].max()), 1)
         mine[0] = mine[0][:, lines.cuts[0] - used :]
@@ -190,14 +189,14 @@ def _nothing(lines: npt.NDArray[np.int32]) -> FeatureInputs:
 
 
 def _said(featured: FeaturedUsers, layout: Layout, lines: npt.NDArray[np.int32]) -> FeatureInputs:
-    """Return what lines (s, F) say of users."""
+    """Return the inputs of the user features in lines (s, F)."""
     return featured.inputs(UserLines(layout, lines))
 
 
 def _padded(columns: _Columns, chosen: Ints, mine: list[npt.NDArray[np.int32]], reader: _Reader, dealt: Dealt) -> Batch:
     missing, absent = dealt.size - len(chosen), len(dealt.here) - len(mine[0])
     rows, weights, counts, _ = (torch.from_numpy(column[chosen]) for column in columns)
-    # All ones are no bucket, and no number.
+    # -1, all bits set, encodes no bucket and no number.
     features = np.pad(mine[2], ((0, absent), (0, 0)), constant_values=-1) if absent else mine[2]
     histories, exposed = (torch.from_numpy(part).long() for part in mine[:2])
     histories = functional.pad(histories, (0, 0, 0, absent), value=PADDING)

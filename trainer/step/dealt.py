@@ -1,4 +1,4 @@
-"""How the examples of a window are dealt: which go into which batch, and of a batch to which rank."""
+"""Sharding of a window's examples: into batches, and each batch over the ranks."""
 
 from collections.abc import Iterator
 
@@ -13,14 +13,14 @@ __all__ = ["Dealt"]
 
 
 class Dealt:
-    """Batches of `size` examples, of which each rank trains on a share; `here` is that of this rank.
+    """Batches of `size` examples, each split over the ranks; `here` is the share of this rank.
 
     Parameters
     ----------
     order
-        The numbers of examples (m,) in the order in which they go.
+        Numbers of the examples (m,) in training order.
     size
-        Of a batch, over all ranks; the last one may have fewer.
+        Examples per batch, over all ranks; the last batch may be smaller.
     workers
         The ranks.
     """
@@ -32,24 +32,24 @@ class Dealt:
 
     @property
     def lines(self) -> int:
-        """Examples of all batches that are this rank's."""
+        """Examples of this rank in all batches."""
         whole, rest = divmod(len(self._order), self.size)
         return whole * len(self.here) + len(range(rest)[self.here.start : self.here.stop])
 
     def batches(self, start: int) -> Iterator[Ints]:
-        """Yield the numbers of the examples of each batch, (size,) or fewer, from batch `start` on."""
+        """Yield the example numbers of each batch, (size,) or fewer, from batch `start` on."""
         return (self._order[at : at + self.size] for at in range(start * self.size, len(self._order), self.size))
 
     def places(self, count: int) -> npt.NDArray[np.int32]:
-        """Return the place of each of so many examples in the order, (count,); -1 for those that it leaves out."""
+        """Return the position in the order of each of `count` examples, (count,); -1 if it is left out."""
         places = np.full(count, -1, np.int32)
         places[self._order] = np.arange(len(self._order), dtype=np.int32)
         return places
 
     def exchanged(self, places: npt.NDArray[np.int32], lines: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Give lines (k, width), of examples with these `places` (k,), to the ranks whose share they are in.
+        """Send lines (k, width), of examples with these `places` (k,), to the ranks that train on them.
 
-        Returns the lines that are for this rank, each behind its place among them, (m, 1 + width).
+        Returns the lines for this rank, each after its position among them, (m, 1 + width).
         """
         kept = np.flatnonzero(places >= 0)
         batch, within = np.divmod(places[kept].astype(np.int64), self.size)

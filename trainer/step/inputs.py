@@ -1,7 +1,7 @@
-"""The table rows of a step: the rows of the batch, and what the loss compares them with.
+"""Sampled inputs of a step: the table rows of the batch, its negatives and other rows that the loss needs.
 
-All random draws are for the whole batch, from a generator with the same seed on all ranks: what they share is the same,
-and a rank keeps its share of what belongs to single rows.
+All random draws are made for the whole batch, with the same seed on all ranks: shared draws are identical, and each
+rank keeps its share of the draws per row.
 """
 
 import math
@@ -24,10 +24,10 @@ __all__ = ["BatchRows", "RankShare", "SampledInputs", "sample_inputs"]
 
 
 class BatchRows(NamedTuple):
-    """What belongs to each of the b positions that a loss is computed for; None where the loss does not need it.
+    """Data of each of the b positions that have a loss; None if the loss does not need it.
 
-    Table rows: the `positives` (b,), the negatives of each row's `own` (b, N), its `extra_positives` (b, M), the items
-    that are `forbidden` as negatives (b, F), and the `exposed` ones (b, E), `PADDING` where one is no negative; and the
+    Table rows: the `positives` (b,), each row's `own` negatives (b, N), its `extra_positives` (b, M), the items
+    `forbidden` as negatives (b, F), and `exposed` items (b, E), `PADDING` where an item is not a negative; and the
     `weights` and `user_counts` (b,).
     """
 
@@ -41,7 +41,7 @@ class BatchRows(NamedTuple):
 
 
 class RankShare(NamedTuple):
-    """A rank's `histories` (s, L), which of their `positions` have a loss (b,), and the `rows` of these positions."""
+    """A rank's `histories` (s, L), their `positions` with a loss (b,), and the `rows` of these positions."""
 
     histories: Tensor
     positions: Tensor
@@ -51,9 +51,9 @@ class RankShare(NamedTuple):
 class SampledInputs(NamedTuple):
     """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
 
-    `used` (m,) are all table rows, repeated or not, that this rank uses in the step: those of its histories, then its
+    `used` (m,) are all table rows, repetitions included, that this rank uses in the step: its histories, then its
     positives, then all others.
-    `rescored` (N,) are those of the columns that the second phase sees.
+    `rescored` (N,) are the columns that the second phase scores.
     """
 
     columns: Tensor | None
@@ -65,7 +65,7 @@ class SampledInputs(NamedTuple):
 
 
 def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs:
-    """Draw what the loss needs with the batch; the same on every rank, except for its share."""
+    """Sample the inputs of the loss for a batch; the same on every rank, except for its share."""
     config, needs = model.config, model.config.loss.needs
     draw = generator(config.seed, Purpose.NEGATIVES, model.position.step)
     positives, real = batch.positives.flatten(), batch.real.flatten()
@@ -93,7 +93,7 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
 
 
 def _positions(here: slice, batch: Batch) -> slice:
-    """Return the positions that belong to the histories `here`."""
+    """Return the positions of the histories `here`."""
     each = _each(batch)
     return slice(here.start * each, here.stop * each)
 
@@ -117,11 +117,11 @@ def _own(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -
 def _extra_positives(
     config: TrainerConfig, positives: Tensor, known: Tensor, here: slice, *, draw: torch.Generator, workers: Workers
 ) -> Tensor | None:
-    """Draw further positives of the same user (b, M) from the known ones (b, K); a single positive is repeated."""
+    """Draw further positives of the same user (b, M) from the known ones (b, K); without any, repeat the positive."""
     count = config.loss.extra_positives
     if not count or config.loss.needs.extra_positives == "none":
         return None
-    # Which positions know something decides how many numbers are drawn, so all ranks have to know it of all.
+    # The number of draws depends on which positions have known positives, so all ranks need the mask of all positions.
     chance = torch.zeros(len(positives), known.shape[1])
     chance[here] = (known != PADDING).float().cpu()
     chance = workers.sum(chance)
@@ -137,7 +137,7 @@ def _joined(parts: Iterable[Tensor | None]) -> Tensor:
 
 
 def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Batch) -> Tensor:
-    """Return what was shown beside each positive, (b, E), without what its user is known to like or has no row."""
+    """Return the items shown beside each positive, (b, E); `PADDING` for known positives and items without a row."""
     liked = torch.cat([positives[:, None], known], 1) if config.negatives.mask_history else positives[:, None]
     exposed = _by_position(batch.exposed, batch)
     wrong = (exposed < FIRST_ITEM) | (exposed[:, :, None] == liked[:, None, :]).any(2)
@@ -145,11 +145,11 @@ def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Bat
 
 
 def _by_position(values: Tensor, batch: Batch) -> Tensor:
-    """Repeat what a history has (B, ...) for each of its positions that a loss is computed for."""
+    """Repeat values per history (B, ...) for each of its positions that have a loss."""
     each = _each(batch)
     return values if each == 1 else values.repeat_interleave(each, 0)
 
 
 def _each(batch: Batch) -> int:
-    """Return how many positions of a history a loss is computed for."""
+    """Return the number of positions per history that have a loss."""
     return math.prod(batch.positives.shape[1:])

@@ -1,4 +1,4 @@
-"""Where the time of a step goes."""
+"""Timer of the parts of a step."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ class Laps:
     Parameters
     ----------
     clock
-        Seconds from any moment on; what has passed since the last call counts.
+        Returns seconds from an arbitrary start.
     """
 
     def __init__(self, clock: Clock = time.perf_counter) -> None:
@@ -22,7 +22,7 @@ class Laps:
         self.seconds: dict[str, float] = {}
 
     def end(self, part: str) -> None:
-        """Give a part the time since the last one ended, or since the start."""
+        """Add to a part the time since the last part ended, or since the start."""
         now = self._clock()
         self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since
         self._since = now

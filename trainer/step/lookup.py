@@ -1,6 +1,6 @@
-"""Vectors that a step reads again and again: their gradients go into one sum.
+"""Embedding lookup whose gradients are added into one tensor.
 
-Autograd would make a tensor of all vectors for each time that some are read, and add these up.
+Autograd would allocate a gradient of the whole table for each lookup, and add these up.
 """
 
 from typing import Any
@@ -15,29 +15,29 @@ __all__ = ["Lookup", "Sum"]
 
 
 class Lookup:
-    """Gives some of `vectors` (n, d) by their numbers; only what is looked up passes a gradient on to them."""
+    """Looks up rows of `vectors` (n, d) by index; only looked-up rows receive a gradient."""
 
     def __init__(self, vectors: Tensor) -> None:
         self.sum = Sum(vectors)
         self.vectors: Tensor = _Summed.apply(vectors, self.sum)  # type: ignore[no-untyped-call]
 
     def __call__(self, index: Tensor) -> Tensor:
-        """Return the vectors (..., d) of numbers (...)."""
+        """Return the vectors (..., d) at indices (...)."""
         found: Tensor = _Read.apply(self.vectors, index, self.sum)  # type: ignore[no-untyped-call]
         return found
 
 
 class Sum:
-    """The sum of the gradients; it knows no vectors, which would keep the graph that knows it."""
+    """The accumulated gradient; it holds no reference to the vectors, which would keep the autograd graph alive."""
 
     def __init__(self, vectors: Tensor) -> None:
         self._shape = vectors.shape
         self.gradient: Tensor | None = None
 
     def add(self, index: Tensor, gradient: Tensor) -> None:
-        """Add the gradient (..., d) of the vectors with numbers (...)."""
+        """Add the gradient (..., d) of the vectors at indices (...)."""
         if gradient.is_cuda:
-            # There numbers that occur often would be added one after another, or in any order.
+            # On a GPU `index_add_` would serialise repeated indices, or add them in any order.
             part = torch.ops.aten.embedding_dense_backward(
                 gradient, index, self._shape[0], padding_idx=-1, scale_grad_by_freq=False
             )
@@ -48,14 +48,14 @@ class Sum:
         self.gradient.index_add_(0, index.flatten(), gradient.flatten(0, -2))
 
     def add_all(self, gradient: Tensor) -> None:
-        """Add the gradient (n, d) of all vectors; the first one is the sum, to which later ones are added."""
+        """Add a gradient (n, d) of all vectors; the first one becomes the sum, in place."""
         self.gradient = gradient if self.gradient is None else self.gradient.add_(gradient)
 
 
 class _Summed(Function):
-    """The vectors themselves. Autograd comes to their gradient once all that were read have theirs.
+    """Identity on the vectors. Its backward runs after those of all lookups, and returns the accumulated gradient.
 
-    What reads all of them as a tensor passes its gradient on as usual.
+    Operations on the whole tensor pass their gradient on as usual.
     """
 
     @staticmethod
@@ -73,7 +73,7 @@ class _Summed(Function):
 
 
 class _Read(Function):
-    """Some of the vectors. Their gradient is added at once: autograd has nothing to pass on."""
+    """A lookup. Its gradient is accumulated at once, and autograd gets none."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, index: Tensor, total: Sum) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a training step needs of a model: the state of a stream, or of an offline run."""
+"""The model interface of a training step, implemented by the state of a stream and of an offline run."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -21,11 +21,11 @@ __all__ = ["Fetched", "Model", "Position", "Totals"]
 
 @dataclass
 class Position:
-    """The model has been trained on the batches before `batch` of window `sequence`, and on all windows before it.
+    """Training position: before batch `batch` of window `sequence`; all earlier batches and windows are trained.
 
-    `step` counts steps since the beginning; `trained_window` names the newest window that any step has touched (its
-    sequence is `trained_sequence`), `max_event_ms` is the newest event in any of them. `attempt` names the files that
-    `batch` counts in, and is empty between windows.
+    `step` counts steps since the beginning; `trained_window` names the newest window with a trained step (its
+    sequence is `trained_sequence`), `max_event_ms` is the newest event in any trained window. `attempt` names the files
+    that `batch` refers to, and is empty between windows.
     """
 
     sequence: int = 0
@@ -39,7 +39,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The label matrix as far as it is known: the number of positives, of users and of items."""
+    """Size of the label matrix as observed: positives, users and items."""
 
     positives: float
     users: int
@@ -47,9 +47,9 @@ class Totals:
 
 
 class Fetched(NamedTuple):
-    """The `embeddings` (n, d) of a step's rows, and by row, for any of these, their items' `counts` and `log_q`.
+    """Embeddings (n, d) of a step's rows, and the `counts` and `log_q` of their items, indexed by row.
 
-    `features` are those of the same items, where the model reads any.
+    `features` are those of the same items, if the model reads features.
     """
 
     embeddings: Tensor
@@ -67,36 +67,33 @@ class Model(Protocol):
     embeddings: Embeddings
     position: Position
     cache: ItemCache | None
-    """Of `resampled_softmax`; its ids are table rows."""
+    """Item cache of `resampled_softmax`; its ids are table rows."""
     second: SecondPhase | None
-    """Of `rescoring`."""
+    """Re-scorer, if `rescoring` is on."""
     featured_users: FeaturedUsers | None
-    """Where windows have user features."""
+    """User features, if the windows have any."""
 
     @property
     def live(self) -> Tensor:
-        """Rows that items own, ascending, (V,)."""
+        """Rows in use, ascending, (V,)."""
 
     @property
     def in_use(self) -> RowList:
-        """The same, for those who need some of them."""
+        """Rows in use, without a list of all."""
 
     @property
     def log_q(self) -> RowValues:
-        """Log-probability that the stream carries each item, by row."""
+        """Log-probability of each item among the interactions of the stream, by row."""
 
     @property
     def totals(self) -> Totals:
         """The size of the label matrix."""
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct rows (n,), ascending by `Places.key`, whose embeddings a step needs for `used` ones (m,).
-
-        The second tensor says where these are among them, (m,).
-        """
+        """Return the distinct rows (n,) of `used` rows (m,), by `Places.key`, and each used row's index (m,)."""
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
-        """Return what a step reads of a route's rows (n,), as `select` orders them; all ranks call it together."""
+        """Return embeddings, counts and features of a route's rows (n,), ordered as by `select`; collective."""
 
     def compose(self, vectors: Tensor, features: FeatureInputs | None) -> Tensor:
-        """Return what the towers read, (n, d), given embeddings (n, d) and features of n rows; differentiable."""
+        """Return the towers' input (n, d) from embeddings (n, d) and features of n rows; differentiable."""

@@ -1,9 +1,9 @@
-"""Histories whose items are read where they are among the vectors of a step, without a copy for each place.
+"""Histories as indices into a step's distinct item vectors, gathered on the fly without a (B, L, d) copy.
 
 Fifty items of a thousand histories are a few thousand distinct ones, whose vectors fit into the caches of a processor;
-those of all places do not, and a tower would go through them ten times and more. What is computed of an item alone is
-computed once. What mixes items is a weighted sum of rows, which torch has as a bag of embeddings, and so is its
-gradient, from the side of the items: the sum over the places of an item, in their order.
+a (B, L, d) tensor does not, and a tower would read it ten times and more. Functions of single items are computed once
+per distinct item. Functions that mix items are weighted sums of rows, which torch implements as `embedding_bag`, and so
+is the gradient from the side of the items: a sum over the positions of an item, in their order.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,13 +22,13 @@ from weir.trainer.towers.history import History
 __all__ = ["Placed"]
 
 _AT_ONCE: Final = 1 << 17
-"""Numbers that each thread gathers at a time to compare them: 0.5 MB, a quarter of what a core has as its own cache."""
+"""Numbers that each thread gathers at a time to compare them: 0.5 MB, a quarter of a core's own cache."""
 
 
 class Placed(History):
-    """Histories of the items at `places` (B, L) among the vectors (n, d) of a look-up.
+    """Histories whose items are at `places` (B, L) in the vectors (n, d) of a lookup.
 
-    `compare` and `mix` are made for a CPU; a GPU reads every vector.
+    `compare` and `mix` are made for a CPU; a GPU uses `every`.
     """
 
     def __init__(self, look_up: Lookup, places: Tensor, occurrences: "_Occurrences | None" = None) -> None:
@@ -37,32 +37,32 @@ class Placed(History):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """B, L and d."""
+        """Number of histories B, length L and dimension d."""
         users, length = self._places.shape
         return users, length, self._look_up.vectors.shape[1]
 
     def newest(self) -> Tensor:
-        """Return the vectors (B, 1, d) at the last place."""
+        """Return the vectors (B, 1, d) at the last position."""
         return self._look_up(self._places[:, -1:])
 
     def every(self) -> Tensor:
-        """Return a vector for each place, (B, L, d)."""
+        """Return the vector at each position, (B, L, d)."""
         return self._look_up(self._places)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "Placed":
-        """Change each of the n vectors, instead of one for each place."""
+        """Apply `change` to the n distinct vectors instead of B * L."""
         return Placed(Lookup(change(self._look_up.vectors)), self._places, self._occurrences)
 
     def compare(self, asked: Tensor) -> Tensor:
-        """Return the products (B, K, L) of `asked` (B, K, d) with the vectors of the same history."""
+        """Return the dot products (B, K, L) of `asked` (B, K, d) with the vectors of the same history."""
         return self._read(asked, mixes=False)
 
     def mix(self, weights: Tensor) -> Tensor:
-        """Return the sums (B, K, d) of the vectors of each history, by `weights` (B, K, L)."""
+        """Return weighted sums (B, K, d) of the vectors of each history, for `weights` (B, K, L)."""
         return self._read(weights, mixes=True)
 
     def split(self, count: int) -> Sequence["Placed"]:
-        """Return the same in parts of so many histories."""
+        """Split into parts of `count` histories; the last part may be smaller."""
         return [Placed(self._look_up, part) for part in torch.split(self._places, count)]
 
     def _read(self, given: Tensor, *, mixes: bool) -> Tensor:
@@ -72,14 +72,14 @@ class Placed(History):
 
 
 class _Occurrences:
-    """Where each of so many vectors occurs at `places` (B, L); found when a gradient asks."""
+    """Inverse of `places` (B, L): the positions of each of `count` vectors; computed in the backward only."""
 
     def __init__(self, places: Tensor, count: int) -> None:
         self.places, self._count = places, count
         self._bags: dict[int, tuple[Tensor, Tensor]] = {}
 
     def spread(self, weights: Tensor, rows: Tensor) -> Tensor:
-        """Return for each vector the sum (n, d), over its places, of `rows` (B, K, d) by `weights` (B, K, L)."""
+        """Return for each vector the sum (n, d) over its positions of `rows` (B, K, d), with `weights` (B, K, L)."""
         read, first = self._read(asked := rows.shape[1])
         by_place = weights.transpose(1, 2).reshape(-1, asked).index_select(0, self._order)
         return _bags(rows.flatten(0, 1), read, first, by_place.flatten())
@@ -89,7 +89,7 @@ class _Occurrences:
         return order_of(self.places.flatten())
 
     def _read(self, asked: int) -> tuple[Tensor, Tensor]:
-        """Return which rows each vector gets, and where its own begin, where each history has so many rows."""
+        """Return the row indices of all vectors' bags and the start of each bag, with `asked` rows per history."""
         if asked not in self._bags:
             numbers = torch.bincount(self.places.flatten(), minlength=self._count)
             read = (self._order // self.places.shape[1] * asked)[:, None] + torch.arange(asked)
@@ -98,7 +98,7 @@ class _Occurrences:
 
 
 class _Reading(Function):
-    """Sums of the vectors at the places by what is `given`, or products with it: each is the gradient of the other."""
+    """Weighted sums of the vectors at the places, or products with them: each is the other's gradient."""
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, vectors: Tensor, source: "tuple[_Occurrences, Sum]", mixes: bool) -> Tensor:
@@ -116,7 +116,7 @@ class _Reading(Function):
 
 
 def _compared(asked: Tensor, vectors: Tensor, places: Tensor) -> Tensor:
-    """Return the products (B, K, L) of `asked` (B, K, d) with the `vectors` (n, d) at `places` (B, L)."""
+    """Return the dot products (B, K, L) of `asked` (B, K, d) with the `vectors` (n, d) at `places` (B, L)."""
     (length, dimension), found = (places.shape[1], vectors.shape[1]), asked.new_empty(*asked.shape[:2], places.shape[1])
     each = max(_AT_ONCE * torch.get_num_threads() // (length * dimension), 1)
     room = vectors.new_empty(min(each, len(asked)), length, dimension)
@@ -129,12 +129,12 @@ def _compared(asked: Tensor, vectors: Tensor, places: Tensor) -> Tensor:
 
 
 def _mixed(weights: Tensor, vectors: Tensor, places: Tensor) -> Tensor:
-    """Return the sums (B, K, d) of the `vectors` (n, d) at `places` (B, L), by `weights` (B, K, L)."""
+    """Return the sums (B, K, d) of the `vectors` (n, d) at `places` (B, L), weighted by `weights` (B, K, L)."""
     read = places[:, None].expand_as(weights).flatten()
     first = torch.arange(0, len(read), places.shape[1])
     return _bags(vectors, read, first, weights.flatten()).view(*weights.shape[:2], -1)
 
 
 def _bags(rows: Tensor, read: Tensor, first: Tensor, weights: Tensor) -> Tensor:
-    """Return the sums (m, d) of bags of `rows` (n, d): those `read` (r,), by `weights`, from each `first` (m,) on."""
+    """Return sums (m, d) of bags of `rows` (n, d): indices `read` (r,), weighted; bags start at `first` (m,)."""
     return torch.embedding_bag(rows, read, first, per_sample_weights=weights)[0]

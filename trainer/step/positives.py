@@ -1,4 +1,4 @@
-"""The positive examples of a committed window, as keys."""
+"""Read the positive examples of a committed window, as keys."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -21,8 +21,8 @@ _WANTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.HISTORY, columns.W
 class Positives(NamedTuple):
     """Positive examples: `users` and `items` (n,), `histories` (n, L) and `weights` (n,).
 
-    `exposed` (n, E) were shown beside them and not chosen, padded on the right; E is 0 where nobody asks for them.
-    `features` (n, F) are lines of user features (`weir.trainer.users.lines`); F is 0 where the window has none.
+    `exposed` (n, E) were shown beside them and not chosen, padded on the right; E is 0 unless requested.
+    `features` (n, F) are encoded user features (`weir.trainer.users.lines`); F is 0 if the window has none.
     """
 
     users: UserKeys
@@ -34,12 +34,12 @@ class Positives(NamedTuple):
 
     @classmethod
     def plain(cls, users: UserKeys, items: ItemKeys, histories: ItemKeys) -> "Positives":
-        """Return examples of weight 1, of which nothing else is known."""
+        """Return examples of weight 1, without exposed items and features."""
         shown, said = np.empty((len(items), 0), np.int64), np.empty((len(items), 0), np.int32)
         return cls(users, items, histories, np.ones(len(items), np.float32), ItemKeys(shown), said)
 
     def each(self, made: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> "Positives":
-        """Return what is made of each column."""
+        """Apply `made` to each column."""
         return Positives(*map(made, self))  # type: ignore[arg-type]
 
 
@@ -54,16 +54,16 @@ def read_positives(
 ) -> Positives:
     """Read a window's positives, shard by shard, with the newest `history_length` items of each history.
 
-    With them come the first `exposed` items that each was shown with, none where the window was not joined with lists,
-    and user features, whose values are hashed to numbers below `buckets`; 0: nobody asks for them.
+    Also reads the first `exposed` items shown beside each positive (none if the window was not joined with lists),
+    and user features, whose values are hashed to `buckets` buckets; 0 skips them.
 
-    All of it is on disk: in ``TMPDIR``, 8 B per item of a history. In memory is one shard's file as it is stored. Of
-    several ranks each reads its part of the window's examples, one part after another.
+    All of it is spooled to disk: in ``TMPDIR``, 8 B per item of a history. Memory holds one shard's file as it is
+    stored. With several ranks, each reads its contiguous part of the window's examples.
 
     Raises
     ------
     CorruptArtefactError
-        If a file is not what the manifest says.
+        If a file differs from the manifest.
     OSError
         If the disk is full.
     """
@@ -92,7 +92,7 @@ def read_positives(
 
 
 def _shown(batch: pa.RecordBatch, exposed: int) -> npt.NDArray[np.int64]:
-    """Return the first items that each was shown with, (n, exposed)."""
+    """Return the first items shown beside each example, (n, exposed)."""
     shown = np.full((len(batch), exposed), PADDING_KEY)
     if columns.EXPOSED in batch.schema.names:
         known = _keys(batch, columns.EXPOSED)[:, :exposed]
@@ -101,14 +101,14 @@ def _shown(batch: pa.RecordBatch, exposed: int) -> npt.NDArray[np.int64]:
 
 
 def _said(batch: pa.RecordBatch, layout: Layout, buckets: int) -> npt.NDArray[np.int32]:
-    """Return the lines (n, F) of user features."""
+    """Return the encoded user features (n, F)."""
     if not layout.width:
         return np.empty((len(batch), 0), np.int32)
     return layout.encoded(batch[columns.USER_FEATURES], buckets)
 
 
 def _keys(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
-    """Return a column of lists of equal length as (n, length)."""
+    """Return a column of fixed-size lists as an array (n, length)."""
     lists = batch[column]
     keys: npt.NDArray[np.int64] = lists.flatten().to_numpy()
     return keys.reshape(len(batch), lists.type.list_size)

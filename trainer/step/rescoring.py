@@ -1,7 +1,7 @@
-"""The second phase in a step: its negatives, its scores, and its optimiser.
+"""Second phase in a training step: its negatives, its scorer and its optimiser.
 
-It reads what the first phase has made, and none of its gradient goes there: with it the first phase is, bit for bit,
-what it is without.
+It reads vectors of the first phase and passes no gradient back: the first phase is bit-identical with and without
+it.
 """
 
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ from weir.trainer.towers.mixture import MixtureOfLogits, build_scorer
 __all__ = ["SecondPhase", "rescored_columns"]
 
 _TINY: Final = 1e-6
-"""What `torch.nn.utils.clip_grad_norm_` adds to a norm, so that older runs are made again bit for bit."""
+"""Added to a norm as by `torch.nn.utils.clip_grad_norm_`, so that older runs are reproduced bit for bit."""
 
 
 @dataclass(frozen=True, eq=False)
 class SecondPhase:
-    """The scorer and what trains it; the same on every rank."""
+    """The scorer and its optimiser; the same on every rank."""
 
     scorer: MixtureOfLogits
     optimizer: AdamW
 
     @classmethod
     def fresh(cls, config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> "SecondPhase | None":
-        """Return the second phase of some settings before its first step; None where they have none."""
+        """Return the untrained second phase for the settings; None if `rescoring` is off."""
         if not config.rescoring.on:
             return None
         seed = derive(config.seed, Purpose.SCORER)
@@ -39,7 +39,7 @@ class SecondPhase:
         return cls(scorer, AdamW(scorer.parameters(), rate, decay))
 
     def move(self, gradients: list[Tensor], limit: float | None) -> None:
-        """Make a step with the gradients of the parameters, scaled down where their norm exceeds the limit."""
+        """Update the parameters by their gradients, scaled down to the norm `limit` if they exceed it."""
         if limit is not None:
             factor = (limit / (nn.utils.get_total_norm(gradients) + _TINY)).clamp(max=1.0)
             gradients = [factor * one for one in gradients]
@@ -47,9 +47,9 @@ class SecondPhase:
 
 
 def rescored_columns(config: TrainerConfig, columns: Tensor | None, step: int) -> Tensor | None:
-    """Return which of the shared negatives `columns` (C,) the second phase sees in a step; None where there is none.
+    """Return the shared negatives, of `columns` (C,), that the second phase scores in a step; None if it is off.
 
-    A random choice of at most `rescoring.negatives`, the same on every rank: a sample of a sample has its density.
+    A random subset of at most `rescoring.negatives`, the same on every rank: it has the density of the whole sample.
     """
     if columns is None or not config.rescoring.on:
         return None

@@ -1,6 +1,6 @@
-"""Random draws without a random state: each derives from the seed, its purpose and the position in the stream.
+"""Random draws without a stored random state: each seed derives from the run's seed, a purpose and a position.
 
-A run that was killed draws again what it would have drawn, and all ranks draw the same.
+A restarted run repeats the draws of the killed one, and all ranks draw the same.
 """
 
 import struct
@@ -13,7 +13,7 @@ __all__ = ["Purpose", "derive", "generator", "seed_dropout"]
 
 
 class Purpose(IntEnum):
-    """What a draw is for; draws for different purposes are independent."""
+    """Purpose of a draw; draws for different purposes are independent."""
 
     TOWER = 0
     ROWS = 1
@@ -34,12 +34,12 @@ def derive(seed: int, purpose: Purpose, *position: int) -> int:
 
 
 def generator(seed: int, purpose: Purpose, *position: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a generator on `device` that is seeded by `derive`; another kind of device draws other numbers."""
+    """Return a generator on `device` seeded by `derive`; CPU and GPU draw different numbers from it."""
     return torch.Generator(device).manual_seed(derive(seed, purpose, *position))
 
 
 def seed_dropout(seed: int, step: int, rank: int, device: torch.device) -> None:
-    """Seed the generator that layers on a device draw from; `torch.manual_seed` would seed those of all devices."""
+    """Seed the device's default generator, which dropout uses; `torch.manual_seed` would seed those of all devices."""
     chosen = derive(seed, Purpose.DROPOUT, step, rank)
     if device.type == "cuda":
         torch.cuda.manual_seed(chosen)

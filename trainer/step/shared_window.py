@@ -1,4 +1,4 @@
-"""A window over all ranks: each has read a part of its positives, and all may ask for some of them, or for a column."""
+"""A window's positives, read in parts by all ranks, with access to chosen examples or columns."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,9 +21,9 @@ __all__ = ["SharedWindow"]
 
 @dataclass(frozen=True, eq=False)
 class SharedWindow:
-    """The positives of a window: `own` are those of this rank's part, which follow those of the ranks before it.
+    """The positives of a window: `own` is this rank's contiguous part; parts follow in the order of ranks.
 
-    `layout` says what the lines of user features hold. All ranks make it and call its methods together.
+    `layout` describes the encoded user features. Construction and methods are collective.
     """
 
     own: Positives
@@ -32,7 +32,7 @@ class SharedWindow:
 
     @classmethod
     def read(cls, log: WindowLog, manifest: WindowManifest, config: TrainerConfig, workers: Workers) -> Self:
-        """Read this rank's part of a window, with what the settings ask for; raises what `read_positives` raises."""
+        """Read this rank's part of a window with the columns that the settings need; raises as `read_positives`."""
         length, exposed = config.tower.history_length, config.negatives.exposed
         buckets = config.features.buckets
         own = read_positives(log, manifest, length, exposed, buckets=buckets, workers=workers)
@@ -43,22 +43,22 @@ class SharedWindow:
 
     @cached_property
     def cuts(self) -> npt.NDArray[np.int64]:
-        """Where the parts of all ranks start, and where the last one ends, (ranks + 1,)."""
+        """Start of each rank's part, and the end of the last one, (ranks + 1,)."""
         sizes = self.workers.gather(torch.tensor(len(self.own.items))).numpy()
         return np.concatenate([[0], np.cumsum(sizes)])
 
     @property
     def here(self) -> slice:
-        """Where the part of this rank is among all positives."""
+        """Slice of this rank's part among all positives."""
         return slice(*self.cuts[self.workers.rank : self.workers.rank + 2].tolist())
 
     def own_blocks(self) -> list[slice]:
-        """Cut the own positives into blocks, as many on each rank: some may be empty."""
+        """Cut the own positives into blocks, equally many on each rank: some may be empty."""
         own, most = list(blocks(len(self.own.items))), int(np.diff(self.cuts).max())
         return own + [slice(0, 0)] * (len(list(blocks(most))) - len(own))
 
     def whole(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a column (n,) of all positives, given that of the own ones."""
+        """Return a column (n,) over all positives from the ranks' own parts."""
         if self.workers.world_size == 1:
             return column
         found, at = np.empty(len(self), column.dtype), self.cuts[:-1].copy()
@@ -76,7 +76,7 @@ class SharedWindow:
         return self.own.each(lambda column: self._collected(column[mine])[place])
 
     def sampled(self, seed: int, sequence: int, count: int) -> Positives:
-        """Return up to `count` positives drawn from the seed and the window's number; fewer are the first of more."""
+        """Return up to `count` positives sampled by seed and window; smaller samples are prefixes of larger ones."""
         draw = generator(seed, Purpose.EVALUATION, sequence)
         return self.chosen(torch.randperm(len(self), generator=draw)[:count].numpy())
 

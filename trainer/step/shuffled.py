@@ -1,4 +1,4 @@
-"""Lines of numbers in another order, however many: written by parts, which fit into memory, and read part by part."""
+"""Shuffle on disk: lines are written in one order and read in another, with memory for one partition."""
 
 import os
 from collections.abc import Iterator
@@ -12,25 +12,25 @@ from weir.contracts.scratch import naming_the_disk, scratch
 __all__ = ["Ints", "Shuffled"]
 
 _PART: Final = 1 << 17
-"""Lines in memory together: with 50 rows each, 26 MB."""
+"""Lines per partition in memory: 26 MB with 50 rows each."""
 
 Ints = npt.NDArray[np.int64]
 
 
 class Shuffled:
-    """Lines (count, width) of int32 that come in one order and go in another, through a file.
+    """Lines (count, width) of int32, written in one order and read in another, through a file.
 
-    Those that will be in memory together are written beside each other, each with its place: nothing is read here and
-    there, which would take the disk a seek for each line of a window that is larger than the memory.
+    Lines of the same partition are written next to each other, each with its target position: reading needs no random
+    access, which would cost a seek per line for windows larger than memory.
 
     Parameters
     ----------
     count
-        All lines.
+        Number of lines.
     width
         Numbers per line.
     size
-        Lines that go together.
+        Lines per group.
     """
 
     def __init__(self, count: int, width: int, size: int) -> None:
@@ -41,11 +41,11 @@ class Shuffled:
 
     @property
     def none(self) -> npt.NDArray[np.int32]:
-        """No lines, (0, width)."""
+        """An empty array of lines, (0, width)."""
         return np.empty((0, self._width), np.int32)
 
     def append(self, lines: npt.NDArray[np.int32]) -> None:
-        """Add lines (k, 1 + width), each behind its place in the order in which they go.
+        """Add lines (k, 1 + width), each after its position in the reading order.
 
         Raises
         ------
@@ -67,9 +67,9 @@ class Shuffled:
                 left, at = left[done:], at + done
 
     def groups(self, start: int = 0) -> Iterator[npt.NDArray[np.int32]]:
-        """Yield the lines (size, width) that go together, from group `start` on; the last ones may be fewer.
+        """Yield groups of lines (size, width), from group `start` on; the last group may be smaller.
 
-        The file goes with the last of them.
+        The file is deleted after the last group.
         """
         with self._file:
             for first in range(start * self._size // self._part * self._part, self._count, self._part):
@@ -82,7 +82,7 @@ class Shuffled:
         with naming_the_disk():
             os.preadv(self._file.fileno(), [found.data], first * self._bytes)
         lines = np.empty((len(found), self._width), np.int32)
-        # They were written as they came.
+        # Lines within a partition are in writing order.
         lines[found[:, 0] - first] = found[:, 1:]
         return lines
 

@@ -1,4 +1,4 @@
-"""Lines of numbers on disk while a window is trained on or a bundle made: any number, in the memory of those in use."""
+"""Arrays on disk for windows and bundles larger than memory."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -14,14 +14,14 @@ _AT_ONCE: Final = 1 << 15
 
 
 class Spool:
-    """An array (n, width) that grows by its first dimension, in a file that goes with it.
+    """An array (n, width) that grows along its first dimension, in a temporary file.
 
     Parameters
     ----------
     width
         Numbers per line.
     dtype
-        Of the numbers.
+        Data type.
     """
 
     def __init__(self, width: int, dtype: npt.DTypeLike) -> None:
@@ -38,7 +38,7 @@ class Spool:
     def finish(self) -> npt.NDArray[Any]:
         """Return the lines (n, width); no more can be added.
 
-        The array is mapped: the kernel keeps in memory what there is room for.
+        The array is memory-mapped: the kernel keeps as much of it in memory as fits.
         """
         with self._file:
             if not self._count * self._width:
@@ -47,5 +47,5 @@ class Spool:
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Cut so many lines into blocks, for work that needs the memory of one."""
+    """Cut `count` lines into blocks, for work with memory for one block."""
     return (slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE))

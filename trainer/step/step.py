@@ -1,8 +1,8 @@
-"""One step: W ranks that share B rows do what one rank with B rows would do.
+"""One training step: W ranks that share B rows compute what one rank with B rows would.
 
 Each rank scores its rows against the columns of the whole batch. Its loss is a sum over its rows, divided by the
-number of rows of the whole batch, so the gradients of the ranks simply add up: those of the towers on every rank, those
-of a table row on the rank that keeps it.
+number of rows of the whole batch, so the ranks' gradients add up: tower gradients on every rank, gradients of a table
+row on the rank that owns it.
 """
 
 import math
@@ -28,10 +28,10 @@ __all__ = ["Gradients", "StepResult", "compute_gradients", "train_step"]
 
 
 class StepResult(NamedTuple):
-    """What a step reports: its mean loss, masked accidental hits, whether a rank must stop, and seconds by part.
+    """Report of a step: mean loss, masked accidental hits, whether a rank must stop, and seconds by part.
 
-    `norm` is that of the gradients of the first phase, before they are `clipped`. A step is `refused` where loss or
-    gradients are not finite: nothing was trained from its batch then.
+    `norm` is the norm of the first phase's gradients before they are `clipped`. A step is `refused` if loss or
+    gradients are not finite: no parameter is updated then.
     """
 
     loss: float
@@ -44,10 +44,11 @@ class StepResult(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Sums over all ranks: of the table's `rows` (n,) as (n, d), of the towers and the second phase, and the totals.
+    """Sums over all ranks: gradients of table `rows` (n,) as (n, d), of towers and second phase, and the totals.
 
-    The rows are those that this rank keeps. `drawn` (c,) counts how often resampling drew each of the `candidates`
-    (c,), which are table rows; both are empty without a cache. `lengths` are those of the rows' gradient on each rank.
+    The rows are in this rank's shard. `drawn` (c,) counts how often resampling drew each of the `candidates`
+    (c,), which are table rows; both are empty without a cache. `lengths` are the norms of the row gradients of each
+    rank.
     """
 
     rows: Tensor
@@ -63,9 +64,9 @@ class Gradients(NamedTuple):
 def train_step(
     model: Model, batch: Batch, workers: Workers, *, stop: bool = False, clock: Clock = time.perf_counter
 ) -> StepResult:
-    """Train on one batch; `stop` on any rank reaches all of them.
+    """Train on one batch; a `stop` on any rank reaches all ranks.
 
-    Loss and gradients are sums over all ranks, so all of them refuse a step, or clip it, together.
+    Loss and gradients are sums over all ranks, so all ranks refuse or clip a step together.
     """
     laps = Laps(clock)
     gradients = compute_gradients(model, batch, workers, stop=stop, laps=laps)
@@ -82,17 +83,17 @@ def train_step(
 
 
 def _norm(gradients: Gradients) -> float:
-    """Return the Euclidean norm of the first phase's gradients; in float64, which no square of float32 overflows."""
+    """Return the Euclidean norm of the first phase's gradients, in float64, where float32 squares cannot overflow."""
     return math.hypot(*gradients.lengths, _norm_of(gradients.tower))
 
 
 def _second_norm(gradients: Gradients) -> float:
-    """Return the same of the second phase: it is clipped by itself, so that the first one does not feel it."""
+    """Return the norm of the second phase's gradients: it is clipped separately, without effect on the first."""
     return _norm_of(gradients.second)
 
 
 def _norm_of(gradients: list[Tensor]) -> float:
-    """Return the norm of the numbers of all gradients; there may be none."""
+    """Return the norm of all gradients together; 0 for an empty list."""
     if not gradients:
         return 0.0
     flat = torch.cat([one.flatten() for one in gradients])
@@ -105,7 +106,7 @@ def _scaled(gradients: Gradients, factor: float) -> Gradients:
 
 
 def _update(model: Model, gradients: Gradients) -> None:
-    """Move the parameters, and let the cache know what resampling drew."""
+    """Update the parameters and the item cache."""
     model.optimizer.step(gradients.tower)
     if model.second is not None:
         model.second.move(gradients.second, model.config.optimizer.max_gradient_norm)
@@ -122,12 +123,12 @@ def compute_gradients(
 ) -> Gradients:
     """Return the gradients of the whole batch's mean loss.
 
-    Draw what the loss needs, embed it, compute the loss of this rank's rows, and sum gradients over all ranks.
+    Samples the inputs, embeds them, computes the loss of this rank's rows, and sums gradients over all ranks.
 
     Raises
     ------
     ValueError
-        If other ranks share the table than the batch.
+        If batch and item table are shared by different numbers of ranks.
     """
     if model.embeddings.places.ranks != workers.world_size:
         raise ValueError(
@@ -163,7 +164,7 @@ def compute_gradients(
 
 
 def _masked(inputs: LossInputs, config: TrainerConfig) -> int:
-    """Count the accidental hits; a row's own column, of which it has one in a whole batch, is no accident."""
+    """Count the accidental hits, without each row's own positive in a whole batch."""
     if inputs.hits is None:
         return 0
     whole = config.negatives.in_batch and config.negatives.in_batch_limit is None

@@ -1,4 +1,4 @@
-"""Gradients, added up over all ranks in two exchanges: to those that add up, and back."""
+"""Sums of gradients over all ranks in two exchanges: to the ranks that sum, and back."""
 
 from typing import NamedTuple, cast
 
@@ -13,7 +13,7 @@ __all__ = ["Sums", "sum_over_ranks"]
 
 
 class Sums(NamedTuple):
-    """The gradient (m, d) of the `rows` (m,) that this rank keeps, its length on each rank, and `shared` tensors."""
+    """Gradient (m, d) of this rank's `rows` (m,), norms of the row gradients of each rank, and `shared` tensors."""
 
     rows: Tensor
     embeddings: Tensor
@@ -24,10 +24,10 @@ class Sums(NamedTuple):
 def sum_over_ranks(
     embeddings: Embeddings, route: Route, gradient: Tensor, shared: list[Tensor], workers: Workers
 ) -> Sums:
-    """Add up the `gradient` (n, d) of a route's rows, and tensors `shared` by all ranks, of its type.
+    """Sum the `gradient` (n, d) of a route's rows over ranks, and tensors `shared` by all ranks, of the same type.
 
-    Each rank adds up the rows that it keeps, and a part of what is shared, in the order of ranks. This part then goes
-    to all of them, with the length of the gradient of these rows.
+    Each rank sums the rows of its shard, and one part of the shared tensors, in the order of ranks. It then sends this
+    part to all ranks, with the norm of its row gradients.
     """
     if workers.world_size == 1:
         rows, sums = embeddings.summed(route, gradient)
@@ -44,7 +44,7 @@ def sum_over_ranks(
 
 
 def _length(gradient: Tensor) -> Tensor:
-    """Return the Euclidean norm of rows (m, d), in float64, which no square of float32 overflows."""
-    # Row by row first: of all at once, torch would make a copy in float64.
+    """Return the Euclidean norm of rows (m, d), in float64, where squares of float32 cannot overflow."""
+    # Row by row first: for all rows at once, torch would make a copy in float64.
     lengths: Tensor = torch.linalg.vector_norm(gradient, dim=1, dtype=torch.float64)
     return cast(Tensor, torch.linalg.vector_norm(lengths))

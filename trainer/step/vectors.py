@@ -1,4 +1,4 @@
-"""From table rows to vectors: what the towers make of a step's rows, as the loss sees it."""
+"""Loss inputs of a step: runs towers and projection on the sampled rows."""
 
 import torch
 from torch import Tensor
@@ -22,24 +22,24 @@ __all__ = ["StepVectors", "forward_of"]
 
 
 def forward_of(model: Model) -> Forward:
-    """Return the forward of the user tower as the settings want it in a step."""
+    """Return the forward pass of the user tower for training, by the settings."""
     config = model.config
     return in_training(model.tower, config.tower, compiled=config.compiled, precision=config.precision)
 
 
 class StepVectors:
-    """The vectors of a step's distinct table rows, and where each row is among them.
+    """Vectors of a step's distinct table rows, and the index of each used row among them.
 
     Parameters
     ----------
     model
-        What is trained.
+        The model to train.
     fetched
-        What is known of `rows`; the gradient is taken by its embeddings.
+        Data of `rows`; its embeddings require the gradient.
     rows
         Distinct table rows of the step, (n,), ascending by `Places.key`.
     places
-        Where `SampledInputs.used` are among them, (m,).
+        Index of each of `SampledInputs.used` among them, (m,).
     """
 
     def __init__(self, model: Model, fetched: Fetched, rows: Tensor, places: Tensor) -> None:
@@ -48,13 +48,13 @@ class StepVectors:
         self._look_up = Lookup(model.compose(fetched.embeddings, fetched.features))
 
     def place(self, rows: Tensor) -> Tensor:
-        """Return where table rows (...) are among those of the step; -1 for rows that have no part in it."""
+        """Return the indices of table rows (...) among those of the step; -1 for rows outside it."""
         keys = self.model.embeddings.places.key(rows.contiguous())
         place = torch.searchsorted(self._keys, keys).clamp(max=len(self.rows) - 1)
         return torch.where(self.rows[place] == rows, place, -1)
 
     def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: Laps) -> LossInputs:
-        """Return what the loss of this rank's share needs, and nothing else; the hits have a lap of their own."""
+        """Return the inputs that the loss needs for this rank's share; the search for hits has its own lap."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
         places, times = self._columns(sampled)
         hits = self._hits(places, sampled.share)
@@ -86,9 +86,9 @@ class StepVectors:
         return inputs
 
     def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the columns and cached items (c,), and how often this rank's resampling, if any, drew each, (c,).
+        """Return the columns and cached items (c,), and how often this rank's resampling drew each, (c,).
 
-        `drawn` are their numbers, of any shape. Without a cache, nobody asks: nothing is counted.
+        `drawn` are their numbers, of any shape. Without a cache, both are empty.
         """
         every = () if self.model.cache is None else (sampled.columns, sampled.cached)
         parts = [part for part in every if part is not None]
@@ -99,7 +99,7 @@ class StepVectors:
         return candidates, counts
 
     def _rescored(self, sampled: SampledInputs, users: Tensor, positives: Tensor) -> Rescored | None:
-        """Return the scores of the second phase, which sees vectors and not what they are made of."""
+        """Return the scores of the second phase, computed from detached vectors."""
         second, columns = self.model.second, sampled.rescored
         if second is None or columns is None:
             return None
@@ -115,16 +115,16 @@ class StepVectors:
         return Rescored(pos, neg, keep, *self._density(sampled, columns))
 
     def _items(self, rows: Tensor | None) -> Tensor | None:
-        """Return the vectors (..., d) of the items of table rows (...)."""
+        """Return the vectors (..., d) of table rows (...)."""
         return None if rows is None else self._vectors(self.place(rows))
 
     def _vectors(self, places: Tensor) -> Tensor:
         return project(self._look_up(places), self.model.config.tower)
 
     def _columns(self, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
-        """Return the places of the shared negatives, (C,), and how often each counts where the loss weighs them, (C,).
+        """Return the indices of the shared negatives, (C,), and multiplicities, (C,), if the loss weights columns.
 
-        These are ascending, and so are their hits: the loss need not sort them.
+        With multiplicities, indices are distinct and ascending, and hits are sorted: the loss need not sort them.
         """
         if sampled.columns is None:
             return None, None
@@ -134,24 +134,24 @@ class StepVectors:
         return distinct_and_counts(places)
 
     def _hits(self, columns: Tensor | None, share: RankShare) -> Tensor | None:
-        """Return the pairs (H, 2) of rows and columns, at places (C,), that are no negatives, where the loss asks."""
+        """Return the (row, column) pairs (H, 2) that are not negatives, for columns at indices (C,), if needed."""
         if columns is None or share.rows.forbidden is None:
             return None
         known = share.rows.forbidden[:, 1:]
-        # As a rule the histories, which have been found. Others may have no place in the step: they mask nothing.
+        # Usually the known positives are the histories, which are already indexed. Rows outside the step mask nothing.
         found = self._read_places(share) if torch.equal(known, share.histories) else self.place(known)
         return accidental_hits(columns, torch.cat([self._positive_places(share)[:, None], found], 1))
 
     def _positive_places(self, share: RankShare) -> Tensor:
-        """Return where the positives (b,) of a share are among the rows of the step."""
+        """Return the indices of a share's positives (b,) among the rows of the step."""
         return self._places[share.histories.numel() + share.positions]
 
     def _read_places(self, share: RankShare) -> Tensor:
-        """Return where the items of histories (s, L) are among the rows of the step."""
+        """Return the indices of the items of histories (s, L) among the rows of the step."""
         return self._places[: share.histories.numel()].view_as(share.histories)
 
     def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
-        """Return the vectors (b, d) of the rows' users: read out of their histories, with what their features add."""
+        """Return the user vectors (b, d): tower output for their histories, plus their features."""
         share, tower = sampled.share, self.model.tower
         history, mask = Placed(self._look_up, self._read_places(share)), share.histories != PADDING
         if batch.positives.ndim > 1:
@@ -161,12 +161,12 @@ class StepVectors:
         featured, features = self.model.featured_users, batch.features
         if featured is not None and features is not None:
             users = featured.compose(users, features)
-        # As a rule all rows are real, and an index has a gradient of its own.
+        # Usually all rows are real; indexing would add a copy to the backward.
         users = users if len(share.positions) == len(users) else users[share.positions]
         return project(users, self.model.config.tower)
 
     def _own(self, users: Tensor, positives: Tensor, rows: BatchRows) -> Tensor | None:
-        """Return the vectors (b, N, d) of each row's own negatives, the chosen ones where candidates were drawn."""
+        """Return the vectors (b, N, d) of each row's own negatives; if candidates were drawn, of the chosen ones."""
         config, own, vectors = self.model.config, rows.own, self._items(rows.own)
         candidates = config.negatives.bayesian_candidates
         if own is None or vectors is None or not candidates:
@@ -184,7 +184,7 @@ class StepVectors:
         return vectors.view(*shape, vectors.shape[-1]).gather(2, index)[:, :, 0]
 
     def _densities(self, sampled: SampledInputs, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return log Q at the positives (b,) and at columns, of places (C,), as a row sees them: its own is certain."""
+        """Return log Q at the positives (b,) and at columns (C,), given that a row's own positive is in the pool."""
         if columns is None or not self.model.config.loss.needs.log_q:
             return None, None
         return self._density(sampled, self.rows[columns])

@@ -1,1 +1,1 @@
-"""Window by window: follow the log, test the model on each window before it is trained on, report."""
+"""The training loop over windows: follow the log, test the model on each window, train on it, report."""

@@ -1,6 +1,6 @@
-"""What a step costs on the windows of a store, beside what no step can do without.
+"""Benchmark of a training step on the windows of a store, relative to its unavoidable tower and matrix products.
 
-The model starts fresh, takes in the newest windows as a run does, and trains on their examples. Nothing is written.
+The model starts untrained, ingests the newest windows as in a run, and trains on their examples. Nothing is written.
 """
 
 import time
@@ -33,11 +33,11 @@ from weir.trainer.stream.ingest import ingest
 __all__ = ["StepCost", "batches_of", "measure", "newest"]
 
 _WARM_UP: Final = 2
-"""Steps before the first that counts: they fill caches and pools of memory."""
+"""Warm-up steps before the measurement: they fill caches and memory pools."""
 
 
 class _Round(NamedTuple):
-    """Seconds of one step by part, of its tower alone and of its products alone; and its examples."""
+    """Seconds of one step by part, of its tower alone and of its products alone; and the number of examples."""
 
     parts: dict[str, float]
     tower: float
@@ -53,10 +53,10 @@ class _Round(NamedTuple):
 class StepCost:
     """Medians over `steps` steps, in microseconds per example.
 
-    `parts` are those of the whole `step`. `tower` is forward and backward of the user tower alone, look-up included:
+    `parts` are the parts of a whole `step`. `tower` is forward and backward of the user tower alone, including lookup:
     from and to the vectors of the distinct items of the same histories. `products` are the logits of the columns and
-    their two gradients, as plain products of matrices, 0 where rows share no columns. `ratio` is that of the step to
-    both, within the same moment.
+    their two gradients as plain matrix products, 0 if rows share no columns. `ratio` is that of the step to
+    the sum of both, measured together.
     """
 
     batch_size: int
@@ -71,12 +71,12 @@ class StepCost:
 
 
 def measure(log: WindowLog, config: TrainerConfig, steps: int) -> StepCost:
-    """Time up to so many steps on the newest windows; CPU time where the device is the CPU.
+    """Time up to `steps` steps on the newest windows; in CPU time if the device is the CPU.
 
     Raises
     ------
     ValueError
-        If the windows hold too few examples for one step that counts, or the settings do not fit a stream.
+        If the windows hold too few examples for a measured step, or the settings do not fit a stream.
     """
     config.check_stream(1)
     keep_freed_memory()
@@ -99,7 +99,7 @@ def measure(log: WindowLog, config: TrainerConfig, steps: int) -> StepCost:
 
 
 def newest(log: WindowLog, batch_size: int, steps: int) -> list[WindowManifest]:
-    """Return the fewest of the newest windows that hold so many batches, or all there are."""
+    """Return the fewest of the newest windows with `steps` batches, or all windows."""
     count = 1
     while True:
         manifests = log.newest(count)
@@ -112,7 +112,7 @@ def newest(log: WindowLog, batch_size: int, steps: int) -> list[WindowManifest]:
 def batches_of(
     state: TrainerState, log: WindowLog, manifests: list[WindowManifest], workers: Workers
 ) -> Iterator[Batch]:
-    """Yield the batches of windows, each after its window has been taken in."""
+    """Yield the batches of windows; each window is ingested before its batches."""
     config = state.config
     for manifest in manifests:
         found = SharedWindow.read(log, manifest, config, workers)
@@ -131,7 +131,7 @@ def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) ->
 
 
 def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
-    """Return what computes the tower of a batch alone, forward and backward, from the vectors of its items."""
+    """Return a function that runs a batch's tower alone, forward and backward, from the vectors of its items."""
     dimension, weight, mask = state.config.tower.dimension, state.embeddings.weight, batch.histories != PADDING
     items, places = distinct_and_places(batch.histories.flatten())
     vectors = weight.new_ones(len(items), dimension).requires_grad_()
@@ -147,7 +147,7 @@ def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
 
 
 def _products(state: TrainerState, batch: Batch, workers: Workers) -> Callable[[], object]:
-    """Return what multiplies users by the columns of a batch, and both by the gradient of the logits."""
+    """Return a function that multiplies users by the columns of a batch, and both by the gradient of the logits."""
     sampled = sample_inputs(state, batch, workers)
     rows, dimension = len(sampled.share.positions), state.config.tower.dimension
     columns = 0 if sampled.columns is None else len(sampled.columns)
@@ -168,7 +168,7 @@ def _seconds(call: Callable[[], object], clock: Clock) -> float:
 
 
 def _clock(device: torch.device) -> Clock:
-    """Return CPU time, which other processes disturb least, or wall time once the device has done what was asked."""
+    """Return a clock: CPU time, which other processes disturb least, or on a GPU wall time after synchronisation."""
     if device.type == "cpu":
         return time.process_time
 

@@ -1,4 +1,4 @@
-"""From the files of a window to the state: its items, frequencies, users and features."""
+"""Ingest a window from its files: items, frequencies, users and features."""
 
 from weir.contracts import UserKeys, WindowLog, WindowManifest
 from weir.contracts.columns import COUNT, ITEM_ID, ITEM_KEY
@@ -11,7 +11,7 @@ __all__ = ["ingest"]
 
 
 def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow) -> RowChanges:
-    """Take in a window whose positives were `found`, before any step on it; return the rows that changed hands."""
+    """Ingest a window with the positives `found`, before any step on it; return the admitted and evicted rows."""
     items = log.items(manifest)
     arrays = items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), items[COUNT].to_numpy()
     features = log.item_features(manifest) if manifest.item_features.all else None
@@ -22,7 +22,7 @@ def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found:
 def _users(
     state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow
 ) -> tuple[bytes, UserKeys] | None:
-    """Read the sketch of users where the loss asks for it."""
+    """Read the sketch of users if the loss needs user counts."""
     if not state.config.loss.needs.user_counts:
         return None
     return log.user_sketch(manifest), UserKeys(found.whole(found.own.users))

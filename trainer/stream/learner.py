@@ -1,4 +1,4 @@
-"""One window: it tests the model, then its items and frequencies are ingested, then the model trains on it."""
+"""Process one window: test the model on it, ingest its items and frequencies, train on it."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -36,10 +36,10 @@ _STEPS_BETWEEN_CALLS: Final = 10
 
 @dataclass
 class Learner:
-    """Carries the state through windows, on every rank alike.
+    """Trains the state on windows, in the same way on every rank.
 
-    `review` gets each window before it is trained on, to test anything else on it. `between` is called between
-    two steps now and then, on all ranks together.
+    `review` is called with each window before it is trained on, for other tests on it. `between` is called
+    regularly between two steps, on all ranks together.
     """
 
     state: TrainerState
@@ -61,13 +61,13 @@ class Learner:
         self.state.stretches = continued(self.state.stretches, self.state.position, self.workers)
 
     def process_window(self, manifest: WindowManifest) -> bool:
-        """Test on a window, ingest it and train on it; return False if a signal came before its end."""
+        """Test the model on a window, ingest it and train on it; return False if a stop came before its end."""
         position = self.state.position
         if position.sequence != manifest.sequence:
-            # The window where training was has retired.
+            # The window at the stored position has been removed by retention.
             position.sequence, position.batch, position.attempt = manifest.sequence, 0, ""
         if position.attempt not in {"", manifest.attempt}:
-            # Their order follows from their number: nobody knows which of them are left.
+            # The order of examples depends on their number: after an erasure, the untrained ones are unknown.
             logger.warning("users were forgotten in window %s: the rest of it is not trained on", manifest.name)
             self._leave(manifest)
             return True
@@ -87,7 +87,7 @@ class Learner:
             featured=state.featured_users,
             start=position.batch,
         )
-        del found  # on disk it is larger than what is dealt, and makes room for the next one
+        del found  # on disk it is larger than the sharded batches: frees space for the next window
         self._ahead.start(manifest.sequence)
         if not self._train(manifest, dealt, steps):
             return False
@@ -95,7 +95,7 @@ class Learner:
         return True
 
     def _compare_lengths(self, manifest: WindowManifest) -> None:
-        """Warn once where windows have shorter histories than the tower takes."""
+        """Warn once if windows have shorter histories than the tower reads."""
         there, taken = manifest.history_length, self.state.config.tower.history_length
         if there < taken and self.workers.is_first and not self._warned:
             self._warned = True
@@ -121,7 +121,7 @@ class Learner:
             self.review(manifest, found)
 
     def _taken_in(self, manifest: WindowManifest, found: SharedWindow) -> int:
-        """Test on a window and ingest it, unless that is done; return how many of its positives have a row."""
+        """Test on a window and ingest it, unless that is done; return the number of its positives with a row."""
         if self.state.position.batch:
             return self._known(found, found.own.items)
         self._test(manifest, found)

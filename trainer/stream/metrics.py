@@ -20,12 +20,12 @@ _STEP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 _EXPORT_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SERVABLE_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 7200.0)
 _MEASURED_AFTER: Final = 1 / 16
-"""Share of the events in the view that may be new before it is measured again."""
+"""The view is measured again after this share of its events is new."""
 
 
 @dataclass
 class TrainerMetrics:
-    """The trainer's metrics, in a registry of their own unless one is given."""
+    """The trainer's Prometheus metrics, in their own registry unless one is given."""
 
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
@@ -82,9 +82,9 @@ class TrainerMetrics:
         self._add_sketches(registry)
 
     def _add_sketches(self, registry: CollectorRegistry) -> None:
-        self._unmeasured = math.inf  # the first time at once
+        self._unmeasured = math.inf  # measure at the first update
 
-        # The pipeline exports the same metrics of each window's own sketch, with other scopes.
+        # The pipeline exports the same metrics of each window's own sketch, with another scope.
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"weir_sketch_{name}", text, ["scope"], registry=registry)
 
@@ -165,7 +165,7 @@ class TrainerMetrics:
         )
 
     def _add_index(self, registry: CollectorRegistry) -> None:
-        """Add what shows whether the kept lists of an IVF index still fit."""
+        """Add metrics on whether the kept lists of an IVF index still fit."""
 
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(f"weir_trainer_index_{name}", text, registry=registry)
@@ -180,12 +180,12 @@ class TrainerMetrics:
         }
 
     def ranks_stepped(self, nodes: Sequence[str], seconds: Sequence[float]) -> None:
-        """Note how long each rank takes for a step, and on which node it is."""
+        """Set the mean step time of each rank, and its node."""
         for rank, (node, own) in enumerate(zip(nodes, seconds, strict=True)):
             self.rank_seconds.labels(str(rank), node).set(own)
 
     def stepped(self, result: StepResult, examples: int) -> None:
-        """Count a step on `examples` rows; a refused step trained nothing."""
+        """Count a step on `examples` rows; for a refused step, only the refusal."""
         self.refused.inc(result.refused)
         if result.refused:
             return
@@ -198,7 +198,7 @@ class TrainerMetrics:
             self.step_seconds.labels(part).observe(seconds)
 
     def ingested(self, changes: RowChanges, rows: int, unadmitted: int, exposed: int) -> None:
-        """Count the changes of a window to the item table, and what was shown beside its positives."""
+        """Count a window's changes to the item table, and the items shown beside its positives."""
         self.admitted.inc(len(changes.admitted))
         self.evicted.inc(len(changes.evicted))
         self.rows.set(rows)
@@ -206,9 +206,9 @@ class TrainerMetrics:
         self.exposed.inc(exposed)
 
     def frequencies_updated(self, frequencies: FrequencyEstimator, events: int) -> None:
-        """Measure the view of recent frequencies after so many events.
+        """Measure the view of recent frequencies after `events` more events.
 
-        That takes reading all of its cells, so it waits until the events since are a sixteenth of those in the view.
+        This reads all of its cells, so it waits until a sixteenth of the view's events are new.
         """
         self._unmeasured += events
         if self._unmeasured < _MEASURED_AFTER * frequencies.total:

@@ -1,4 +1,4 @@
-"""The items of one rank as columns of scores, and their order by popularity."""
+"""The items of one rank's shard as columns of a score matrix, and their popularity ranking."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,16 +14,16 @@ __all__ = ["OwnItems"]
 
 @dataclass(frozen=True, eq=False)
 class OwnItems:
-    """The items whose embeddings a rank keeps, in the order in which it keeps them.
+    """The items of a rank's shard, in its local order.
 
     Parameters
     ----------
     rows
         Their table rows, (v,).
     counts
-        Their occurrences, (v,).
+        Their decayed counts, (v,).
     places
-        Where rows are.
+        Sharding of the rows.
     """
 
     rows: Tensor
@@ -32,7 +32,7 @@ class OwnItems:
 
     @classmethod
     def of(cls, state: TrainerState) -> "OwnItems":
-        """Return those of this rank."""
+        """Return the items of this rank."""
         places = state.embeddings.places
         rows = state.table.in_use.at(places).to(state.device)
         return cls(rows, state.counts.at(places.local(rows)), places)
@@ -41,23 +41,23 @@ class OwnItems:
         return len(self.rows)
 
     def columns(self, rows: Tensor) -> Tensor:
-        """Return the columns of `rows`, of their shape; -1 for those that are not here."""
+        """Return the columns of `rows`, in their shape; -1 for rows of other ranks."""
         if not len(self):
             return torch.full_like(rows, -1)
         column = torch.searchsorted(self._places, self.places.key(rows.contiguous())).clamp(max=len(self) - 1)
         return torch.where(self.rows[column] == rows, column, -1)
 
     def more_popular(self, rows: Tensor, counts: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Return how many items here come before those of `rows`, (n,), by count, and by row where counts are equal.
+        """Return the number of items here that rank before those of `rows`, (n,), by count, then by row.
 
         Parameters
         ----------
         rows
-            Of items of any rank, (n,).
+            Rows of items of any rank, (n,).
         counts
-            Their occurrences, (n,).
+            Their counts, (n,).
         hidden
-            Columns that do not count, (n, L), distinct, -1 for none.
+            Columns to exclude, (n, L), distinct, -1 for none.
         """
         keys = self._keys(counts, rows)
         found = torch.searchsorted(self._ordered, keys)
@@ -66,11 +66,11 @@ class OwnItems:
         return found
 
     def _keys(self, counts: Tensor, rows: Tensor) -> Tensor:
-        """Return numbers (n,) that order items by count, highest first, then by row."""
+        """Return keys (n,) that sort items by count, highest first, then by row."""
         group, is_known = torch.searchsorted(self._counts_down, -counts), torch.zeros_like(rows, dtype=torch.bool)
         if len(self):
             is_known = self._counts_down[group.clamp(max=len(self._counts_down) - 1)] == -counts
-        # A count that no item here has is before all of the next lower one.
+        # A count that no item here has sorts before all items of the next lower count.
         return group * self.places.capacity + rows * is_known
 
     @cached_property
@@ -87,6 +87,6 @@ class OwnItems:
 
     @cached_property
     def _counts_down(self) -> Tensor:
-        """The different counts, negative, so that they ascend."""
+        """The distinct counts, negated and ascending."""
         down: Tensor = torch.unique(-self.counts)
         return down

@@ -1,4 +1,4 @@
-"""Prequential evaluation: test the state on a window before it trains on it."""
+"""Prequential evaluation: test the state on a window before training on it."""
 
 import torch
 
@@ -18,9 +18,9 @@ __all__ = ["evaluate"]
 
 @torch.no_grad()
 def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives) -> Evaluation:
-    """Return the metrics of positives that were drawn from a window, ranked over all items of the table.
+    """Return the metrics on positives sampled from a window, ranked over all items of the table.
 
-    All ranks call it before `ingest_window`: popularity and novelty must be those of the moment before the
+    All ranks call it before `ingest_window`: popularity and novelty must be from before the
     window.
     """
     tested = Examples.of(found, state.table)

@@ -1,4 +1,4 @@
-"""The progress of a training run and its summary."""
+"""Progress reports of a training run, and its summary."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _STEPS_BETWEEN_REPORTS = 50
 
 
 class TrainProgress(FrozenModel):
-    """Progress of a run, reported at the start and the end of a window and every 50 steps within."""
+    """Progress of a run, reported at the start and the end of a window and every 50 steps in between."""
 
     window: str
     sequence: int
@@ -51,7 +51,7 @@ class TrainSummary(FrozenModel):
 
 @dataclass
 class ProgressObserver:
-    """Counts what a run does; on rank 0 (`is_first`) updates metrics, the store and the caller."""
+    """Counts the events of a run; on rank 0 (`is_first`) updates metrics, the store and the caller."""
 
     store: Store
     metrics: TrainerMetrics
@@ -72,12 +72,12 @@ class ProgressObserver:
             self.metrics.evaluated(evaluation)
 
     def ingested(self, changes: RowChanges, rows: int, unadmitted: int, exposed: int) -> None:
-        """Count the changes of a window to the item table, and what was shown beside its positives."""
+        """Count a window's changes to the item table, and the items shown beside its positives."""
         self.unadmitted += unadmitted
         self.metrics.ingested(changes, rows, unadmitted, exposed)
 
     def frequencies_updated(self, frequencies: FrequencyEstimator | None, events: int) -> None:
-        """Measure the frequencies behind log Q, after so many events."""
+        """Measure the frequencies behind log Q, after `events` more events."""
         if self.is_first and frequencies is not None:
             self.metrics.frequencies_updated(frequencies, events)
 
@@ -98,7 +98,7 @@ class ProgressObserver:
             self._report(batch, step)
 
     def ranks_stepped(self, nodes: Sequence[str], seconds: Sequence[float]) -> None:
-        """Export how long each rank takes for a step, and on which node it is."""
+        """Export the mean step time of each rank, and its node."""
         if self.is_first:
             self.metrics.ranks_stepped(nodes, seconds)
 

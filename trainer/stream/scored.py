@@ -1,7 +1,7 @@
-"""Test examples against the items of the table: each rank scores those that it keeps, and what they say is merged.
+"""Distributed ranking of test examples: each rank scores the items of its shard, and the results are merged.
 
-Over the wire go users, one score per example, counts and the best few: no item leaves its rank, and no rank holds more
-scores than a block of them.
+Ranks exchange users, one score per example, counts and the best few items: no item vector leaves its rank, and no rank
+holds more than one block of scores.
 """
 
 from collections.abc import Iterator
@@ -25,23 +25,23 @@ from weir.trainer.towers.features import FeatureInputs
 __all__ = ["ScoredBlock", "scored_blocks"]
 
 _BLOCK: Final = 1 << 25
-"""Scores held at a time where no setting bounds them, 128 MiB, unless that is too few rows."""
+"""Scores held at a time if no setting bounds them, 128 MiB, unless that is too few rows."""
 
 _CHUNK: Final = 1 << 14
-"""Items whose vectors are made at a time: with 64 dimensions 4 MB, which stay in the processor's cache."""
+"""Items whose vectors are computed at a time: 4 MB with 64 dimensions, which fit in the processor's cache."""
 _FEWEST_ROWS: Final = 16
-"""Fewer make the product of the matrices slow."""
+"""Fewest examples per block: with fewer, the matrix product is slow."""
 
 _MOST_ROWS: Final = 256
-"""More gain nothing."""
+"""Most examples per block: more are not faster."""
 
 
 @dataclass(frozen=True, eq=False)
 class ScoredBlock:
-    """Scores (n, v) of a rank's `items` for n examples; the next block takes their memory.
+    """Scores (n, v) of a rank's `items` for n examples; the next block reuses their memory.
 
-    `positives` (n,) are the table rows of what came next; `seen` (n, L) those of the items to leave out of the
-    rankings, possibly repeated. All ranks call a method together, and it returns the same on all of them.
+    `positives` (n,) are the table rows of the next items; `seen` (n, L) the rows to exclude from the
+    rankings, repetitions allowed. Methods are collective and return the same on all ranks.
     """
 
     scores: Tensor
@@ -61,9 +61,9 @@ class ScoredBlock:
         return ranks.masked_fill((self.positives < FIRST_ITEM) | ~own.isfinite(), self.total + 1)
 
     def _above(self, own: Tensor) -> Tensor:
-        """Return how many items here, (n,), rank above the positives, which have the scores `own` (n,)."""
+        """Return the number of items here, (n,), that rank above the positives with scores `own` (n,)."""
         scores, rows, found = self.scores, self.items.rows, torch.zeros_like(self.positives)
-        # One row at a time, into memory that stays: new memory for all rows would cost more than the comparisons.
+        # One row at a time, into reused memory: allocating memory for all rows would cost more than the comparisons.
         is_so = torch.empty(len(rows), dtype=torch.bool, device=scores.device)
         for number, row in enumerate(self.positives.tolist()):
             found[number] = torch.gt(scores[number], own[number], out=is_so).count_nonzero()
@@ -76,12 +76,12 @@ class ScoredBlock:
         return found - ((self._hidden >= 0) & ((values > own) | (values == own) & is_lower)).sum(1)
 
     def ranks_by_count(self, counts: Tensor) -> Tensor:
-        """Return the ranks (n,) of the positives, which have these `counts` (n,), in the order of popularity."""
+        """Return the popularity ranks (n,) of the positives, whose counts are `counts` (n,)."""
         ranks = 1 + self.workers.sum(self.items.more_popular(self.positives, counts, self._hidden))
         return ranks.masked_fill(self.positives < FIRST_ITEM, self.total + 1)
 
     def best(self, k: int) -> Tensor:
-        """Return the rows (n, min(k, V)) of the highest scores, best first; those seen come after all others."""
+        """Return the rows (n, min(k, V)) of the highest scores, best first; seen items come after all others."""
         values, columns = highest(self.scores, k + (0 if self._hidden is None else self._hidden.shape[1]))
         if self._hidden is not None:
             is_hidden = (columns[:, :, None] == self._hidden[:, None, :]).any(2)
@@ -93,7 +93,7 @@ class ScoredBlock:
 
     @cached_property
     def _hidden(self) -> Tensor | None:
-        """The distinct columns here of what was seen, (n, L), -1 for none."""
+        """Distinct columns here of the seen items, (n, L), -1 for none."""
         if self.seen is None:
             return None
         return distinct(self.items.columns(self.seen))
@@ -116,9 +116,9 @@ def _of_ranks(values: Tensor, rows: Tensor, k: int, workers: Workers) -> tuple[T
 def scored_blocks(
     state: TrainerState, examples: Examples, features: FeatureInputs | None = None
 ) -> Iterator[ScoredBlock]:
-    """Score the items of the table for the examples, the same ones on all ranks, block by block.
+    """Score the items of the table for the examples, block by block; the examples are the same on all ranks.
 
-    `features` are what the log says of their users. With `evaluation_filter_seen`, blocks know what was seen.
+    `features` are those of the examples' users. With `evaluation_filter_seen`, seen items are excluded.
     """
     state.tower.eval()
     workers, items = state.embeddings.workers, OwnItems.of(state)
@@ -134,13 +134,13 @@ def scored_blocks(
 
 
 def _together(items: int, memory_mb: int | None) -> int:
-    """Return of how many examples the scores of so many items are held at a time."""
+    """Return the number of examples whose scores of this many items are held at a time."""
     scores, fewest = (_BLOCK, _FEWEST_ROWS) if memory_mb is None else (memory_mb << 18, 1)
     return min(max(scores // max(items, 1), fewest), _MOST_ROWS)
 
 
 def _scores(state: TrainerState, items: OwnItems, users: Tensor, out: Tensor) -> Tensor:
-    """Fill `out` (n, v) with the scores of a rank's items for users (n, d), and return it; no vector is kept."""
+    """Fill `out` (n, v) with the scores of a rank's items for users (n, d), and return it, in chunks of items."""
     for first in range(0, len(items), _CHUNK):
         rows = items.rows[first : first + _CHUNK]
         vectors = project(state.vectors.kept(rows), state.config.tower)
@@ -149,7 +149,7 @@ def _scores(state: TrainerState, items: OwnItems, users: Tensor, out: Tensor) ->
 
 
 def _users(state: TrainerState, histories: Tensor, features: FeatureInputs | None) -> Tensor:
-    """Return the vectors (n, d) of users with these histories (n, L) and features, of which each rank makes a part."""
+    """Return the vectors (n, d) of users with these histories (n, L) and features; each rank computes a part."""
     workers, add = state.embeddings.workers, None
     mine = workers.part(len(histories))
     here = histories[mine]
@@ -157,7 +157,7 @@ def _users(state: TrainerState, histories: Tensor, features: FeatureInputs | Non
         said = FeatureInputs(*(one[mine].to(state.device) for one in features))
         add = partial(state.featured_users.compose, features=said)
     padding = histories.new_full((1,), PADDING)
-    # Ascending, so that padding is first and keeps its number.
+    # `unique` sorts: padding, which is 0, comes first and stays 0.
     rows, places = torch.unique(torch.cat([padding, here.flatten()]), return_inverse=True)
     vectors = state.item_vectors(rows)
     users = vectors[:0]

@@ -1,4 +1,4 @@
-"""The committed windows in order, the same on all ranks, until there are no more or a stop is requested."""
+"""Iterate over the committed windows in order, alike on all ranks, until the end or a stop."""
 
 import logging
 import signal
@@ -20,7 +20,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignal(AbstractContextManager["StopSignal"]):
-    """Turns SIGTERM and SIGINT into a flag that is checked between steps; it works in the main thread only."""
+    """Context manager that turns SIGTERM and SIGINT into a flag, checked between steps; in the main thread only."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -45,10 +45,10 @@ class StopSignal(AbstractContextManager["StopSignal"]):
 def windows(
     log: WindowLog, after: int, workers: Workers, stop: StopSignal, *, follow: bool, poll_seconds: float
 ) -> Iterator[WindowManifest | None]:
-    """Yield the windows committed after a sequence, and None after each poll without any; all ranks iterate alike.
+    """Yield the windows committed after a sequence, and None after each empty poll; alike on all ranks.
 
-    Rank 0 polls and broadcasts, commit by commit: on a shared disk, ranks may see a new file at different times. A stop
-    that any rank is asked for holds for all. Windows that have retired are left out with a warning.
+    Rank 0 polls and broadcasts each commit: on a shared disk, ranks may see a new file at different times. A stop
+    of any rank stops all. Windows removed by retention are skipped with a warning.
     """
     while True:
         found = workers.broadcast(_next(log, after) if workers.is_first else ())
@@ -65,7 +65,7 @@ def windows(
 
 
 def _next(log: WindowLog, after: int) -> tuple[WindowManifest, ...]:
-    """Return the panes of the next commit that has any, from the first that is left on."""
+    """Return the panes of the next commit, or of the first retained one, with a warning about removed panes."""
     try:
         found = log.next(after)
     except RetiredError as error:

@@ -1,8 +1,8 @@
 """User towers and the similarity of their output to item vectors.
 
-An item's vector is its embedding with what its features add (`weir.trainer.towers.features`), normalised where the
-similarity is a cosine; user towers read the same vectors, so an item that was never a positive but occurs in histories
-has a meaning too.
+An item's vector is its embedding plus the vectors of its features (`weir.trainer.towers.features`), normalised where
+the similarity is a cosine. User towers read the same vectors, so an item that occurs in histories but was never a
+positive is trained too.
 """
 
 from pkgutil import resolve_name
@@ -20,7 +20,7 @@ __all__ = ["Tower", "build_tower", "project", "read_out"]
 
 
 def build_tower(config: TowerConfig, seed: int) -> Tower:
-    """Return the user tower that `config` names, with parameters drawn from `seed`."""
+    """Return the user tower of kind `config.kind`, with parameters drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tower: Tower = resolve_name(f"weir.trainer.towers.{TOWERS[config.kind].path}")(config)
@@ -28,12 +28,12 @@ def build_tower(config: TowerConfig, seed: int) -> Tower:
 
 
 def read_out(tower: Tower, history: Tensor, mask: Tensor, *, every: bool) -> Tensor:
-    """Return user vectors (B, d) after histories (B, L, d), or after each of their positions as well (B * L, d).
+    """Return user vectors (B, d) for histories (B, L, d), or with `every` one for each position as well (B * L, d).
 
     Raises
     ------
     ValueError
-        If `every` position is asked of a tower that reads no histories.
+        If `every` is set for a tower that reads no sequences.
     """
     if not every:
         return cast(Tensor, tower(history, mask))
@@ -41,5 +41,5 @@ def read_out(tower: Tower, history: Tensor, mask: Tensor, *, every: bool) -> Ten
 
 
 def project(vectors: Tensor, config: TowerConfig) -> Tensor:
-    """Return vectors (n, d) as the search compares them: of length 1 where the similarity is a cosine."""
+    """Return vectors (n, d) as the search compares them: normalised to length 1 where the similarity is a cosine."""
     return functional.normalize(vectors, dim=-1) if config.normalised else vectors

@@ -1,4 +1,4 @@
-"""Parts of the towers."""
+"""Building blocks of the towers: the feed-forward network, multi-head attention and the transformer block."""
 
 from typing import cast
 
@@ -13,7 +13,7 @@ __all__ = ["Attention", "AttentionBlock", "feed_forward"]
 
 
 def feed_forward(config: TowerConfig) -> nn.Sequential:
-    """Return the two-layer network of a block, normalisation first; its hidden layer is `expansion` times as wide."""
+    """Return the pre-norm feed-forward network of a block: two layers, the hidden one `expansion` times as wide."""
     dimension, hidden = config.dimension, config.expansion * config.dimension
     return nn.Sequential(
         nn.LayerNorm(dimension),
@@ -25,7 +25,7 @@ def feed_forward(config: TowerConfig) -> nn.Sequential:
 
 
 class Attention(nn.Module):
-    """The attention of a pre-norm transformer block, in which `query` attends to `memory`."""
+    """Multi-head attention of a pre-norm transformer block; `query` attends to `memory`."""
 
     def __init__(self, config: TowerConfig) -> None:
         super().__init__()
@@ -38,24 +38,24 @@ class Attention(nn.Module):
         self.out = nn.Linear(dimension, dimension)
 
     def attend(self, query: Tensor, memory: History, bias: Tensor) -> Tensor:
-        """Return what attention adds to `query` (B, Q, d), given `memory` of length L, both unnormalised.
+        """Return the attention output that is added to `query` (B, Q, d), for `memory` of length L, both unnormalised.
 
-        `bias` (B, 1 or heads, Q, L) is added to the logits, or says as booleans which are allowed.
+        `bias` (B, 1 or heads, Q, L) is added to the logits; as booleans it is a mask, True where attention is allowed.
         """
         asked, read = self._split(self.query(self.norm(query))), memory.mapped(self.norm)
         attended = (self._of_one if query.shape[1] == 1 else self._of_every)(asked, read, bias)
         return cast(Tensor, self.dropout(self.out(attended.transpose(1, 2).flatten(2))))
 
     def _of_every(self, asked: Tensor, memory: History, bias: Tensor) -> Tensor:
-        """Return what places that ask (B, heads, Q, d / heads) read of `memory`, of their shape."""
+        """Return attention for Q query positions, (B, heads, Q, d / heads)."""
         key, value = map(self._split, self.key_value(memory.every()).chunk(2, dim=-1))
         return functional.scaled_dot_product_attention(asked, key, value, bias)
 
     def _of_one(self, asked: Tensor, memory: History, bias: Tensor) -> Tensor:
-        """Return the same where one place asks, without a key and a value for each place of `memory`.
+        """Return attention for a single query position, without a key and a value for each position of `memory`.
 
-        q (K m + k) is (q K) m and a number that all places share, which no softmax sees. Weights a add up to 1, so that
-        the sum of a (V m + v) is V applied to that of a m, and v.
+        q (K m + k) = (q K) m + const, and the softmax ignores the constant. The weights a sum to 1, so the sum of
+        a (V m + v) is V applied to the sum of a m, plus v.
         """
         keys, values = self.key_value.weight.view(2, self.heads, -1, memory.shape[2])
         asked = torch.einsum("bhk,hkd->bhd", asked[:, :, 0], keys) * keys.shape[1] ** -0.5
@@ -78,6 +78,6 @@ class AttentionBlock(Attention):
         self.feed_forward = feed_forward(config)
 
     def forward(self, query: Tensor, memory: History, bias: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` of length L and the `bias` of attention."""
+        """Return the updated `query` (B, Q, d), for `memory` of length L and the attention `bias`."""
         query = query + self.attend(query, memory, bias)
         return cast(Tensor, query + self.feed_forward(query))

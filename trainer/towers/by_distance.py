@@ -1,4 +1,4 @@
-"""What towers share in which a place of the history counts by its distance to the one it is read after."""
+"""Base class of towers in which a position of the history counts by its distance to the query position."""
 
 from abc import abstractmethod
 
@@ -13,9 +13,9 @@ __all__ = ["ByDistance"]
 
 
 class ByDistance(Tower):
-    """A tower without vectors of places, so that every position trains what answers.
+    """A tower without positional embeddings, so that every position of a history trains the newest one, which serves.
 
-    What its first layer makes of an item is the same at all places, and only the newest place of the last layer asks.
+    The first layer maps an item alike at all positions, and in the last layer only the newest position is a query.
     """
 
     age: Tensor
@@ -32,25 +32,25 @@ class ByDistance(Tower):
 
     @property
     def reads_items(self) -> bool:
-        """With one layer, and no place changed by itself."""
+        """True with one layer and no dropout: then no position is changed before the last layer."""
         return self._reads_items
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
 
-        L may be shorter than `history_length`; a user without any item gets the learned cold-start vector.
+        L may be shorter than `history_length`; a user without items gets the learned cold-start vector.
         """
         return self.read(Dense(history), mask)
 
     @abstractmethod
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return what `forward` does, for histories of any kind."""
+        """Return `forward` for histories of any kind."""
 
     def see(self, mask: Tensor, *, newest: bool = False) -> tuple[Tensor, Tensor]:
-        """Return how many places back each is (Q, L), and which ones a place sees (B, Q, L), given `mask` (B, L).
+        """Return the distance back to each position (Q, L), and the attention mask (B, Q, L), given `mask` (B, L).
 
-        Q is the `newest` place, or all L. A place always sees itself, so that a row of padding has something to see and
-        cannot become NaN; it sees no padding else, and none that comes later.
+        Q is the `newest` position only, or all L. A position always sees itself, so that a padding row has something to
+        attend to and cannot become NaN; apart from that it sees neither padding nor later positions.
         """
         length = mask.shape[1]
         first = length - 1 if newest else 0

@@ -3,9 +3,9 @@
 Tikhonovich et al., "eSASRec: Enhancing Transformer-based Recommendations in a Modular Fashion", RecSys 2025 (arXiv
 2508.06450), combine three modules: the shifted-sequence objective of SASRec, a sampled softmax, and the layers of LiGR
 (Borisyuk et al., "From Features to Transformers: Redefining Ranking for Scalable Impact", arXiv 2502.03417). The
-objective and the loss are the trainer's own (`trainer.loss`, `weir.trainer.negatives`); this tower is the layers.
+objective and the loss are the trainer's own (`trainer.loss`, `weir.trainer.negatives`); this tower provides the layers.
 
-A layer is pre-norm, and a learned gate, which reads the unnormalised input, scales what each half adds to it::
+A layer is pre-norm, and a learned gate, computed from the unnormalised input, scales the output of each half::
 
     x <- x + sigmoid(W1 x) * attention(norm x)
     x <- x + sigmoid(W2 x) * swiglu(norm x)
@@ -40,13 +40,13 @@ class SwiGlu(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the network adds to `x` (..., d)."""
+        """Return the residual to add to `x` (..., d)."""
         gate, value = self.enter(self.norm(x)).chunk(2, dim=-1)
         return cast(Tensor, self.dropout(self.leave(functional.silu(gate) * value)))
 
 
 class LigrBlock(Attention):
-    """A transformer block whose two residual connections have gates; `query` attends to `memory`."""
+    """A transformer block with gates on both residual connections; `query` attends to `memory`."""
 
     def __init__(self, config: TowerConfig) -> None:
         super().__init__(config)
@@ -55,12 +55,12 @@ class LigrBlock(Attention):
         self.feed_forward_gate = nn.Linear(config.dimension, config.dimension)
 
     def forward(self, query: Tensor, memory: History, bias: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` of length L and the `bias` of attention."""
+        """Return the updated `query` (B, Q, d), for `memory` of length L and the attention `bias`."""
         query = query + torch.sigmoid(self.attention_gate(query)) * self.attend(query, memory, bias)
         return cast(Tensor, query + torch.sigmoid(self.feed_forward_gate(query)) * self.feed_forward(query))
 
 
 class ESasRec(SasRec):
-    """User tower: `SasRec` with other blocks."""
+    """User tower: `SasRec` with LiGR blocks."""
 
     block = LigrBlock

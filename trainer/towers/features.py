@@ -1,8 +1,8 @@
-"""What is known of an item is added to its embedding, and what is known of a user to what its history says.
+"""Feature vectors: features of items are added to their embeddings, features of users to their tower output.
 
 A feature's values are hashed into one table of vectors for all features (Weinberger et al., "Feature Hashing for Large
-Scale Multitask Learning", ICML 2009), so a value or a feature that is new needs no new parameters. An item or a user
-that has only just come is placed by vectors that others have trained.
+Scale Multitask Learning", ICML 2009), so new values and new features need no new parameters. A new item or user starts
+with feature vectors that other items or users have trained.
 """
 
 from collections.abc import Sequence
@@ -25,36 +25,36 @@ class FeatureInputs(NamedTuple):
 
 
 def feature_inputs(parts: Sequence[Tensor], dense: Tensor, dtype: torch.dtype) -> FeatureInputs:
-    """Return the inputs of n items or users: the mean over the values of each feature, and their numbers.
+    """Return the inputs of n items or users: each categorical feature averages its values; numbers are padded.
 
     Parameters
     ----------
     parts
-        Of each categorical feature the buckets of its values, (n, V), -1 for none.
+        Buckets of the values of each categorical feature, (n, V), -1 for none.
     dense
-        Numbers (n, D) in standard deviations, 0 where they are unknown; D is at most `MAX_DENSE`.
+        Numbers (n, D) in standard deviations, 0 if unknown; D is at most `MAX_DENSE`.
     dtype
-        Of the vectors.
+        Type of the vectors.
     """
     there = [part >= 0 for part in parts]
     weights = [part.double() / part.sum(1, keepdim=True).clamp(min=1) for part in there]
     padded = dense.new_zeros(len(dense), MAX_DENSE)
     padded[:, : dense.shape[1]] = dense
-    # A bag may not be without any place.
+    # Bags must not be empty: each gets one place of weight 0.
     none = dense.new_zeros(len(dense), 1)
     buckets = torch.cat([none.int(), *(part.clamp(min=0) for part in parts)], 1)
     return FeatureInputs(buckets, torch.cat([none.double(), *weights], 1).to(dtype), padded.to(dtype))
 
 
 class FeatureVectors(nn.Module):
-    """Vectors of features, to be added to other vectors; all zeros at first, so training starts as without them.
+    """Vectors of features, added to other vectors; zero at the start, so training starts as if there were none.
 
     Parameters
     ----------
     dimension
-        Length of the vectors.
+        Width of the vectors.
     buckets
-        Rows of the table that values are hashed into.
+        Size of the hash table of values.
     """
 
     def __init__(self, dimension: int, buckets: int) -> None:
@@ -65,6 +65,6 @@ class FeatureVectors(nn.Module):
         nn.init.zeros_(self.dense.weight)
 
     def forward(self, vectors: Tensor, features: FeatureInputs) -> Tensor:
-        """Return `vectors` (n, d) plus what the features of the same items or users say."""
+        """Return `vectors` (n, d) plus the feature vectors of the same items or users."""
         said = self.values(features.buckets, per_sample_weights=features.weights)
         return cast(Tensor, vectors + said + self.dense(features.dense))

@@ -1,4 +1,4 @@
-"""HSTU: attention without a softmax, whose result is gated: no feed-forward network.
+"""HSTU: gated attention without a softmax and without a feed-forward network.
 
 Zhai et al., "Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for Generative
 Recommendations", ICML 2024 (arXiv 2402.17152), equations 2 to 4. A layer is::
@@ -6,9 +6,9 @@ Recommendations", ICML 2024 (arXiv 2402.17152), equations 2 to 4. A layer is::
     u, v, q, k = split(silu(W1 norm(x)))
     x <- x + W2 (norm(sum over places j up to i of silu(q_i k_j + b(i - j)) v_j / L) * u)
 
-Weights of attention need not add up to 1, so that a vector can say how often something was in the history, not only
-what share it had. b is the learned bias by distance, one per layer, as in `Recency`; the paper's second one, by time,
-is left out, since a history has no times. L is `history_length`, whatever the history's own length.
+Attention weights need not sum to 1, so a vector can encode how often an item occurred in the history, not only its
+share. b is the learned bias by distance, one per layer, as in `Recency`; the paper's second bias, by time, is left out,
+since a history has no times. L is `history_length`, whatever the history's own length.
 """
 
 from functools import partial
@@ -45,9 +45,9 @@ class Layer(nn.Module):
         self.register_buffer("of_head", heads, persistent=False)
 
     def forward(self, query: Tensor, memory: History, age: Tensor, seen: Tensor) -> Tensor:
-        """Return the new values of `query` (B, Q, d), given `memory` of length L.
+        """Return the updated `query` (B, Q, d), for `memory` of length L.
 
-        `age` (Q, L) and `seen` (B, Q, L) are those of `ByDistance.see`.
+        `age` (Q, L) and `seen` (B, Q, L) are the result of `ByDistance.see`.
         """
         gate, asked = functional.silu(self.gate_query(self.norm(query))).chunk(2, dim=-1)
         normed, halves = memory.mapped(self.norm), (self.value_key.weight.chunk(2), self.value_key.bias.chunk(2))
@@ -57,12 +57,12 @@ class Layer(nn.Module):
         return cast(Tensor, query + self.dropout(self.out(self.attended_norm(attended) * gate)))
 
     def _of_every(self, asked: Tensor, key: History, value: History, sees: tuple[Tensor, Tensor]) -> Tensor:
-        """Return what places that ask (B, Q, d) read."""
+        """Return attention for Q query positions, (B, Q, d)."""
         logits = self._split(asked) @ self._split(key.every()).transpose(2, 3)
         return (self._weigh(logits, *sees) @ self._split(value.every())).transpose(1, 2).flatten(2)
 
     def _of_one(self, asked: Tensor, key: History, value: History, sees: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the same where one place asks: each head asks with its own dimensions, and keeps these."""
+        """Return attention for a single query position; each head uses only its own dimensions."""
         logits = key.compare(asked * self.of_head)[:, :, None]
         read = value.mix(self._weigh(logits, *sees)[:, :, 0])
         return (read * self.of_head).sum(1, keepdim=True)
@@ -76,7 +76,7 @@ class Layer(nn.Module):
 
 
 class Hstu(ByDistance):
-    """User tower."""
+    """HSTU user tower."""
 
     def __init__(self, config: TowerConfig) -> None:
         super().__init__(config)
@@ -87,7 +87,7 @@ class Hstu(ByDistance):
         self.dropout = nn.Dropout(config.dropout)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return what `forward` does, for histories of any kind."""
+        """Return `forward` for histories of any kind."""
         read = history if self.reads_items else Dense(self._before_last(history.every(), mask))
         newest = self.norm(self.layers[-1](read.newest(), read, *self.see(mask, newest=True))[:, 0])
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
@@ -95,14 +95,14 @@ class Hstu(ByDistance):
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return the user vectors (B, L, d) after each position: what `forward` returns for every prefix.
 
-        Places of padding before the first item hold the cold-start vector.
+        Padding positions before the first item hold the cold-start vector.
         """
         x = self._before_last(history, mask)
         users = self.norm(self.layers[-1](x, Dense(x), *self.see(mask)))
         return torch.where(mask.cumsum(1)[..., None] > 0, users, self.cold_start)
 
     def _before_last(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Return what the last layer reads at each place, (B, L, d)."""
+        """Return the input of the last layer at each position, (B, L, d)."""
         x = self.dropout(history)
         for layer in self.layers[:-1]:
             x = layer(x, Dense(x), *self.see(mask))

@@ -1,9 +1,9 @@
-"""A user tower as steps run it: as it is, compiled by `torch.compile`, with products of bfloat16, or both.
+"""Forward pass of a user tower during training: plain, compiled by `torch.compile`, in bfloat16, or both.
 
-On a CPU, a tower that needs no vector of each place gets none. All others read some histories at a time.
+On a CPU, a tower that needs no (B, L, d) tensor reads histories as they are; other towers get them in chunks.
 
-Kernels depend on the shapes that they are compiled for. A run that was killed must go on with the same ones, so they
-are always compiled for the same shapes, whatever comes first, and serve all others.
+Kernels depend on the shapes that they are compiled for. A restarted run must use the same kernels as the killed one, so
+they are always compiled for the same example shapes, whatever batch comes first, and serve all other shapes.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,16 +22,16 @@ from weir.trainer.towers.tower import Tower
 __all__ = ["Forward", "Precision", "in_parts", "in_training"]
 
 Forward = Callable[[History, Tensor], Tensor]
-"""From histories and a mask (B, L) to users (B, d), as `Tower.read`."""
+"""Maps histories and a mask (B, L) to users (B, d), as `Tower.read`."""
 
 _Dense = Callable[[Tensor, Tensor], Tensor]
-"""From item vectors (B, L, d) and a mask (B, L) to users (B, d), as `Tower.forward`."""
+"""Maps item vectors (B, L, d) and a mask (B, L) to users (B, d), as `Tower.forward`."""
 
 Precision = Literal["float32", "bfloat16"]
 
 _AT_ONCE: Final = {"cpu": 1 << 21, "cuda": 1 << 27}
-"""Numbers of a tower's input that it reads at a time. On a CPU 8 MB: larger tensors leave the caches, and the allocator
-gives them back to the system after each use. A GPU waits for its next instruction where it gets little at a time."""
+"""Numbers of a tower's input per chunk. On a CPU 8 MB: larger tensors leave the caches, and the allocator returns them
+to the system after each use. A GPU would wait for its next instruction with small chunks."""
 
 _USERS: Final = 16
 _COMPILERS: Final = ("g++", "clang++")
@@ -40,15 +40,15 @@ _MADE: Final = WeakKeyDictionary[Tower, dict[tuple[bool, Precision], Forward]]()
 
 
 def in_training(tower: Tower, config: TowerConfig, *, compiled: bool, precision: Precision = "float32") -> Forward:
-    """Return the forward of a tower; one that is compiled, or has other products, is made once for each tower.
+    """Return the forward pass of a tower; compiled and bfloat16 variants are built once per tower.
 
-    Compiling takes a C++ compiler, and half a minute; what was compiled before is found again in torch's own cache.
-    With bfloat16, torch's autocast decides what is computed in it; parameters, gradients and users keep their type.
+    Compiling needs a C++ compiler and half a minute; torch caches the result on disk.
+    With bfloat16, torch's autocast chooses the operations; parameters, gradients and users keep their type.
 
     Raises
     ------
     ValueError
-        If it is to be compiled, and the machine has no C++ compiler.
+        If `compiled` is set and the machine has no C++ compiler.
     """
     if not compiled and precision == "float32":
         return partial(_as_it_is, tower)
@@ -63,7 +63,7 @@ def in_training(tower: Tower, config: TowerConfig, *, compiled: bool, precision:
 
 
 def in_parts(history: History, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the vectors and the mask of those histories that are read at a time, one after another."""
+    """Yield the item vectors and the mask of one chunk of histories after another."""
     length, dimension = history.shape[1:]
     count = max(_AT_ONCE[mask.device.type] // (length * dimension), 1)
     for part, some in zip(history.split(count), torch.split(mask, count), strict=True):
@@ -89,7 +89,7 @@ def _compiled(tower: Tower) -> _Dense:
     fast = torch.compile(tower, dynamic=True)
 
     def call(history: Tensor, mask: Tensor) -> Tensor:
-        # A dimension of 1 has kernels of its own, and is rare.
+        # Torch compiles separate kernels for a dimension of 1, which is rare.
         return cast(Tensor, (fast if min(mask.shape) > 1 else tower)(history, mask))
 
     return call
@@ -104,7 +104,7 @@ def _halved(forward: _Dense) -> _Dense:
 
 
 def _warm_up(forward: _Dense, tower: Tower, config: TowerConfig) -> None:
-    """Compile for histories that fill all places, and for shorter ones: towers may treat them apart."""
+    """Compile for histories of full length and for shorter ones: towers may branch on the length."""
     for length in (config.history_length, config.history_length // 2 + 1):
         history = torch.zeros(_USERS, length, config.dimension).to(next(tower.parameters())).requires_grad_()
         with torch.random.fork_rng(devices=[]):

@@ -1,12 +1,12 @@
-"""Embeddings propagated over the graph of interactions.
+"""LightGCN: embeddings propagated over the graph of interactions.
 
 He et al., "LightGCN: Simplifying and Powering Graph Convolution Network for Recommendation", SIGIR 2020. Users and
 items are nodes, each with an embedding; a layer replaces every node's vector by the normalised sum of its neighbours',
-``E(k+1) = D^-1/2 A D^-1/2 E(k)``, and the result is the mean of all layers, that of the embeddings included.
+``E(k+1) = D^-1/2 A D^-1/2 E(k)``, and the result is the mean over all layers, including the embeddings.
 
-This is for learning from a closed set of interactions. In a stream every event is a new edge: the graph would grow for
-ever, and one edge changes the vectors of all users and items within as many steps as there are layers. An item that is
-served would depend on all users, and a user on more than her history.
+Use it for a closed set of interactions only. In a stream every event is a new edge: the graph would grow without bound,
+and one edge changes the vectors of all users and items within `layers` steps. A served item would depend on all users,
+and a user on more than her own history.
 """
 
 from typing import Any
@@ -23,21 +23,21 @@ Rows = npt.NDArray[np.int64]
 
 
 class Graph:
-    """The normalised adjacency of users and items that share one table of embeddings.
+    """The normalised adjacency matrix of users and items, whose embeddings share one table.
 
     Parameters
     ----------
     users, items
         Rows of the two ends of each interaction, (n,); repeated interactions are one edge.
     capacity
-        Rows of the table, those without an edge included.
+        Rows of the table, including those without an edge.
     device, dtype
-        Of the weights that will be propagated.
+        Of the weights to propagate.
 
     Raises
     ------
     ValueError
-        If the two differ in shape, a row lies outside the table, or one belongs to a user and an item.
+        If the two differ in shape, a row lies outside the table, or a row is used for both a user and an item.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Graph:
         row, column = row[order], column[order]
         degree = np.bincount(row, minlength=capacity)
         self.capacity = capacity
-        # Compressed rows; 32-bit numbers, since the multiplication waits for memory.
+        # CSR layout with 32-bit indices, since the multiplication is bound by memory bandwidth.
         self._offsets = torch.from_numpy(np.append(0, degree.cumsum())).to(device, torch.int32)
         self._columns = torch.from_numpy(column).to(device, torch.int32)
         self._values = torch.from_numpy(1 / np.sqrt(degree[row] * degree[column])).to(device, dtype)
@@ -65,8 +65,8 @@ class Graph:
     def propagate(self, weight: Tensor, layers: int) -> Tensor:
         """Return the mean of `weight` (capacity, d) and its `layers` propagations; differentiable in `weight`.
 
-        A row without an edge has zeros in every layer but its own, as in the paper's sum over no neighbours: it comes
-        out divided by ``layers + 1``.
+        A row without an edge is zero in every layer except the first, as in the paper's sum over no neighbours: its
+        result is its embedding divided by ``layers + 1``.
 
         Raises
         ------
@@ -81,14 +81,14 @@ class Graph:
         return propagated
 
     def _multiply(self, weight: Tensor) -> Tensor:
-        """Return the adjacency times `weight`, as sums of bags of rows: faster than torch's sparse product."""
+        """Return the adjacency matrix times `weight`, by `embedding_bag`: faster than torch's sparse product."""
         return functional.embedding_bag(
             self._columns, weight, self._offsets, mode="sum", per_sample_weights=self._values, include_last_offset=True
         )
 
 
 class _Propagation(torch.autograd.Function):
-    """The mean of the layers is a polynomial of a symmetric matrix, so its gradient is the same product again."""
+    """Mean over the layers: a polynomial of a symmetric matrix, so the gradient is the same product."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, graph: Graph, layers: int) -> Tensor:

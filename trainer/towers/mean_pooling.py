@@ -1,4 +1,4 @@
-"""The mean of the history, through a residual network: order does not matter, and the cost hardly grows with it."""
+"""Mean pooling of the history, then a residual network: order is ignored, and cost hardly grows with the length."""
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ __all__ = ["MeanPooling"]
 
 
 class MeanPooling(Tower):
-    """User tower."""
+    """User tower with mean pooling."""
 
     def __init__(self, config: TowerConfig) -> None:
         super().__init__(config)
@@ -21,31 +21,31 @@ class MeanPooling(Tower):
 
     @property
     def reads_items(self) -> bool:
-        """Their sum is all that it reads."""
+        """True: the tower needs only the sum of the items."""
         return True
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d) and `mask` (B, L), True for items.
 
-        A user without any item gets the learned cold-start vector.
+        A user without items gets the learned cold-start vector.
         """
         return self.read(Dense(history), mask)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return what `forward` does, for histories of any kind."""
+        """Return `forward` for histories of any kind."""
         present = mask.to(self.cold_start.dtype)
         return self._after(history.mix(present[:, None])[:, 0], present.sum(1, keepdim=True))
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return the user vectors (B, L, d) after each position: what `forward` returns for every prefix.
 
-        Places of padding before the first item hold the cold-start vector.
+        Padding positions before the first item hold the cold-start vector.
         """
         present = mask.to(history.dtype)[..., None]
         return self._after((history * present).cumsum(1), present.cumsum(1))
 
     def _after(self, total: Tensor, count: Tensor) -> Tensor:
-        """Return the vectors of users whose `count` (..., 1) items sum up to `total` (..., d)."""
+        """Return the vectors of users from the sum `total` (..., d) and the number `count` (..., 1) of their items."""
         mean = total / count.clamp(min=1)
         for layer in self.layers:
             mean = mean + layer(mean)

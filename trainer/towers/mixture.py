@@ -1,9 +1,9 @@
-"""A mixture of logits: the similarity of a user and an item that no single inner product expresses.
+"""Mixture of logits: a learned similarity of user and item, more expressive than one inner product.
 
 Sources: Zhai et al., "Revisiting Neural Retrieval on Accelerators", KDD 2023 (arXiv 2306.04039), which defines the
 mixture; Ding and Zhai, "Retrieval with Learned Similarities", WWW 2025 (arXiv 2407.15462), whose components have length
-1 and share a temperature, and whose published code weighs them as this one does (SiLU of the product of what user and
-item say, plus what their cosines say).
+1 and share a temperature, and whose published code computes the weights as here (SiLU of the product of user and item
+weights, plus weights from their cosines).
 """
 
 import torch
@@ -16,11 +16,11 @@ from weir.trainer.tower_config import TowerConfig
 __all__ = ["MixtureOfLogits", "Side", "build_scorer"]
 
 Side = tuple[Tensor, Tensor]
-"""Component embeddings (n, k, p), of length 1, and what one side alone says of the weight of each pair, (n, K)."""
+"""Component embeddings (n, k, p), of length 1, and the side's own factor of each pair's weight, (n, K)."""
 
 
 class MixtureOfLogits(nn.Module):
-    """The score of users and items as the search compares them, of length d.
+    """Second-phase score of users and items, given as vectors of length d, normalised as in the search.
 
     With f_a(u) for a = 1 ... k_u and g_b(i) for b = 1 ... k_i linear in u and i, and of length 1,
 
@@ -28,9 +28,9 @@ class MixtureOfLogits(nn.Module):
         pi(u, i) = softmax(SiLU(v(u) w(i) + x(<f_1(u), g_1(i)>, ..., <f_k_u(u), g_k_i(i)>)))
 
     where t is the temperature of the first phase, and v, w and x are networks with one hidden layer that return a
-    number for each of the K = k_u k_i pairs. The share s starts at 0: before its first step the second phase is the
-    first one, to which the published mixture is added here. It costs a stream what the first phase knows already to
-    learn it again.
+    number for each of the K = k_u k_i pairs. The share s starts at 0, so the second phase starts as a copy of the
+    first; the published mixture is added to the first-phase score. Without that, a stream would have to learn again
+    what the first phase already knows.
     """
 
     def __init__(self, config: RescoringConfig, tower: TowerConfig) -> None:
@@ -46,32 +46,32 @@ class MixtureOfLogits(nn.Module):
         self.share = nn.Parameter(torch.zeros(1))
 
     def forward(self, users: Tensor, items: Tensor, candidates: Tensor) -> Tensor:
-        """Return the scores (B, N) of `users` (B, d) and the items (M, d) at their `candidates` (B, N).
+        """Return the scores (B, N) of `users` (B, d) with the items (M, d) at their `candidates` (B, N).
 
-        Serving runs this, exported as ONNX: what an item alone says is computed once, whoever it is a candidate of.
+        Serving runs this, exported as ONNX; the item side is computed once per item, not per candidate.
         """
         components, weights = self.of_items(items)
         products = (items[candidates] @ users[:, :, None])[..., 0]
         return self._scores(products, self.of_users(users), (components[candidates], weights[candidates]))
 
     def every_pair(self, users: Tensor, items: Tensor) -> Tensor:
-        """Return the scores (B, M) of each of `users` (B, d) and each of `items` (M, d)."""
+        """Return the scores (B, M) of all pairs of `users` (B, d) and `items` (M, d)."""
         return self._scores(users @ items.T, self.of_users(users), self.of_items(items))
 
     def of_users(self, users: Tensor) -> Side:
-        """Return what the users (n, d) alone say."""
+        """Return the user side of the score for users (n, d)."""
         users_, _, width = self.shape
         components = self.user_components(users).unflatten(-1, (users_, width))
         return functional.normalize(components, dim=-1), self.user_weights(users)
 
     def of_items(self, items: Tensor) -> Side:
-        """Return what the items (n, d) alone say."""
+        """Return the item side of the score for items (n, d)."""
         _, items_, width = self.shape
         components = self.item_components(items).unflatten(-1, (items_, width))
         return functional.normalize(components, dim=-1), self.item_weights(items)
 
     def _scores(self, products: Tensor, users: Side, items: Side) -> Tensor:
-        """Return the scores (B, N) of users and of the same items for all of them, or of N items for each."""
+        """Return the scores (B, N), with one set of N items for all users or a set of N items per user."""
         (mine, of_users), (its, of_items) = users, items
         cosines = (its.flatten(-3, -2) @ mine.mT).reshape(mine.shape[0], its.shape[-3], of_users.shape[1])
         weights = functional.silu(of_users[:, None] * of_items + self.pair_weights(cosines)).softmax(-1)
@@ -80,7 +80,7 @@ class MixtureOfLogits(nn.Module):
 
 
 def build_scorer(config: RescoringConfig, tower: TowerConfig, seed: int) -> MixtureOfLogits:
-    """Return the scorer of what a tower and its items give, with parameters drawn from `seed`."""
+    """Return the re-scorer for a tower's output and item vectors, with parameters drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MixtureOfLogits(config, tower)

@@ -1,8 +1,8 @@
-"""Causal self-attention over the history: Kang and McAuley, "Self-Attentive Sequential Recommendation", ICDM 2018.
+"""SASRec, causal self-attention: Kang and McAuley, "Self-Attentive Sequential Recommendation", ICDM 2018.
 
 The stream brings one positive per example, so `SasRec.forward` reads the newest position only. The last block
 therefore computes that position alone, which gives the same vector and with one layer saves nearly all of the work.
-Training on whole histories has a positive for every position, as in the paper: `SasRec.every_position` reads them all.
+Training on whole histories has a positive per position, as in the paper: `SasRec.every_position` returns all of them.
 """
 
 from typing import ClassVar
@@ -41,7 +41,7 @@ class SasRec(Tower):
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:
         """Return user vectors (B, d) for item vectors (B, L, d), oldest first, and `mask` (B, L), True for items.
 
-        L may be shorter than `history_length`; a user without any item gets the learned cold-start vector.
+        L may be shorter than `history_length`; a user without items gets the learned cold-start vector.
         """
         x, allowed = self._enter(history, mask)
         for block in self.blocks[:-1]:
@@ -50,11 +50,12 @@ class SasRec(Tower):
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Return the user vectors (B, L, d) after each position, which sees the items up to and with its own.
+        """Return the user vectors (B, L, d) after each position, which sees the items up to and including its own.
 
-        The last one is `forward`'s. As in the paper, an item keeps the positional vector of its place in the padded
-        window, whereas `forward` puts the newest item of any history at the last place: the vector at an earlier
-        place is thus not `forward` of the prefix. Places of padding before the first item hold the cold-start vector.
+        The last one equals `forward`. As in the paper, an item keeps the positional embedding of its place in the
+        padded window, whereas `forward` puts the newest item of any history at the last place: the vector at an earlier
+        position thus differs from `forward` of the prefix. Padding positions before the first item hold the cold-start
+        vector.
         """
         x, allowed = self._enter(history, mask)
         for block in self.blocks:
@@ -62,9 +63,9 @@ class SasRec(Tower):
         return torch.where(mask.cumsum(1)[..., None] > 0, self.norm(x), self.cold_start)
 
     def _enter(self, history: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the first block reads (B, L, d), and which place may attend to which (B, 1, L, L)."""
+        """Return the input of the first block (B, L, d), and the attention mask (B, 1, L, L)."""
         length = history.shape[1]
         x = self.dropout(history + self.positions[-length:])
-        # A position always sees itself: a row of padding has something to attend to and cannot become NaN.
+        # A position always sees itself: a padding row then has something to attend to and cannot become NaN.
         allowed = self.itself[:length, :length] | (self.earlier[:length, :length] & mask[:, None])
         return x, allowed[:, None]

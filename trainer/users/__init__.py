@@ -1,1 +1,1 @@
-"""What the log says of users beside what they did: their features, which come with each example."""
+"""User features: how they travel with the examples, and the part of the model that reads them."""

@@ -1,4 +1,4 @@
-"""The part of the model that reads user features, beside the user tower; it is the same on every rank."""
+"""User features in the trainer state: names, moments, and the module that adds features to user vectors."""
 
 import json
 import logging
@@ -27,14 +27,14 @@ _PLACE: Final = "place"
 
 
 class FeaturedUsers:
-    """Vectors of user features, to be added to what the user tower makes of a history.
+    """Adds vectors of user features to the user tower's output; replicated on every rank.
 
     Parameters
     ----------
     tower
-        The vectors; device and type are those of the embeddings.
+        Module of the feature vectors; device and type are those of the embeddings.
     place
-        How many parameters AdamW moves that came before those of this part.
+        Number of AdamW parameters before the first of this part.
     """
 
     def __init__(self, tower: FeatureVectors, place: int) -> None:
@@ -44,7 +44,7 @@ class FeaturedUsers:
 
     @classmethod
     def fresh(cls, buckets: int, like: Tensor, place: int) -> "FeaturedUsers":
-        """Return the part as it starts, before the first feature; vectors are as long as those of `like` (n, d)."""
+        """Return an untrained part without features; vectors have the width of `like` (n, d)."""
         return cls(FeatureVectors(like.shape[1], buckets).to(like), place)
 
     @property
@@ -57,14 +57,14 @@ class FeaturedUsers:
         return list(self.tower.parameters())
 
     def take_in(self, found: UserFeatures) -> None:
-        """Take in what a window says of its features, before any step on it.
+        """Register the features of a window, before any step on it.
 
-        One that was of the other kind before is left out, with a warning: what it said so far stays.
+        A feature that was of the other kind before is skipped, with a warning; its earlier values stay.
 
         Raises
         ------
         ValueError
-            If the windows have named more dense features than there is room for.
+            If the windows have named more than `MAX_DENSE` dense features.
         """
         names = found.names.agreeing(self.names)
         for name in sorted({*found.names.all} - {*names.all}):
@@ -78,7 +78,7 @@ class FeaturedUsers:
             )
 
     def inputs(self, of: UserLines) -> FeatureInputs:
-        """Return what the tower reads of n users, on the CPU; a feature that is new here says nothing."""
+        """Return the tower's inputs for n users, on the CPU; features that are not registered are ignored."""
         numbers, dense = of.numbers(), np.zeros((len(of.lines), len(self._moments)))
         for place, (name, moments) in enumerate(self._moments.items()):
             if name in numbers:
@@ -87,25 +87,25 @@ class FeaturedUsers:
         return feature_inputs(parts, torch.from_numpy(dense), self.tower.dense.weight.dtype)
 
     def compose(self, users: Tensor, features: FeatureInputs) -> Tensor:
-        """Return the vectors of users (n, d) with what their features add; differentiable."""
+        """Return user vectors (n, d) plus the vectors of their features; differentiable."""
         composed: Tensor = self.tower(users, features)
         return composed
 
     @property
     def weights(self) -> FeatureWeights:
-        """What a bundle knows of user features."""
+        """Weights of user features, for the bundle."""
         values, dense = (one.weight.detach().float().cpu().numpy() for one in (self.tower.values, self.tower.dense))
         return FeatureWeights(self.names, values, dense, tuple(self._moments.values()))
 
     def state_dict(self) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Return all of it as arrays, for the checkpoint."""
+        """Return the state as arrays, for the checkpoint."""
         names = json.dumps([list(self._categorical), list(self._moments)]).encode()
         moments = np.array([one.stored for one in self._moments.values()], np.float64).reshape(-1, 3)
         own = {_NAMES: np.frombuffer(names, np.uint8).copy(), _MOMENTS: moments, _PLACE: np.array(self.place)}
         return {**own, **{f"tower.{name}": value for name, value in self.tower.state_dict().items()}}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state_dict` describes."""
+        """Load the result of `state_dict`."""
         categorical, dense = json.loads(np.asarray(state[_NAMES]).tobytes())
         self._categorical = dict.fromkeys(categorical)
         rows = np.asarray(state[_MOMENTS]).tolist()
@@ -115,5 +115,5 @@ class FeaturedUsers:
 
     @staticmethod
     def place_in(state: Mapping[str, Tensor]) -> int:
-        """Return the `place` of a part that is to be loaded."""
+        """Return the `place` in a saved state."""
         return int(state[_PLACE])

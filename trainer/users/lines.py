@@ -1,4 +1,4 @@
-"""User features of examples as lines of numbers, which travel with the examples: through files and between ranks."""
+"""User features of examples, encoded as rows of integers for files and the exchange between ranks."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Self
@@ -15,26 +15,26 @@ __all__ = ["NO_FEATURES", "Layout", "UserLines"]
 Lines = npt.NDArray[np.int32]
 
 _UNKNOWN: Final = -1
-"""Of a bucket; the bits of a number that are all set are a NaN."""
+"""Bucket for no value; in a number, all bits set are a NaN."""
 
 _PER_NUMBER: Final = 2
-"""A number has 64 bits."""
+"""Integers per number: it has 64 bits."""
 
 
 class Layout(NamedTuple):
-    """What the columns of lines are: of each categorical feature as many buckets, then the numbers, bit by bit."""
+    """Columns of encoded features: the buckets of each categorical feature, then the bits of each number."""
 
     widths: dict[str, int]
     dense: tuple[str, ...]
 
     @classmethod
     def of(cls, found: UserFeatures, buckets: int) -> Self:
-        """Return the layout for a window; without `buckets` nothing of it is read."""
+        """Return the layout for a window; without `buckets` it is empty."""
         return cls(dict(found.categorical), tuple(found.dense)) if buckets else cls({}, ())
 
     @classmethod
     def joined(cls, parts: Sequence["Layout"]) -> Self:
-        """Return one that has room for what each of the parts has."""
+        """Return a layout with room for all parts."""
         widths: dict[str, int] = {}
         for name, width in (pair for part in parts for pair in part.widths.items()):
             widths[name] = max(widths.get(name, 0), width)
@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
     @property
     def columns(self) -> dict[str, slice]:
-        """Where each feature is in a line."""
+        """Columns of each feature."""
         found: dict[str, slice] = {}
         at = 0
         for name, width in (*self.widths.items(), *((name, _PER_NUMBER) for name in self.dense)):
@@ -51,11 +51,11 @@ class Layout(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Numbers in a line."""
+        """Integers per line."""
         return sum(self.widths.values()) + _PER_NUMBER * len(self.dense)
 
     def encoded(self, struct: pa.StructArray, buckets: int) -> Lines:
-        """Return the lines (n, width) of the features of n examples; values are hashed to numbers below `buckets`."""
+        """Return the encoded features (n, width) of n examples; values are hashed to `buckets` buckets."""
         lines = np.full((len(struct), self.width), _UNKNOWN, np.int32)
         columns = self.columns
         for name in self.widths:
@@ -72,19 +72,19 @@ NO_FEATURES: Final = Layout({}, ())
 
 
 class UserLines(NamedTuple):
-    """Lines (n, width) and what their columns are."""
+    """Encoded features (n, width) and their layout."""
 
     layout: Layout
     lines: Lines
 
     @classmethod
     def nothing(cls, count: int) -> Self:
-        """Return lines of so many users of whom nothing is known."""
+        """Return lines without features for `count` users."""
         return cls(NO_FEATURES, np.empty((count, 0), np.int32))
 
     @classmethod
     def joined(cls, parts: Sequence["UserLines"]) -> Self:
-        """Return all lines, one part after another, with the columns of all."""
+        """Concatenate lines; the layout has the features of all parts."""
         layout = Layout.joined([part.layout for part in parts])
         lines = np.full((sum(len(part.lines) for part in parts), layout.width), _UNKNOWN, np.int32)
         columns, at = layout.columns, 0
@@ -97,16 +97,16 @@ class UserLines(NamedTuple):
         return cls(layout, lines)
 
     def take(self, chosen: slice | npt.NDArray[np.int64]) -> Self:
-        """Return some of the lines."""
+        """Return a selection of the lines."""
         return self._replace(lines=self.lines[chosen])
 
     def buckets(self) -> dict[str, npt.NDArray[np.int32]]:
-        """Return the buckets of values of each categorical feature, (n, width), -1 for none."""
+        """Return the value buckets of each categorical feature, (n, width), -1 for none."""
         columns = self.layout.columns
         return {name: self.lines[:, columns[name]] for name in self.layout.widths}
 
     def numbers(self) -> dict[str, npt.NDArray[np.float64]]:
-        """Return each dense feature, (n,), NaN where it is unknown."""
+        """Return each dense feature, (n,), NaN if unknown."""
         columns = self.layout.columns
         return {
             name: np.ascontiguousarray(self.lines[:, columns[name]]).view(np.float64)[:, 0]
@@ -114,5 +114,5 @@ class UserLines(NamedTuple):
         }
 
     def said(self, weights: FeatureWeights) -> npt.NDArray[np.float32]:
-        """Return what the features add to users, (n, d), by the weights of a bundle."""
+        """Return the feature vectors of the users, (n, d), by the weights of a bundle."""
         return weights.combined(len(self.lines), self.buckets(), self.numbers())

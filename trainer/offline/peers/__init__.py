@@ -1,6 +1,6 @@
-"""Simple methods that a trained model must beat: popularity, item-kNN and EASE, tuned as the model is.
+"""Simple baselines for a trained model: popularity, item-kNN and EASE, tuned on the same validation part.
 
-None of them is trained by steps. `popularity` counts; `item_knn` and `ease` turn the matrix of users and items into one
-of items and items, by which `queries` scores the history of a case. `tuning` chooses settings on the validation part,
-and `contest` runs all of them on the cases of a test.
+None of them is trained by steps. `popularity` counts; `item_knn` and `ease` turn the user-item matrix into an item-item
+matrix, by which `queries` scores the history of a case. `tuning` chooses settings on the validation part,
+and `contest` runs all of them on the test cases.
 """

@@ -1,4 +1,4 @@
-"""All peers on the cases of one test, each tuned on the validation part of the same plan."""
+"""Run all peers on the cases of one test, each tuned on the validation part of the same plan."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from weir.trainer.ranking import Ranked
 __all__ = ["LARGEST", "POPULARITY", "Contest", "Peer", "PeerReport"]
 
 LARGEST: Final = 12_500
-"""Items of which matrices of items by items are made: 625 MB each, and minutes of a core to invert one."""
+"""Most items for an item-item matrix: 625 MB, and minutes on a core to invert it."""
 POPULARITY: Final = "popularity"
 
 PeerReport = Callable[[str], None]
-"""Called with the name of each method before its work begins."""
+"""Called with the name of each method before it starts."""
 
 
 @dataclass(frozen=True, eq=False)
 class Peer:
-    """A simple method: its name, the settings that validation chose, and its rankings of the test cases."""
+    """A simple method: its name, its tuned settings, and its rankings of the test cases."""
 
     name: str
     settings: dict[str, float]
@@ -31,27 +31,27 @@ class Peer:
 
 
 class Contest:
-    """The peers of a log and its training part, for at most so many items.
+    """The peers for one training part; item-kNN and EASE only up to a number of items.
 
     Parameters
     ----------
     interactions, train
-        All interactions, and the row numbers of those to train on.
+        All interactions, and the row numbers of the training part.
     rules
-        Those of the test.
+        Protocol of the test.
     largest
-        Most items of which matrices of items by items are made.
+        Most items for an item-item matrix.
     """
 
     def __init__(self, interactions: Interactions, train: Ints, rules: Rules, largest: int = LARGEST) -> None:
         self.interactions, self.train, self.largest = interactions, train, largest
         self.catalogue = Catalogue(interactions, train)
-        # A random split has no order of time.
+        # A random split has no time order, so recency decay is meaningless.
         self.decay = rules.protocol == "interaction"
 
     @property
     def left_out(self) -> dict[str, str]:
-        """The peers that cannot be asked, each with the reason."""
+        """Peers that cannot run, each with the reason."""
         found = {}
         if self.interactions.timestamps is None:
             found[LAST_DAYS] = "the log has no times"
@@ -65,7 +65,7 @@ class Contest:
         return found
 
     def run(self, validation: Evaluator, test: Evaluator, report: PeerReport | None = None) -> list[Peer]:
-        """Tune every peer that is not left out on validation, and rank the test with it; popularity comes first."""
+        """Tune every available peer on validation, and rank the test cases with it; popularity comes first."""
         peers = [Peer(POPULARITY, {}, test.rank_by_popularity())]
         for name, candidates in self._methods():
             if report:

@@ -13,7 +13,7 @@ __all__ = ["ease", "gram"]
 
 
 def gram(seen: Matrix) -> Matrix:
-    """Return how many users have both items, (V, V), given which user has which item, (U, V) of zeros and ones."""
+    """Return the number of users who have both items, (V, V), from the binary user-item matrix, (U, V)."""
     return sparse.csr_matrix(seen.T @ seen)
 
 
@@ -25,9 +25,9 @@ def ease(together: Matrix, l2: float) -> ItemWeights:
     Parameters
     ----------
     together
-        X'X of the users' items X, (V, V). The weights take 4 V^2 bytes, and twice as many while they are computed.
+        X'X of the binary user-item matrix X, (V, V). The weights take 4 V^2 bytes, twice that while computed.
     l2
-        Above 0: the matrix need not be invertible without it.
+        Regularisation, above 0: without it the matrix need not be invertible.
     """
     regular = torch.from_numpy(together.toarray().astype(np.float32))
     regular.diagonal().add_(l2)

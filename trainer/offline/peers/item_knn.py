@@ -1,7 +1,7 @@
-"""Item-kNN: an item is scored by its similarity to the items of the history.
+"""Item-kNN: scores an item by its similarity to the items of the history.
 
-Deshpande and Karypis, "Item-Based Top-N Recommendation Algorithms", TOIS 2004: cosine similarity, and only the nearest
-neighbours of each item.
+Deshpande and Karypis, "Item-Based Top-N Recommendation Algorithms", TOIS 2004: cosine similarity, keeping only the
+nearest neighbours of each item.
 """
 
 import numpy as np
@@ -13,16 +13,16 @@ __all__ = ["item_knn"]
 
 
 def item_knn(together: Matrix, neighbours: int, shrinkage: float = 10.0) -> Matrix:
-    """Return the similarities (V, V) of each item, a row, to its nearest neighbours; 0 to itself and to all others.
+    """Return the similarities (V, V) of each item, a row, to its nearest neighbours; 0 for itself and all others.
 
     Parameters
     ----------
     together
-        How many users have both items, (V, V).
+        Number of users who have both items, (V, V).
     neighbours
-        Most similar items that a row keeps; of equal ones those of lower code.
+        Most similar items kept per row; ties go to lower codes.
     shrinkage
-        Added to the divisor, so that a similarity that few users support is small (Bell and Koren, 2007).
+        Added to the divisor, so that similarities supported by few users become small (Bell and Koren, 2007).
     """
     users = together.diagonal().astype(np.float64)
     pairs = sparse.coo_matrix(together)

@@ -1,4 +1,4 @@
-"""The peers as candidates: which settings of each are tried."""
+"""Candidate settings of each peer, for tuning."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
@@ -21,10 +21,10 @@ LAST_DAYS: Final = "popularity of the last days"
 ITEM_KNN: Final = "item-kNN"
 EASE: Final = "EASE"
 DECAY: Final = " with recency decay"
-"""Follows the name of a method whose queries forget."""
+"""Suffix of a method with recency decay in its query."""
 
 _DAY_MS: Final = 86_400_000
-# Without validation the first of each is taken.
+# Without validation, the first value of each list is used.
 _DAYS: Final = (7.0, 1.0, 3.0, 30.0, 90.0, 365.0, 1095.0)
 NEIGHBOURS: Final = (50, 5, 10, 20, 200)
 L2: Final = (250.0, 50.0, 10.0, 1250.0, 6250.0)
@@ -32,7 +32,7 @@ _HALF_LIVES: Final = (5.0, 30.0, 10.0, 2.0, 1.0)
 
 
 def last_days(interactions: Interactions, train: Ints) -> Iterator[Candidate]:
-    """Yield popularity in the last days of training, for some numbers of days within it.
+    """Yield popularity over the last days of training, for several numbers of days within its span.
 
     Raises
     ------
@@ -44,7 +44,7 @@ def last_days(interactions: Interactions, train: Ints) -> Iterator[Candidate]:
     times = interactions.timestamps[train]
     ages = (times.max() - times) / _DAY_MS
     for days in _DAYS:
-        # Beyond the span of the log all are the same.
+        # Windows longer than the log would all give the same counts.
         if days == _DAYS[0] or days < ages.max():
             recent = interactions.items[train][ages <= days]
             counts = torch.from_numpy(np.bincount(recent, minlength=len(interactions.item_ids))).float()
@@ -52,14 +52,14 @@ def last_days(interactions: Interactions, train: Ints) -> Iterator[Candidate]:
 
 
 def item_knns(catalogue: Catalogue, neighbours: Iterable[int] = NEIGHBOURS, *, decay: bool) -> Iterator[Candidate]:
-    """Yield item-kNN for some numbers of neighbours, and with `decay` also for some half-lives of the query."""
+    """Yield item-kNN for several numbers of neighbours; with `decay`, also with half-lives of the query."""
     together = gram(catalogue.seen)
     for count in neighbours:
         yield from _queries(ITEM_KNN, {"neighbours": count}, catalogue, item_knn(together, count), decay=decay)
 
 
 def eases(catalogue: Catalogue, penalties: Iterable[float] = L2, *, decay: bool) -> Iterator[Candidate]:
-    """Yield EASE for some regularisations, and with `decay` also for some half-lives of the query."""
+    """Yield EASE for several regularisations; with `decay`, also with half-lives of the query."""
     together = gram(catalogue.seen)
     for l2 in penalties:
         yield from _queries(EASE, {"l2": l2}, catalogue, ease(together, l2), decay=decay)

@@ -1,4 +1,4 @@
-"""Scores by what a user did: a weighted sum of rows of a matrix of items by items, where newer items may weigh more."""
+"""Scores from a user's history by an item-item matrix, with optional recency weights."""
 
 from typing import Final, TypeAlias
 
@@ -18,14 +18,14 @@ Matrix: TypeAlias = sparse.csr_matrix
 ItemWeights: TypeAlias = npt.NDArray[np.float32]
 
 _FORGOTTEN: Final = 1e-3
-"""Items of less weight, of the newest one's, are left out of a query."""
+"""Items with less weight, relative to the newest one, are left out of a query."""
 
 
 def recency(ages: Ints, half_life: float | None) -> npt.NDArray[np.float32]:
-    """Return the weight of items of a history, (m,), by how many newer items there are: 1 for the newest.
+    """Return the weight of the items of a history, (m,), from the number of newer items, 0 for the newest (weight 1).
 
-    Order instead of time: it is known of every log, and a visit's items belong together, however long the pause before
-    it was. `half_life` is in items; None: all weigh the same.
+    Order is used instead of time: every log has it, and items of one visit belong together, however long the pause
+    before it was. `half_life` is in items; None: all weights are 1.
     """
     if half_life is None:
         return np.ones(len(ages), np.float32)
@@ -33,12 +33,12 @@ def recency(ages: Ints, half_life: float | None) -> npt.NDArray[np.float32]:
 
 
 class Catalogue:
-    """The V items that occur in training among all I, and who has which.
+    """The V items in training, among all I, and the user-item matrix.
 
     Parameters
     ----------
     interactions, train
-        All interactions, and the row numbers of those to train on.
+        All interactions, and the row numbers of the training part.
     """
 
     def __init__(self, interactions: Interactions, train: Ints) -> None:
@@ -49,16 +49,16 @@ class Catalogue:
         shape = (len(interactions.user_ids), len(self.known))
         ones = np.ones(len(train), np.float32)
         self.seen: Matrix = sparse.csr_matrix((ones, (interactions.users[train], columns)), shape=shape)
-        """Which user has which item, (U, V): ones, however often."""
+        """User-item matrix, (U, V): 1 for any number of interactions."""
         self.seen.data[:] = 1
 
     def __len__(self) -> int:
         return len(self.known)
 
     def scores(self, weights: ItemWeights | Matrix, past: Past, half_life: float | None) -> Scores:
-        """Return a function from numbers of cases (n,) to scores (n, I), by weights (V, V) of items for items.
+        """Return a function from case numbers (n,) to scores (n, I), by an item-item matrix `weights` (V, V).
 
-        Items that training has not seen score -inf.
+        Items that are not in training score -inf.
         """
 
         def scores(numbers: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class Catalogue:
         weights = recency(ends[case] - 1 - np.arange(len(case)), half_life)
         columns = self._column[items]
         kept = (columns >= 0) & (weights >= _FORGOTTEN)
-        # Backwards: of an item that a history repeats, the newest place is the first.
+        # Reversed, so that `unique` keeps the newest occurrence of a repeated item.
         keys = (case * len(self) + columns)[kept][::-1]
         keys, newest = np.unique(keys, return_index=True)
         values = weights[kept][::-1][newest]

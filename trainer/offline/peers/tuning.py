@@ -1,4 +1,4 @@
-"""The choice of a peer's settings on the validation part, as that of a model's best step."""
+"""Tune a peer's settings on the validation part, by the same metric as a model's best step."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ __all__ = ["Candidate", "best"]
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """The peer `name` with one choice of its `settings`, and its scores of the cases of an evaluator."""
+    """The peer `name` with one choice of `settings`, and its scores for the cases of an evaluator."""
 
     name: str
     settings: dict[str, float]
@@ -21,7 +21,7 @@ class Candidate:
 
 
 def best(candidates: Iterable[Candidate], validation: Evaluator) -> list[Candidate]:
-    """Return the candidate of the highest headline metric of each name; of equal ones the first, as without cases."""
+    """Return for each name the candidate with the highest headline metric; the first on ties or without cases."""
     rules = validation.rules
     found = dict[str, Candidate]()
     highest = dict[str, float]()

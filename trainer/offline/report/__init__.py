@@ -1,4 +1,4 @@
-"""The report of a comparison of losses: a table, two pictures and one page that needs nothing else."""
+"""Report of a comparison of losses: a table, two plots and a self-contained HTML page."""
 
 from pathlib import Path
 
@@ -12,22 +12,22 @@ __all__ = ["write_report"]
 def write_report(folder: Path) -> Path:
     """Write the report of the comparison in `folder`, finished or not, beside its results.
 
-    Writes ``table.md``, ``table.csv``, ``curves.png``, ``popularity.png`` and ``report.html``; the page holds the
-    pictures, so it can be sent alone.
+    Writes ``table.md``, ``table.csv``, ``curves.png``, ``popularity.png`` and ``report.html``; the page embeds the
+    plots, so it can be sent alone.
 
     Returns
     -------
     Path
-        Of ``report.html``.
+        Path of ``report.html``.
 
     Raises
     ------
     FileNotFoundError
         If there is no ``comparison.json``.
     ResultsError
-        If a file of results cannot be used.
+        If a result file cannot be used.
     ImportError
-        If the drawing or the page's library is not installed.
+        If the plotting or template library is not installed.
     """
     try:
         from weir.trainer.offline.report import look, page, plots  # noqa: PLC0415  training needs neither library

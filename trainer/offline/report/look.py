@@ -1,4 +1,4 @@
-"""How the pictures look: themes, a stroke for each row, the sheet they are drawn on and labels beside lines."""
+"""Style of the plots: themes, a stroke per row, the canvas, and labels beside lines."""
 
 import io
 import textwrap
@@ -16,12 +16,12 @@ from matplotlib.figure import Figure as Canvas
 __all__ = ["DARK", "DPI", "LIGHT", "MARGIN", "WIDTH", "Stroke", "Theme", "label_ends", "look", "png", "sheet", "stroke"]
 
 WIDTH: Final = 7.6
-"""Inches: text of 9 points stays legible where the page shows it 40 rem wide."""
+"""Width in inches: text of 9 points stays legible where the page shows it 40 rem wide."""
 DPI: Final = 200
 MARGIN: Final = {"left": 0.58, "right": 1.95, "bottom": 0.5, "top": 0.78}
-"""Inches around the axes; the names of the rows stand on the right."""
+"""Inches around the axes; row names are on the right."""
 _LINE: Final = 0.17
-"""Inches that one line of a label takes."""
+"""Height of one line of a label, in inches."""
 # Okabe and Ito (2008), safe for all forms of colour blindness; without black and yellow, which one theme would hide.
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS: Final = ("o", "s", "^", "D", "v", "P")
@@ -30,7 +30,7 @@ _DASHES: Final = ("", "5 2", "1 1.5")
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of all that is not a row."""
+    """Colours of everything except the rows."""
 
     ground: str
     ink: str
@@ -44,11 +44,11 @@ DARK: Final = Theme(ground="#171b20", ink="#e4e8ec", muted="#9ba5af", grid="#2e3
 
 @dataclass(frozen=True)
 class Stroke:
-    """How a row is drawn, everywhere."""
+    """Colour, dashes and marker of a row, the same in all plots."""
 
     colour: str
     dashes: str
-    """Lengths of dash and gap in line widths, as SVG writes them; empty for an unbroken line."""
+    """Lengths of dash and gap in line widths, as in SVG; empty for a solid line."""
     marker: str
 
     def style(self, theme: Theme) -> dict[str, Any]:
@@ -60,26 +60,26 @@ class Stroke:
 
 
 def stroke(number: int) -> Stroke:
-    """Return the look of the row of this number: six colours, again dashed, again dotted, then from the start."""
+    """Return the stroke of the row with this number: six colours, solid, then dashed, then dotted, then repeated."""
     again, colour = divmod(number, len(_COLOURS))
     return Stroke(_COLOURS[colour], _DASHES[again % len(_DASHES)], _MARKERS[colour])
 
 
 @contextmanager
 def look(theme: Theme) -> Iterator[None]:
-    """Draw in `theme` while this is open."""
+    """Apply a theme to plots drawn inside the context."""
     settings: dict[Any, Any] = dict.fromkeys(["axes.labelcolor", "xtick.color", "ytick.color"], theme.muted)
     settings |= dict.fromkeys(["figure.facecolor", "savefig.facecolor", "axes.facecolor"], theme.ground)
     settings |= dict.fromkeys(["axes.spines.top", "axes.spines.right", "axes.spines.left", "ytick.left"], False)
     settings |= {"axes.edgecolor": theme.grid, "grid.color": theme.grid, "axes.grid": True, "axes.grid.axis": "y"}
-    # A dollar in a row's name is a dollar.
+    # Row names may contain a dollar sign, which is not mathematics.
     settings |= {"font.size": 9, "text.color": theme.ink, "text.parse_math": False, "axes.axisbelow": True}
     with mpl.rc_context(settings):
         yield
 
 
 def sheet(height: float, title: str, subtitle: str, theme: Theme) -> Canvas:
-    """Return a canvas `height` inches high with its title and, below it, what was measured on what."""
+    """Return a canvas `height` inches high with title and subtitle."""
     canvas = Canvas(figsize=(WIDTH, height), dpi=DPI)
     left = 0.12 / WIDTH
     canvas.text(left, 1 - 0.1 / height, title, va="top", fontsize=11.5, fontweight="bold")
@@ -89,14 +89,14 @@ def sheet(height: float, title: str, subtitle: str, theme: Theme) -> Canvas:
 
 
 def png(canvas: Canvas) -> bytes:
-    """Return the canvas as a PNG; the same canvas gives the same bytes."""
+    """Return the canvas as a PNG; deterministic."""
     file = io.BytesIO()
     canvas.savefig(file, format="png", metadata={"Software": None})
     return file.getvalue()
 
 
 def label_ends(axes: Axes, names: Sequence[str], ends: Sequence[tuple[float, float]], looks: Sequence[Stroke]) -> None:
-    """Write each line's name to the right of the axes, as near to its last point as the other names allow."""
+    """Write each line's name to the right of the axes, as close to its last point as other names allow."""
     texts = [textwrap.fill(name, 23, max_lines=2, placeholder="…") for name in names]
     heights = [_LINE * (text.count("\n") + 1) for text in texts]
     inches = axes.bbox.height / DPI
@@ -120,10 +120,10 @@ def label_ends(axes: Axes, names: Sequence[str], ends: Sequence[tuple[float, flo
 
 
 def spread(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Move ascending centres apart until things of these sizes no longer overlap, with the least squared movement.
+    """Move ascending centres apart until objects of these sizes no longer overlap, with least squared movement.
 
-    Isotonic regression by pooling adjacent violators, after each thing's place in a gapless stack is taken off.
-    Centres stay between 0 and 1 as far as all of them fit.
+    Isotonic regression by pooling adjacent violators, after each object's position in a gapless stack is subtracted.
+    Centres stay between 0 and 1 if all objects fit.
     """
     gaps = [(one + other) / 2 for one, other in pairwise(sizes)]
     stack = np.cumsum([0.0, *gaps])[: len(wanted)]

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its pictures, style and script inside, which loads nothing from the network."""
+"""HTML report: one file with embedded plots, style and script, which loads nothing from the network."""
 
 import base64
 import math
@@ -30,7 +30,7 @@ __all__ = ["Picture", "Scale", "environment", "render", "settings"]
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG for light and for dark screens, and its description."""
+    """A plot as PNG for light and for dark screens, and its description."""
 
     light: bytes
     dark: bytes
@@ -38,13 +38,13 @@ class Picture:
 
     @staticmethod
     def uri(data: bytes) -> str:
-        """Return the picture as a data URI."""
+        """Return the image as a data URI."""
         return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to positions on a strip `width` pixels wide, with `margin` pixels free at either end."""
+    """Maps values to positions on a strip `width` pixels wide, with `margin` pixels free at both ends."""
 
     low: float
     high: float
@@ -53,18 +53,18 @@ class Scale:
 
     @classmethod
     def of(cls, summaries: Iterable[MetricSummary]) -> "Scale":
-        """Return the scale on which all values and intervals of `summaries` fit."""
+        """Return a scale that covers all values and intervals of `summaries`."""
         found = [one for each in summaries for one in (*each.values, each.low, each.high) if math.isfinite(one)]
         return cls(min(found, default=0.0), max(found, default=1.0))
 
     def __call__(self, value: float) -> float:
-        """Return the position of a finite value, in pixels from the left; the middle where all values are the same."""
+        """Return the position of a finite value in pixels from the left; the middle if all values are equal."""
         part = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return round(self.margin + part * (self.width - 2 * self.margin), 2)
 
 
 def environment(*folders: Path) -> jinja2.Environment:
-    """Return the templates of some folders, and those here, which they may extend."""
+    """Return a template environment over some folders and this one, whose templates they may extend."""
     loader = jinja2.FileSystemLoader([*folders, Path(__file__).parent])
     return jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -94,9 +94,9 @@ def render(comparison: Comparison, table: Table, pictures: Mapping[str, Picture]
 
 
 def settings(comparison: Comparison) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the settings that all rows share, and for each row every setting in which rows differ.
+    """Return the settings shared by all rows, and for each row the settings in which rows differ.
 
-    Nested settings get dotted names; a setting that a row does not have is an empty string.
+    Nested settings have dotted names; a setting missing in a row is an empty string.
     """
     flat = {row: dict(_flat(comparison.configuration.get(row, {}))) for row in comparison.rows}
     names = dict.fromkeys(name for found in flat.values() for name in found)
@@ -123,7 +123,7 @@ def _number(value: Any) -> str:
 
 
 def _finding(table: Table) -> dict[str, Any] | None:
-    """Return the best rows by the headline, and the rows whose interval overlaps the first one's."""
+    """Return the best rows by the headline metric, and the rows whose interval overlaps that of the first."""
     names = table.best[table.headline]
     best_rows = [row for row in table.rows if row.name in names]
     if not best_rows:
@@ -135,7 +135,7 @@ def _finding(table: Table) -> dict[str, Any] | None:
 
 
 def _strata(table: Table) -> list[dict[str, Any]]:
-    """Return name, share of the test cases, metrics by row and the best rows of each stratum."""
+    """Return name, share of the test cases, metrics by row and best rows of each stratum."""
     metric = stratified_metric(table)
     shares = {name: one.share for row in table.rows for run in row.runs for name, one in run.strata.items()}
 
@@ -151,7 +151,7 @@ def _strata(table: Table) -> list[dict[str, Any]]:
 
 
 def _deciles(table: Table) -> tuple[list[int], dict[str, Line]]:
-    """Return the number of cases of each decile, and the line of each row that has any."""
+    """Return the number of cases of each decile, and the line of each row with deciles."""
     lines = {row.name: by_decile(row, stratified_metric(table)) for row in table.rows if row.has_deciles}
     first = next((run for row in table.rows for run in row.runs if run.deciles), None)
     return [decile.cases for decile in first.deciles] if first else [], lines

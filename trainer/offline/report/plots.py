@@ -1,4 +1,4 @@
-"""Pictures of a comparison: learning curves, and a metric by popularity; each row looks the same in all of them."""
+"""Plots of a comparison: learning curves, and a metric by popularity decile; a row has the same style in both."""
 
 import math
 import textwrap
@@ -21,13 +21,13 @@ __all__ = ["Line", "by_decile", "curve", "draw_curves", "draw_popularity"]
 Floats = npt.NDArray[np.float64]
 
 _TOGETHER: Final = 6
-"""Rows whose lines one panel holds before they can no longer be told apart; beyond, each row gets a panel."""
+"""Most rows in one panel, so that lines stay distinguishable; with more, each row gets its own panel."""
 _COLUMNS: Final = 3
 
 
 @dataclass(frozen=True)
 class Line:
-    """Mean and sample standard deviation over seeds at some places, (n,) each; deviations of one seed are NaN."""
+    """Mean and sample standard deviation over seeds at some positions, (n,) each; the deviation of one seed is NaN."""
 
     at: Floats
     mean: Floats
@@ -50,7 +50,7 @@ def draw_curves(table: Table, subtitle: str, theme: Theme = LIGHT) -> bytes:
 
 
 def draw_popularity(table: Table, metric: str, subtitle: str, theme: Theme = LIGHT) -> bytes:
-    """Draw `metric` by popularity decile as a PNG: all rows in one panel, or many rows in a panel each."""
+    """Draw `metric` by popularity decile as a PNG: all rows in one panel, or, for many rows, a panel each."""
     lines = {number: by_decile(row, metric) for number, row in enumerate(table.rows) if row.has_deciles}
     title = f"{metric_label(metric)} on test, by popularity of the item"
     with look(theme):
@@ -67,8 +67,8 @@ def draw_popularity(table: Table, metric: str, subtitle: str, theme: Theme = LIG
 def curve(row: Row, metric: str) -> Line:
     """Return a row's learning curve against steps.
 
-    Seeds may have been tested at other steps, as a budget in seconds allows: all are read, by linear
-    interpolation, at every step that any was tested at, within the range that all of them cover.
+    Seeds may have been validated at different steps, as with a budget in seconds: all are interpolated linearly
+    at every validated step in the range that all of them cover.
     """
     runs = [[(point.step, point.metrics[metric]) for point in run.curve if metric in point.metrics] for run in row.runs]
     curves = [np.array(points, dtype=np.float64).T for points in runs if points]
@@ -81,7 +81,7 @@ def curve(row: Row, metric: str) -> Line:
 
 
 def by_decile(row: Row, metric: str) -> Line:
-    """Return the figures by popularity decile, the most popular first as number 1, of a row that has deciles."""
+    """Return a row's metric by popularity decile, with the most popular as number 1; the row must have deciles."""
     deciles = zip_longest(*(run.deciles for run in row.runs))
     values = [[one.metrics.get(metric, math.nan) if one else math.nan for one in decile] for decile in deciles]
     return _over_seeds(np.arange(1.0, len(values) + 1), np.array(values, dtype=np.float64).T)
@@ -117,7 +117,7 @@ def _end(line: Line) -> tuple[float, float]:
 
 
 def _draw(axes: Axes, number: int, line: Line, theme: Theme) -> None:
-    # Not clipped: a marker at zero is whole.
+    # Not clipped, so that a marker at zero is fully visible.
     axes.plot(line.at, line.mean, **stroke(number).style(theme), markevery=max(1, len(line.at) // 12), clip_on=False)
     if np.isfinite(line.deviation).any():
         band = line.mean - line.deviation, line.mean + line.deviation
@@ -125,7 +125,7 @@ def _draw(axes: Axes, number: int, line: Line, theme: Theme) -> None:
 
 
 def _panels(table: Table, lines: Mapping[int, Line], canvas: Canvas, theme: Theme) -> Canvas:
-    """Draw one row per panel, in its colour over all the others in grey."""
+    """Draw one row per panel, in its colour over all others in grey."""
     height = canvas.get_figheight()
     rows = math.ceil(len(lines) / _COLUMNS)
     panels = canvas.subplots(rows, _COLUMNS, sharex=True, sharey=True, squeeze=False).flat

@@ -1,4 +1,4 @@
-"""Rows by metrics: mean and standard deviation over seeds, as Markdown and as CSV."""
+"""Result table, rows by metrics: mean and standard deviation over seeds, as Markdown and CSV."""
 
 import csv
 import io
@@ -32,7 +32,7 @@ Results = Mapping[tuple[str, int], RunResult]
 
 @dataclass(frozen=True)
 class MetricSummary:
-    """One metric of one row: a value per finished seed, and a confidence interval where the runs have one."""
+    """One metric of one row: a value per finished seed, and a confidence interval if the runs have one."""
 
     values: tuple[float, ...]
     low: float = math.nan
@@ -40,7 +40,7 @@ class MetricSummary:
 
     @property
     def mean(self) -> float:
-        """Mean over seeds; NaN without any."""
+        """Mean over seeds; NaN without values."""
         return float(np.mean(self.values)) if self.values else math.nan
 
     @property
@@ -55,7 +55,7 @@ class MetricSummary:
 
     @property
     def interval(self) -> str:
-        """The confidence interval as the tables show it."""
+        """The confidence interval as shown in tables."""
         return "–" if math.isnan(self.low) else f"{self.low:.4f} to {self.high:.4f}"
 
 
@@ -70,7 +70,7 @@ class Row:
 
     @property
     def seeds(self) -> str:
-        """Number of seeds, and out of how many where some are missing."""
+        """Number of seeds, as "n of m" if some are missing."""
         done = len(self.runs)
         return f"{done} of {done + len(self.missing)}" if self.missing else f"{done}"
 
@@ -86,13 +86,13 @@ class Row:
 
     @property
     def best_steps(self) -> str:
-        """The steps whose models were tested."""
+        """Steps of the tested models."""
         return _range([run.best_step for run in self.runs]) if self.runs else "–"
 
 
 @dataclass(frozen=True)
 class Table:
-    """The rows in the comparison's order, the metrics that any run has (the headline first) and the best of each."""
+    """Rows in the comparison's order, all metrics of the runs (the headline first) and the best rows of each metric."""
 
     headline: str
     metrics: tuple[str, ...]
@@ -101,18 +101,18 @@ class Table:
 
     @property
     def complete(self) -> bool:
-        """Whether every row has every seed."""
+        """Whether every row has all seeds."""
         return not any(row.missing for row in self.rows)
 
     @property
     def progress(self) -> str:
-        """Finished runs, out of all."""
+        """Number of finished runs, of all."""
         done = sum(len(row.runs) for row in self.rows)
         return f"{done} of {done + sum(len(row.missing) for row in self.rows)} runs done"
 
 
 def summarise(comparison: Comparison, results: Results) -> Table:
-    """Return the table of all rows of the comparison, also of those without a finished run."""
+    """Return the table of all rows of the comparison, including rows without a finished run."""
     names = {name: None for run in results.values() for name in run.metrics}
     metrics = tuple(dict.fromkeys([comparison.headline, *names]))
     rows = []
@@ -125,31 +125,31 @@ def summarise(comparison: Comparison, results: Results) -> Table:
 
 
 def summary_of(runs: Sequence[RunResult], value: Callable[[RunResult], float | None]) -> MetricSummary:
-    """Summarise what `value` reads from each run, without the runs that lack it."""
+    """Summarise the `value` of each run, without runs where it is None."""
     return MetricSummary(tuple(found for run in runs if (found := value(run)) is not None))
 
 
 def best(summaries: Mapping[str, MetricSummary]) -> frozenset[str]:
-    """Return the rows with the highest mean, all that tie; never a row without a value."""
+    """Return all rows that share the highest mean; rows without values are ignored."""
     means = {name: summary.mean for name, summary in summaries.items()}
     highest = max((mean for mean in means.values() if not math.isnan(mean)), default=math.nan)
     return frozenset(name for name, mean in means.items() if mean == highest)
 
 
 def stratified_metric(table: Table) -> str:
-    """Return the metric that strata and deciles show: the headline, or else the first that they have."""
+    """Return the metric shown for strata and deciles: the headline, or the first one they have."""
     names = [name for row in table.rows for run in row.runs for decile in run.deciles for name in decile.metrics]
     return table.headline if table.headline in names or not names else names[0]
 
 
 def metric_label(metric: str) -> str:
-    """Return a metric's name as readers know it: ``Recall@20``, ``NDCG@20``."""
+    """Return the display name of a metric: ``Recall@20``, ``NDCG@20``."""
     name, at, cutoff = metric.partition("@")
     return (name.upper() if name in {"ndcg", "mrr", "map"} else name.replace("_", " ").capitalize()) + at + cutoff
 
 
 def as_markdown(comparison: Comparison, table: Table) -> str:
-    """Return title and table in Markdown, the best of each metric in bold, with notes below it."""
+    """Return title, table and notes in Markdown, with the best of each metric in bold."""
     head = ["Row", "Seeds", *map(metric_label, table.metrics)]
     head += [f"95 % interval of {metric_label(table.headline)}", "Step", "Training, s"]
     lines = [f"# {_escaped(comparison.title)}", "", _escaped(subject(comparison, table)) + ".", ""]
@@ -165,7 +165,7 @@ def as_markdown(comparison: Comparison, table: Table) -> str:
 
 
 def notes(table: Table) -> list[str]:
-    """Return notes on how to read the table."""
+    """Return notes that explain the table."""
     bold = "the highest mean" if table.complete else "the highest mean so far"
     means = f"Mean ± standard deviation over seeds, on test; one seed has no deviation. Bold: {bold}."
     interval = (
@@ -177,7 +177,7 @@ def notes(table: Table) -> list[str]:
 
 
 def subject(comparison: Comparison, table: Table) -> str:
-    """Return data, split, budget, number of seeds and any missing runs in one line."""
+    """Return data, split, budget, number of seeds and missing runs in one line."""
     seeds = len(comparison.seeds)
     spread = f"mean and standard deviation over {seeds} seeds" if seeds > 1 else f"one seed ({comparison.seeds[0]})"
     said = [f"{comparison.data}, {comparison.split} split", budget(table), spread]
@@ -193,7 +193,7 @@ def budget(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """Return a line per row with every metric at full precision; unknown values are empty."""
+    """Return a CSV line per row with every metric at full precision; unknown values are empty."""
     parts = ("", " deviation", " low", " high")
     head = ["row", "seeds", "seeds missing", *(metric + part for metric in table.metrics for part in parts)]
     text = io.StringIO()
