@@ -1,4 +1,4 @@
-"""How the core's errors look on the wire: a code, and details that programs can read."""
+"""Map the core's errors to gRPC codes and status details (`google.rpc.Status`)."""
 
 from typing import Final
 
@@ -66,7 +66,7 @@ _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
 
 
 def code_of(error: RequestError) -> grpc.StatusCode:
-    """Return the gRPC code of an error; INTERNAL for one without its own."""
+    """Return the gRPC code of an error; INTERNAL if it has none of its own."""
     return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
 
 
