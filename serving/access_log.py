@@ -87,7 +87,7 @@ class AccessLog:
                 if self._queue.empty():
                     self._out.flush()
             except OSError:
-                # The reader has left; another may take its place.
+                # The reader of standard output has closed it; another one may open it.
                 self._dropped.inc()
 
 

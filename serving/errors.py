@@ -43,7 +43,7 @@ class Violation:
 
 
 class RequestError(Exception):
-    """A request that gets no answer; `reason` is the stable name that clients may rely on."""
+    """A refused request; `reason` is a stable name that clients may rely on."""
 
     reason = "INTERNAL"
 
@@ -105,7 +105,7 @@ class NoCatalogueError(RequestError):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The fields at fault."""
+        """The fields of the request that use tags."""
         return {"fields": ",".join(self.fields)}
 
 
@@ -129,7 +129,7 @@ class AnswerTooLargeError(RequestError):
 
 
 class QueueFullError(RequestError):
-    """More queries (or other `things`) are waiting than may wait."""
+    """The queue is full: too many queries (or other `things`) are waiting."""
 
     reason = "QUEUE_FULL"
 

@@ -27,7 +27,7 @@ def features_of(path: str, query: pb.Query, fault: Fault) -> Features:
     if query.WhichOneof("source") in {"embedding", "item_id"}:
         fault(f"{path}.features", "are given with an embedding or an item_id, allowed are user_id and history")
     found: dict[str, tuple[str, ...] | float] = {}
-    # A map has no order: without one, equal requests would get unequal answers.
+    # A protobuf map has no order: without sorting, equal requests could get different answers.
     for name, one in sorted(query.features.items()):
         place = f'{path}.features["{name}"]'
         if not name or _is_long(name):

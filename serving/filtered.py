@@ -25,7 +25,7 @@ __all__ = ["FilteredSearch", "filtered_cost"]
 
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
-_faiss: Any = faiss  # its stubs lack these
+_faiss: Any = faiss  # the stubs of FAISS lack some names
 
 _FEW: Final = 2000
 """Passing rows up to which all of them are always compared."""

@@ -46,7 +46,7 @@ COMPARED_BY_MATRIX: Final = 512
 """Vectors compared per microsecond by a matrix product."""
 
 _GRAPH_COST: Final = 300.0
-"""Microseconds of a walk through a graph (HNSW32 over a million vectors), which hardly depends on their number."""
+"""Microseconds of a graph walk (HNSW32 over a million vectors), almost independent of the number of vectors."""
 
 # FAISS uses a matrix product only above this threshold, which 1.15 raised so much that large batches are scanned
 # instead: 3.7 times slower at 256 queries. With 300, one query is still scanned, eight use a matrix product.
@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """Scores (queries, k), descending, and the rows they belong to, (queries, k); both padded with row -1."""
+    """Scores (queries, k), descending, and their rows, (queries, k); missing results have row -1."""
 
     scores: Floats
     rows: IndexRows
@@ -67,7 +67,7 @@ class Index(Protocol):
 
     @property
     def lists(self) -> int:
-        """Number of inverted lists, of which a search visits `nprobe`; 0: no lists."""
+        """Number of inverted lists; a search visits `nprobe` of them; 0: no lists."""
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
         """Return the best `k` rows for each of `queries` (n, dimension); `nprobe` 0 means the default."""

@@ -26,7 +26,7 @@ def go_name(code: grpc.StatusCode) -> str:
 
 
 class MetricsInterceptor(WrappingInterceptor):
-    """Wraps the handlers of unary calls; `under_way` is the number of calls in progress."""
+    """Counts and times unary calls; `under_way` is the number of calls in progress."""
 
     def __init__(self, metrics: RpcMetrics) -> None:
         super().__init__()

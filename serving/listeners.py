@@ -75,7 +75,7 @@ def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
 
 
 def _listen(what: str, config: ServingConfig, port: int, add: Callable[[str], int]) -> int:
-    """Add all addresses of the host to a gRPC server, which by itself would be content with one of them."""
+    """Bind all addresses of the host: gRPC alone considers one of them enough."""
     addresses, port = listening_at(what, config.host, port, shared=config.processes > 1)
     for address in addresses:
         try:

@@ -75,7 +75,7 @@ def _groups(root: Path) -> list[int]:
             continue
         top = root / "sys/fs/cgroup" / controllers
         file = "memory.limit_in_bytes" if controllers else "memory.max"
-        # In a container its own group looks like the root, under whatever path the host gave it.
+        # Inside a container its group may be mounted as the root, although its path is that of the host.
         inner = top / path.lstrip("/")
         folders = [folder for folder in (inner, *inner.parents) if folder.is_relative_to(top)]
         found += [int(text) for folder in folders for text in _lines(folder / file) if text.isdigit()]

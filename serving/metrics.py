@@ -25,7 +25,7 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class RpcMetrics:
-    """Calls by method and code, under the names of go-grpc-prometheus."""
+    """Calls by method and code, with the metric names of go-grpc-prometheus."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("grpc_type", "grpc_service", "grpc_method")
@@ -269,7 +269,7 @@ class BundleMetrics:
         self.items.set(0)
 
     def served(self, bundle: LoadedBundle, before: LoadedBundle | None, happened: float) -> None:
-        """Describe the bundle that is served from now on, and when its newest event happened (wall clock)."""
+        """Describe the newly served bundle; `happened` is the wall-clock time of its newest event."""
         self.info.clear()
         self.info.labels(bundle.version, bundle.manifest.index.type, bundle.manifest.metric).set(1)
         self.max_event.set(bundle.manifest.max_event_ms / 1000)

@@ -52,7 +52,7 @@ class Planner:
         return index if isinstance(index, AnnIndex) and index.chooses_lists else None
 
     def passing(self, task: Task) -> Passing | None:
-        """Return the rows that pass a task's filter; None: all, except those that each plan excludes itself."""
+        """Return the rows that pass a task's filter; None: no filter needed, plans exclude blocked rows themselves."""
         if task.allowed is None and not task.tags.tags:
             few = len(self.sieve.blocked) <= _BLOCKED and (self.listed is None or task.exact)
             if few or not self.sieve.blocked:

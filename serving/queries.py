@@ -43,7 +43,7 @@ class ByEmbedding:
 
 @dataclass(frozen=True)
 class ByItem:
-    """An item whose neighbours are wanted."""
+    """An item, for a query for similar items."""
 
     id: str
     key: Key

@@ -1,4 +1,4 @@
-"""From protobuf to the core: every rule of a request, and its first problems at once, in time linear in its bytes."""
+"""Validate requests and convert them to tasks, in time linear in their bytes; report the first problems together."""
 
 import math
 from collections.abc import Iterable, Sequence

@@ -87,7 +87,7 @@ class Retriever:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Tasks of one bundle."""
+    """Answers the tasks of one bundle."""
 
     planner: Planner
 

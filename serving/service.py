@@ -92,7 +92,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return answer
 
     async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
-        """Make the vector of each query."""
+        """Compute the vector of each query."""
         start = time.monotonic()
 
         def build() -> Task:
@@ -163,7 +163,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         limits = self._config.limits
         ids = item_ids(request, limits.max_queries)
         if ids > limits.max_item_ids:
-            ids = 0  # refused before any of them is read
+            ids = 0  # such a request is refused before its ids are read
         if ids > _LARGE:
             self._aside.require_room()
         task = await self._made(build, ids)

@@ -38,7 +38,7 @@ __all__ = ["DETAILS_KEY", "DOMAIN", "code_of", "details_of"]
 
 DOMAIN: Final = "weir"
 DETAILS_KEY: Final = "grpc-status-details-bin"
-"""Trailing metadata in which gRPC carries a `google.rpc.Status`."""
+"""Key of the trailing metadata with the `google.rpc.Status` of a gRPC error."""
 
 _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,

@@ -1,4 +1,4 @@
-"""The user tower at serving time: an ONNX graph from a history's item embeddings to one vector."""
+"""The user tower: runs an ONNX graph that maps the item embeddings of a history to a user vector."""
 
 from typing import Any, Final
 

@@ -110,7 +110,7 @@ class _Call:
         inside, started = set_span_in_context(self.span, Context()), clock.ns(times.started)
         if self._waits_since is not None:
             self._span("queue", inside, clock.ns(self._waits_since), started)
-            self._waits_since = None  # a large request has several batches, and waited for the first of them
+            self._waits_since = None  # a large request has several batches: only its wait for the first is recorded
         self._span("batch", inside, started, clock.ns(times.found), [Link(batch)])
 
     def _span(self, name: str, inside: Context, start: int, end: int, links: Sequence[Link] = ()) -> None:

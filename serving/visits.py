@@ -17,7 +17,7 @@ __all__ = ["COMPARED", "GATHERED", "LEAST", "Depth", "Lists", "Visit", "nothing"
 
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
-_faiss: Any = faiss  # its stubs lack these
+_faiss: Any = faiss  # the stubs of FAISS lack some names
 
 LEAST: Final = 100
 """Search depth is that for at least so many wanted rows."""
@@ -260,7 +260,7 @@ def _scanned(index: AnnIndex, passing: Passing, queries: Floats, k: int, chosen:
     shape = (len(queries), k)
     scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
     given: tuple[npt.NDArray[Any], ...] = (queries, chosen.lists, chosen.products)
-    given = tuple(map(np.ascontiguousarray, given))  # what FAISS reads must live as long as the call
+    given = tuple(map(np.ascontiguousarray, given))  # keeps the arrays alive while FAISS reads them
     vectors, lists, products = map(faiss.swig_ptr, given)
     selector = _faiss.IDSelectorBitmap(passing.bits)
     parameters = _faiss.SearchParametersIVF(sel=selector, nprobe=chosen.lists.shape[1])

@@ -61,7 +61,7 @@ class BundleWatcher:
 
     @property
     def loaded(self) -> list[LoadedBundle]:
-        """The bundles that answer: one, or none."""
+        """The served bundle in a list, empty without one."""
         return [bundle] if (bundle := self.bundle) is not None else []
 
     def refresh(self) -> bool:

@@ -48,14 +48,14 @@ class AroundInterceptor(WrappingInterceptor):
         self._around = around
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Leave streams as they are."""
+        """Wrap unary handlers; return stream handlers unchanged."""
         if handler.unary_unary is None:
             return handler
         return unary(handler, self._around(handler.unary_unary, *names_of(path)))
 
 
 def unary(handler: Any, inner: Handler) -> Any:
-    """Return a unary handler that reads and writes messages as `handler` does."""
+    """Return a unary handler that calls `inner`, with the (de)serialisers of `handler`."""
     return grpc.unary_unary_rpc_method_handler(
         inner, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
     )

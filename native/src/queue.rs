@@ -76,7 +76,7 @@ impl Queue {
 
     /// Remove the jobs of the next batch: one, and more within `queries` queries and total `cost`.
     ///
-    /// Either all jobs of a batch have exclusions, or none has. Jobs of disconnected clients are dropped, and those past
+    /// Either all jobs of a batch have exclusions, or none has. Jobs of disconnected clients are dropped, and jobs past
     /// their deadline are refused.
     pub fn take(&self, queries: usize, cost: f64) -> Vec<Job> {
         let mut waiting = self.waiting.lock().expect("no holder of this lock panics");

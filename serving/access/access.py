@@ -42,7 +42,7 @@ class Access:
         self.asks = certificates or self._tokens is not None
 
     async def admit(self, authorization: Sequence[str], certificate: bytes | None, *rights: Right) -> Caller:
-        """Authenticate a call, and return its caller, which has the given rights.
+        """Authenticate a call, check its rate and rights, and return its caller.
 
         Parameters
         ----------

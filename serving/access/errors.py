@@ -19,7 +19,7 @@ __all__ = [
 
 
 class TokenMissingError(RequestError):
-    """The call brings no token, and its certificate alone allows nothing."""
+    """The call has no token, and no rule allows its certificate alone."""
 
     reason = "TOKEN_MISSING"
 

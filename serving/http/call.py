@@ -57,7 +57,7 @@ class HttpCall:
         return None if self._ends is None else self._ends - time.monotonic()
 
     def code(self) -> grpc.StatusCode | None:
-        """Return the code that the call was aborted with."""
+        """Return the code with which the call was aborted; None if it was not."""
         return self._code
 
     async def abort(

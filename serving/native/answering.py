@@ -44,7 +44,7 @@ class Answering:
     max_bytes: int
 
     def __call__(self, batch: PlainBatch) -> LoadedBundle | None:
-        """Answer or refuse each request, and return the bundle that answered.
+        """Answer or refuse each request; return the bundle that answered, None if none did.
 
         If the batch fails, its requests are retried one by one, and only those that fail again are refused.
         """

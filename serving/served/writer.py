@@ -84,7 +84,7 @@ class ServedWriter:
     def _remove_old(self) -> None:
         if time.monotonic() - self._removed_at < _SECONDS_BETWEEN_REMOVALS:
             return
-        # An hour ends 3,600 seconds after its start.
+        # A folder holds lists up to 3,600 seconds after its hour's start.
         oldest = hour_of(time.time() - 86_400 * self.config.keep_days - 3600)
         for hour, folder in served_hours(self.store).items():
             if hour < oldest:

@@ -44,7 +44,7 @@ class _Pair(NamedTuple):
 
 @dataclass
 class Lines:
-    """The bundles of champion and challenger; `names` are all variants, `share` is the challenger's share of users.
+    """The bundles of champion and challenger; `names` lists all variants, `share` is the challenger's share of users.
 
     One thread calls `refresh`. `shown`, the exported bundle metrics, are those of the champion.
     """

@@ -45,7 +45,7 @@ def _draw(axes: Axes, facts: AgeFacts, theme: look.Theme) -> None:
             names.append(name)
             ends.append((float(points[-1].windows), points[-1].difference))
             strokes.append(look.stroke(number))
-    axes.autoscale_view()  # labels follow the limits as they are now
+    axes.autoscale_view()  # must be before the labels, which depend on the limits
     look.label_ends(axes, names, ends, strokes)
 
 

@@ -53,7 +53,7 @@ def require_readable(report: LogReport, command: str, given: Given = ()) -> None
 
 
 def print_report(console: Console, report: LogReport, given: Given = ()) -> None:
-    """Print a report: facts, columns, the first bad row, and what to do next, with the options that were `given`."""
+    """Print a report: facts, columns, the first bad row, and the next commands, with the options that were `given`."""
     facts = Table(box=None, show_header=False)
     for name, value in _facts(report):
         facts.add_row(plain(name, style="bold"), plain(value))

@@ -45,7 +45,7 @@ class Catalogue:
     appeal: Float
 
     def lines(self) -> bytes:
-        """Return every item as JSON Lines, tagged with its genre and its label: a catalogue for the server."""
+        """Return the server's catalogue as JSON Lines: every item, tagged with its genre and its label."""
         width = self.labels_per_genre
         tags = [[_GENRES[label // width], _LABELS[label % width]] for label in range(len(self.genre))]
         rows = ({"item_id": str(item), "tags": tags[label]} for label, ids in enumerate(self.ids) for item in ids)

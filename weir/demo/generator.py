@@ -84,7 +84,7 @@ class LogTruth(StoredModel):
 
 @dataclass(frozen=True)
 class GeneratedLog:
-    """JSON Lines in order of arrival, and the truth about them."""
+    """A log as JSON Lines in order of arrival, and its true counts."""
 
     lines: bytes
     truth: LogTruth

@@ -64,7 +64,7 @@ class _Paths:
         return answer
 
     async def query(self, request: web.Request) -> web.Response:
-        """Answer a query."""
+        """Answer a query by user, history or item."""
         if not self._rights.data:
             raise web.HTTPForbidden(text=_CLOSED)
         wanted = await _object(request, self._bodies)

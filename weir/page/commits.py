@@ -57,7 +57,7 @@ class NewestCommits:
         for file in commit.letters:
             try:
                 data = self.store.read(file.name)
-            except FileNotFoundError:  # redacted or retired since
+            except FileNotFoundError:  # erased or removed since
                 continue
             self.letters.extend(json.loads(line) for line in data.splitlines()[-_LETTERS:])
 

@@ -38,7 +38,7 @@ class History:
             self.epoch += 1
 
     def since(self, position: int) -> dict[str, list[float | None]]:
-        """Return the columns from a position on; `time` is one of them."""
+        """Return the values since a position as columns by name, `time` among them."""
         values = self._values[position:]
         names = sorted({name for point in values for name in point})
         columns: dict[str, list[float | None]] = {name: [point.get(name) for point in values] for name in names}

@@ -101,7 +101,7 @@ class Rates:
 def point_of(state: Mapping[str, Any], scraped: Scraped, rates: Rates) -> dict[str, float | None]:
     """Return the chart values for the current moment."""
     trainer, serving = scraped.get("trainer") or _NOTHING, scraped.get("serving") or _NOTHING
-    # Before the first step, the gauge of the loss is 0.
+    # The loss gauge is 0 before the first step, which is not a loss.
     has_trained = bool(trainer.total("weir_trainer_windows_total"))
     return {
         "events_per_second": rates.of("events", state["events"], state["time"]),

@@ -24,7 +24,7 @@ _GONE: Final = (OSError, SystemExit)
 
 
 class StatusDisplay:
-    """Shows the status and the children's important lines on one console."""
+    """Shows the status and important log lines of the processes on one console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

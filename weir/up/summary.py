@@ -47,7 +47,7 @@ class Recalls(FrozenModel):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the model's recall (Wilson): the next item of a case is among the k or not."""
+        """The 95 % interval of the model's recall (Wilson), as each case is a hit or a miss."""
         if self.model is None or not self.cases:
             return None
         return wilson(self.model, self.cases)

@@ -18,7 +18,7 @@ from weir.up.supervisor.parent import PARENT_VARIABLE
 __all__ = ["Child", "ChildSpec", "Death"]
 
 _IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
-"""Important log records (libraries warn at the root), the message of a failed command, and torchrun."""
+"""Lines to show: log records of weir (libraries warn at the root), errors of failed commands, and of torchrun."""
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 1 << 16
 _POLL_SECONDS: Final = 0.2
@@ -97,7 +97,7 @@ class Child:
 
     @property
     def log_file(self) -> Path:
-        """File with the output."""
+        """The file that collects the output."""
         return self.folder / f"{self.spec.name}.log"
 
     def shows(self, text: str) -> asyncio.Event:
@@ -142,7 +142,7 @@ class Child:
         # Write directly to the file: a pipe could fill up, and would break if the supervisor dies.
         with self.log_file.open("ab") as output:
             self._start = self._seen = output.tell()
-            # A session of its own: Ctrl-C reaches only the supervisor, which stops all in order.
+            # A separate session: Ctrl-C only reaches the supervisor, which stops all processes in order.
             self.process = await asyncio.create_subprocess_exec(
                 *self.spec.command,
                 env=self.spec.environment | {PARENT_VARIABLE: str(os.getpid())},
