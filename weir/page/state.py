@@ -18,10 +18,10 @@ K: Final = 20
 _KINDS: Final = ("index", "model", "served", "popularity")
 _NOTHING: Final = Samples()
 _WINDOWS: Final = 5
-"""Windows over which a recall is averaged: a single window with few late events would be noisy."""
+"""Windows over which a recall is averaged: a single one, of a few late events, would jump."""
 
 _SPAN: Final = 15.0
-"""Seconds over which rates are computed: all events of a window are counted at once, when it is committed."""
+"""Seconds over which rates are taken: events are counted when their window is committed, many at once."""
 
 Scraped = Mapping[str, Samples | None]
 
@@ -116,7 +116,7 @@ def point_of(state: Mapping[str, Any], scraped: Scraped, rates: Rates) -> dict[s
 
 
 def recall_points(recalls: Sequence[WindowRecall]) -> dict[int, dict[str, Any]]:
-    """Return each window's recalls, averaged over it and the windows before it."""
+    """Return, for each window, the recalls over it and the ones before it."""
     return {
         recall.sequence: {"window": recall.sequence}
         | {kind: mean_recall(recalls[max(0, place + 1 - _WINDOWS) : place + 1], kind, K, _WINDOWS) for kind in _KINDS}
