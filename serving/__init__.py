@@ -1,8 +1,8 @@
-"""The gRPC service: what a bundle knows, answered in top-k items.
+"""The retrieval server: top-k items from a bundle over gRPC and HTTP, and its Python client.
 
-Three rings, none of which knows the next outer one: `index` and `bundle` (what is searched), `batcher` and
-`retriever` (who is asked when, without transport), `service` and `server` (gRPC). `RetrievalClient` is the way in for
-Python; `monitor` measures recall through it. Importing this package alone loads none of them.
+Three rings, each independent of the outer ones: `index` and `bundle` (what is searched), `batcher` and `retriever`
+(batching and search, without transport), `service` and `server` (gRPC). `RetrievalClient` is the Python client;
+`monitor` measures recall through it. Importing this package alone imports none of them.
 """
 
 import os
@@ -11,9 +11,9 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-# Since 1.29 ONNX Runtime reports the models that it loads to its maker, unless this is set before it is imported.
+# Since 1.29 ONNX Runtime sends telemetry about loaded models, unless this is set before it is imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-# gRPC reads this when it is imported. Its core writes what peers send to standard error, line ends included: a caller
-# could write lines of the log (the debug text of a GOAWAY), or as many as it likes. What fails is told as errors.
+# Read by gRPC on import. Its core writes text from peers to standard error, line ends included: a caller could forge
+# log lines (the debug text of a GOAWAY) or flood the log. Failures still surface as errors.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

@@ -1,6 +1,6 @@
-"""A line of JSON for each call, on standard output, on request; no call waits for it.
+"""Optional access log: a line of JSON per call on standard output, written in the background.
 
-A line says what was called, by whom, and how it ended; nothing of what was asked is in it: no user, no item, no token.
+A line has the method, the caller and the outcome of a call, but no content of the request: no user, no item, no token.
 """
 
 import json
@@ -23,30 +23,30 @@ __all__ = ["AccessLog", "note"]
 
 _REQUEST_ID: Final = "x-request-id"
 _WAITING: Final = 10_000
-"""Lines that may wait for whoever reads them."""
+"""Most lines that may wait to be written."""
 
 _facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
-"""What is known of the call that this task answers; None where there is no log."""
+"""Facts for the log line of the call that the current task answers; None without an access log."""
 
 
 def note(**facts: Any) -> None:
-    """Add facts to the line of the call that this task answers, if there is to be one."""
+    """Add facts to the log line of the current task's call, if the access log is on."""
     if (found := _facts.get()) is not None:
         found.update(facts)
 
 
 class AccessLog:
-    """Writes lines in a thread of its own; those that nobody reads in time are counted in `dropped`."""
+    """Writes lines in a background thread; lines that standard output does not take in time count as `dropped`."""
 
     def __init__(self, dropped: Counter, out: IO[bytes] | None = None) -> None:
         self._dropped, self._out = dropped, out or sys.stdout.buffer
         self._queue: Queue[dict[str, Any] | None] = Queue(_WAITING)
-        # A daemon: a reader that has stopped reading does not keep the server from ending.
+        # A daemon thread: a reader of standard output that has stopped must not keep the server from ending.
         self._thread = Thread(target=self._write, name="access-log", daemon=True)
         self._thread.start()
 
     def logged(self, inner: Handler, service: str, method: str) -> Handler:
-        """Return a handler that has a line for each of its calls; health is asked for too often to have any."""
+        """Return the handler with a log line per call; health checks are too frequent to be logged."""
         if service == health.SERVICE_NAME:
             return inner
 
@@ -66,7 +66,7 @@ class AccessLog:
         return handle
 
     def close(self, seconds: float = 2.0) -> None:
-        """Write what waits, for some seconds at most."""
+        """Write the waiting lines, for some seconds at most."""
         try:
             self._queue.put(None, timeout=seconds)
         except Full:
@@ -82,12 +82,12 @@ class AccessLog:
     def _write(self) -> None:
         while (line := self._queue.get()) is not None:
             try:
-                # Headers may hold what is no Unicode; escaped, any text is JSON.
+                # Headers may hold invalid Unicode; escaped, any text is JSON.
                 self._out.write(json.dumps(line, default=str).encode() + b"\n")
                 if self._queue.empty():
                     self._out.flush()
             except OSError:
-                # The reader has left; another may take its place.
+                # The reader of standard output has closed it; another one may open it.
                 self._dropped.inc()
 
 

@@ -1,4 +1,4 @@
-"""The client for asyncio: what `weir.serving.client` has, as coroutines."""
+"""The retrieval client for asyncio: the methods of `weir.serving.client` as coroutines."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,10 +31,10 @@ __all__ = ["AsyncRetrievalClient"]
 class AsyncRetrievalClient:
     """Calls the service at `target` (``host:port``) from one event loop; every call ends within `timeout` seconds.
 
-    `config` says how it is reached. Make it inside the loop, and use it as an asynchronous context manager or await
-    `close`. A call that is cancelled is cancelled on the server, too. All methods raise `RetrievalError`, and
-    `ValueError` once it is closed. Raises `RuntimeError` where no event loop runs, `OSError` or `ValueError` where a
-    file of `config` cannot be used.
+    `config` has TLS and token settings. Create the client inside the loop, and use it as an asynchronous context
+    manager or await `close`. Cancelling a call also cancels it on the server. All methods raise `RetrievalError`, and
+    `ValueError` after `close`. Raises `RuntimeError` if no event loop runs, `OSError` or `ValueError` if a file of
+    `config` cannot be used.
     """
 
     def __init__(self, target: str, timeout: float = 10.0, config: ClientConfig | None = None) -> None:
@@ -59,21 +59,21 @@ class AsyncRetrievalClient:
     async def retrieve(
         self, queries: Sequence[pb.Query], *, timeout: float | None = None, **wishes: Unpack[Wishes]
     ) -> Retrieval:
-        """Return the top items of each query, within `timeout` seconds where the client's are not meant."""
+        """Return the top items of each query; `timeout` in seconds overrides the client's."""
         return retrieval_of(await self._call("Retrieve", retrieve_request(queries, wishes), timeout))
 
     async def embed(self, queries: Sequence[pb.Query], *, timeout: float | None = None) -> list[Floats | None]:
-        """Return the vector (dimension,) of each query; None where the bundle knows nothing about it."""
+        """Return the vector (dimension,) of each query; None if the bundle has no data for it."""
         return vectors_of(await self._call("Embed", embed_request(queries), timeout))
 
     async def info(self, *, timeout: float | None = None) -> Info:
-        """Return what is served."""
+        """Describe the served bundle and the server's limits."""
         return info_of(await self._call("GetInfo", pb.GetInfoRequest(), timeout))
 
     async def _call(self, method: str, request: Any, timeout: float | None) -> Any:
         if self._is_closed:
             raise ValueError("this client is closed")
-        channel = self._channel.open()  # kept until the answer is here, also where certificates change meanwhile
+        channel = self._channel.open()  # referenced until the answer arrives, even if certificates change meanwhile
         call = getattr(retrieval_pb2_grpc.RetrievalServiceStub(channel), method)
         try:
             return await call(request, timeout=self._timeout if timeout is None else timeout)

@@ -1,4 +1,4 @@
-"""One thread for large requests and answers, so that they do not block the event loop."""
+"""A background thread for large requests and answers, so that they do not block the event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,11 +12,11 @@ __all__ = ["Aside"]
 Made = TypeVar("Made")
 
 _WAITING: Final = 64
-"""Large requests that may wait for the thread; they hold memory."""
+"""Most requests that may wait for the thread: they hold memory."""
 
 
 class Aside:
-    """Runs one thing after the other; a refused client should wait `retry_after` seconds."""
+    """Runs calls in one background thread; a refused client should wait `retry_after` seconds."""
 
     def __init__(self, retry_after: float) -> None:
         self._retry_after = retry_after
@@ -24,12 +24,12 @@ class Aside:
         self._waiting = 0
 
     def require_room(self) -> None:
-        """Raise `QueueFullError` where too many things wait."""
+        """Raise `QueueFullError` if too many calls wait."""
         if self._waiting >= _WAITING:
             raise QueueFullError(self._waiting, _WAITING, self._retry_after, "large requests")
 
     async def run(self, make: Callable[[], Made]) -> Made:
-        """Return what `make` returns, or raise what it raises."""
+        """Run `make` in the thread; return its result, or raise what it raises."""
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, make)

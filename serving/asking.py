@@ -1,7 +1,7 @@
-"""Queries as callers write them: plain values to messages.
+"""Build query messages from plain values: by user, history, embedding or item.
 
-Ids are texts. Values with one spelling only become texts: whole numbers in decimal, bytes of UTF-8, UUIDs in their
-canonical form. Any other value is refused by name: its `str` may be another id, as that of 7.0 is.
+Ids are texts. Values with a unique spelling are converted: whole numbers in decimal, bytes of UTF-8, UUIDs in their
+canonical form. Any other value is refused: its `str` may be another id, such as 7.0.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,30 +15,30 @@ from weir.retrieval.v1 import retrieval_pb2 as pb
 __all__ = ["Features", "Id", "Ids", "by_embedding", "by_history", "by_item", "by_user", "id_texts"]
 
 Id = str | bytes | int | np.integer | UUID
-"""What is taken for an id, or for a tag."""
+"""Types accepted as an id or a tag."""
 
 Ids = Iterable[Id] | npt.NDArray[np.str_] | npt.NDArray[np.bytes_] | npt.NDArray[np.integer]
-"""What is taken for a list of ids: any iterable (n,) but a text or a mapping."""
+"""Types accepted as a list of ids: any iterable (n,) except a text or a mapping."""
 
 Features = Mapping[str, str | Sequence[str] | float]
-"""What is known of a user, by name: a text, several, or a number."""
+"""User features by name: a text, several texts, or a number."""
 
 
 def by_user(user_id: Id, k: int | None = None, *, features: Features | None = None) -> pb.Query:
-    """Ask for a user; `features` are what is known besides: a text, several, or a number, by name.
+    """Query by user; `features` are user features by name: a text, several texts, or a number.
 
-    Raises `TypeError` for a feature that is none of these, and for a value that is no id.
+    Raises `TypeError` for an invalid feature or id.
     """
     return pb.Query(user_id=_id_text("user_id", user_id), k=k, features=_features(features))
 
 
 def by_history(item_ids: Ids, k: int | None = None, *, features: Features | None = None) -> pb.Query:
-    """Ask for a user with this history, oldest first, and with features as in `by_user`; raises `TypeError`, too."""
+    """Query by a history of items, oldest first, with features as in `by_user`; raises `TypeError` as `by_user`."""
     return pb.Query(history=pb.History(item_ids=id_texts("item_ids", item_ids)), k=k, features=_features(features))
 
 
 def by_embedding(values: npt.ArrayLike, k: int | None = None) -> pb.Query:
-    """Ask with a vector (dimension,) of the bundle's space; raises `ValueError` for what is no vector."""
+    """Query by a vector (dimension,) of the bundle's space; raises `ValueError` for another shape."""
     vector = np.asarray(values, np.float32)
     if vector.ndim != 1:
         raise ValueError(f"a query is one vector, of shape (dimension,): this is {vector.shape}; send a query per row")
@@ -46,15 +46,14 @@ def by_embedding(values: npt.ArrayLike, k: int | None = None) -> pb.Query:
 
 
 def by_item(item_id: Id, k: int | None = None) -> pb.Query:
-    """Ask for items like this one; raises `TypeError` for a value that is no id."""
+    """Query for items similar to this one; raises `TypeError` for an invalid id."""
     return pb.Query(item_id=_id_text("item_id", item_id), k=k)
 
 
 def id_texts(name: str, given: Ids) -> list[str]:
-    """Return the texts of a list of ids or tags; errors say that it is called `name`.
+    """Convert a list of ids or tags to texts; `name` is its name in errors.
 
-    Raises `TypeError` for anything but a list, and for a value in it that is no id, `ValueError` for bytes that are no
-    UTF-8.
+    Raises `TypeError` for anything but a list and for an invalid id in it, `ValueError` for bytes that are not UTF-8.
     """
     if isinstance(given, str | bytes | bytearray | memoryview):
         raise TypeError(f"{name}: a list of ids is wanted, a text came; write [{given!r:.80}]")
@@ -70,7 +69,7 @@ def id_texts(name: str, given: Ids) -> list[str]:
 def _id_text(name: str, given: object) -> str:
     match given:
         case str():
-            # Of a member of an enumeration, `str` is another text.
+            # `str()` of an enum member gives another text.
             return str.__str__(given)
         case bytes():
             try:

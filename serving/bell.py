@@ -1,4 +1,4 @@
-"""What the thread that searches waits on: a bell, beside which other work may wait."""
+"""Wake-up of the search thread, and an interface for work of another front that it answers too."""
 
 import threading
 from typing import Protocol
@@ -7,27 +7,27 @@ __all__ = ["Bell", "Beside"]
 
 
 class Beside(Protocol):
-    """A bell, with work of its own that is answered on the thread that waits."""
+    """A wake-up that also holds work of its own, answered by the waiting thread."""
 
     @property
     def waits(self) -> bool:
         """Whether work waits here."""
 
     def ring(self) -> None:
-        """End the wait, or the next one where nobody waits; from any thread."""
+        """Wake the waiting thread, or make its next wait return at once; callable from any thread."""
 
     def wait(self) -> None:
-        """Wait until the bell rings or work waits here."""
+        """Block until `ring` is called or work waits here."""
 
     def answer(self) -> None:
-        """Answer a batch of what waits here."""
+        """Answer a batch of the waiting work."""
 
     def end(self) -> None:
-        """Refuse what waits here and what comes: the thread that answers has ended."""
+        """Refuse waiting and future work: the answering thread has ended."""
 
 
 class Bell(Beside):
-    """A bell alone."""
+    """A wake-up without work of its own."""
 
     waits = False
 

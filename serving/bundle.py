@@ -1,9 +1,8 @@
 """A bundle in memory: user tower, index, ids and vectors as one object.
 
-A `LoadedBundle` is all of one version: swapping is one assignment, and the old version's memory is freed when the last
-request that started with it is answered. Nothing of it changes, except that a delta which is taken in place makes its
-index that of the next version (`weir.serving.in_place`), and that what the catalogue says of its rows is replaced
-(`Shelf`).
+A `LoadedBundle` is one complete version: a swap is one assignment, and the old version's memory is freed when the last
+request that started with it is answered. It is immutable, with two exceptions: a delta applied in place turns its index
+into that of the next version (`weir.serving.in_place`), and the catalogue's view of its rows is replaced (`Shelf`).
 """
 
 import time
@@ -37,9 +36,9 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass
 class Handover:
-    """What has become of a bundle's index: it is that of the version `to`, or `damaged`, or neither.
+    """State of a bundle's index after in-place deltas: it belongs to version `to`, is `damaged`, or is unchanged.
 
-    Written and read by the thread that searches.
+    Written and read by the search thread.
     """
 
     to: "LoadedBundle | None" = None
@@ -48,9 +47,9 @@ class Handover:
 
 @dataclass
 class Shelf:
-    """What belongs to a version and changes without it: the catalogue's view of its rows, None without a catalogue.
+    """The mutable part of a version: the catalogue's view of its rows, None without a catalogue.
 
-    `tagged` is replaced by the threads that follow bundles and catalogue, `sieve` belongs to the one that searches.
+    `tagged` is replaced by the threads that follow bundles and catalogue, `sieve` belongs to the search thread.
     """
 
     tagged: TaggedRows | None = None
@@ -62,9 +61,9 @@ class LoadedBundle:
     """One version, ready to answer; `items` counts the items that it can return.
 
     `popular` ranks its rows by popularity. `key_secret` is the store's (`weir.contracts.keys`).
-    `size` estimates its memory in bytes. `features` says what item features add to an item, if the model knows any, and
-    `user_features` what those of users add to what the tower makes of a history; `scorer` scores the best items of the
-    index again, if it has a second phase. Its last `cold` rows are items that it does not have (`weir.serving.cold`).
+    `size` estimates its memory in bytes. `features` and `user_features` are the weights of item and user features, None
+    if the model has none; `scorer` re-scores the best items of the index, None without a second phase. Its last `cold`
+    rows are cold items, which are not part of the bundle (`weir.serving.cold`).
     """
 
     manifest: BundleManifest
@@ -85,17 +84,17 @@ class LoadedBundle:
 
     @property
     def version(self) -> str:
-        """The name of the bundle."""
+        """The bundle's version."""
         return self.manifest.version
 
     @property
     def items(self) -> int:
-        """How many items can be returned."""
+        """Number of items that can be returned, cold ones included."""
         return self.manifest.items + self.cold
 
     @property
     def rescored(self) -> int:
-        """How many of the best items of the index are scored again; 0: answers are those of the index."""
+        """Number of candidates from the index that are re-scored; 0: no second phase."""
         return 0 if self.scorer is None else self.manifest.rescored or 0
 
     @property
@@ -105,34 +104,34 @@ class LoadedBundle:
 
     @property
     def embeddings(self) -> Layers[np.float32]:
-        """What the tower reads of items, (2 + rows, dimension)."""
+        """Item embeddings that the tower reads, (2 + rows, dimension)."""
         return self.rows.embeddings
 
     @property
     def item_rows(self) -> ItemRows:
-        """The rows of keys."""
+        """Map from item keys to rows."""
         return self.rows.item_rows
 
     @property
     def popularity(self) -> Layers[np.float64]:
-        """Decayed counts by row; minus infinity where a row holds no item."""
+        """Decayed counts by row; minus infinity for rows without an item."""
         return self.rows.popularity
 
     @property
     def has_catalogue(self) -> bool:
-        """Whether it is known which tags its items have."""
+        """Whether a catalogue with the items' tags is loaded."""
         return self.shelf.tagged is not None
 
     @property
     def changeable(self) -> AnnIndex | None:
-        """Its index, if that can be changed in place."""
+        """Its index if deltas can be applied to it in place, else None."""
         index = self.index
         return index if isinstance(index, AnnIndex) and index.keep is None and keeps_places(index.index) else None
 
     def answering(self) -> "LoadedBundle":
         """Return the version that its index belongs to now, itself or a later one.
 
-        Raises `NoBundleError` where a change in place has failed: there is nothing to search then.
+        Raises `NoBundleError` if an in-place delta has failed and damaged the index.
         """
         bundle = self
         while bundle.handover.to is not None:
@@ -148,25 +147,25 @@ class LoadedBundle:
     def users(self, histories: ItemKeys) -> Floats:
         """Return the tower's vectors (n, dimension) of histories (n, any length), left-padded, oldest first.
 
-        The newest known items that the model was trained to read count.
+        Only the newest known items count, up to the number that the model was trained to read.
         """
         rows, mask = self.item_rows.tower_inputs(histories, self.manifest.newest, self.manifest.history_length)
         return self.normalised(self.tower(self.embeddings[rows], mask))
 
     def users_at(self, histories: Sequence[IndexRows], said: Floats | None = None) -> Floats:
-        """Return what `users` does, of histories given by the rows of their known items, not longer than it reads.
+        """Return the vectors as `users` does, of histories given as rows of known items, within the model's limit.
 
-        With it comes what features of the users have `said`, (n, dimension).
+        `said` (n, dimension) are feature vectors to add.
         """
         rows, mask = tower_rows(histories, self.manifest.history_length)
         users = self.tower(self.embeddings[rows], mask)
         return self.normalised(users if said is None else users + said)
 
     def normalised(self, vectors: Floats) -> Floats:
-        """Return vectors (n, dimension) as they are searched with: of length 1 where the metric is cosine."""
+        """Return vectors (n, dimension) ready for search: of length 1 if the metric is cosine."""
         if self.manifest.metric != "cosine":
             return vectors
-        # In 32 bits the square of a length overflows from 1.8e19 on.
+        # In 32-bit floats the square of a length overflows from 1.8e19 on.
         wide = vectors.astype(np.float64)
         lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide))
         wide /= np.maximum(lengths, _TINY, out=lengths)[:, None]

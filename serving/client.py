@@ -1,7 +1,7 @@
-"""A small client that blocks: plain values and numpy arrays in and out. `weir.serving.aio` has the same for asyncio.
+"""The blocking retrieval client: plain values and numpy arrays in and out. `weir.serving.aio` is the one for asyncio.
 
-It retries nothing itself: gRPC does, for UNAVAILABLE and CANCELLED, by the service configuration below. Connections
-to several replicas share the load (``dns:///name:port`` with a headless service).
+gRPC retries UNAVAILABLE and CANCELLED, by the service configuration below; the client itself retries nothing. Calls
+are spread over several replicas (``dns:///name:port`` with a headless service).
 """
 
 import json
@@ -54,26 +54,25 @@ SERVICE_CONFIG: Final = {
         }
     ],
 }
-"""How gRPC is to spread calls over replicas, and which failures it is to repeat: for any client (docs/clients.md)."""
+"""gRPC service configuration for load balancing and retries, usable by any client (docs/clients.md)."""
 
 CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
     ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
     ("grpc.max_receive_message_length", -1),
-    # gRPC's half a minute is longer than a rollout of a few servers takes: all that it knew would be gone.
+    # gRPC's default of 30 s is longer than a rollout of a few servers: all addresses it knows would be gone.
     ("grpc.dns_min_time_between_resolutions_ms", 1000),
-    # A process that dies resets the connections that wait for it. gRPC's second is later than the last of the retries.
+    # A process that dies resets its connections. gRPC's default backoff of 1 s is longer than all retries together.
     ("grpc.initial_reconnect_backoff_ms", 100),
 ]
 
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """The items found for one query, best first, with their scores (items,); `fallback`: they are only popular items.
+    """The items found for one query, best first, with their scores (items,); `fallback`: only popular items.
 
-    `seen_bounded`: not all that the user has seen is known, so that seen items may be among them. `complete`: there
-    are k items that the request lets pass. `cold`: for each item, whether it is answered from its features alone,
-    because nobody has clicked it; empty where that is true of none. `missing_features` are those of the query that the
-    bundle does not know.
+    `seen_bounded`: the stored history is incomplete, so seen items may be among them. `complete`: k items are eligible
+    for the request. `cold`: whether each item is a cold item, found by its features alone; empty if there is none.
+    `missing_features`: features of the query that the bundle does not know.
     """
 
     item_ids: list[str]
@@ -88,7 +87,7 @@ class Hits:
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """The answer to a call: hits per query, and which bundle gave them; `seconds` are the server's own, by stage."""
+    """The answer to a call: hits per query and the bundle's version; `seconds` are the server's timings by stage."""
 
     hits: list[Hits]
     bundle_version: str
@@ -98,11 +97,11 @@ class Retrieval:
 
 @dataclass(frozen=True)
 class Info:
-    """What is served; times are seconds since 1970.
+    """The served bundle and the server's limits; times are seconds since 1970.
 
-    `delta_updates` is ``in_place`` where a call that waits may be answered from the next version, else ``beside``.
-    `loaded` are the lines whose bundles answer, and their versions: all that can be pinned, the champion's first.
-    `user_features` are the names that a query may give, by kind: ``categorical`` or ``dense``.
+    `delta_updates` is ``in_place`` if a waiting call may be answered from the next version, else ``beside``. `loaded`
+    are the variants and versions of the loaded bundles, which can be pinned; the champion's comes first.
+    `user_features` are the feature names that a query may give, by kind: ``categorical`` or ``dense``.
     """
 
     bundle_version: str
@@ -125,7 +124,7 @@ class Info:
 
 
 class Wishes(TypedDict, total=False):
-    """What a call may ask for beside its queries; the proto's comments say what each means."""
+    """Options of a Retrieve call besides its queries, documented in the .proto file."""
 
     exact: bool
     nprobe: int
@@ -143,9 +142,9 @@ class Wishes(TypedDict, total=False):
 
 
 def retrieve_request(queries: Sequence[pb.Query], wishes: Wishes) -> pb.RetrieveRequest:
-    """Return the request that asks for the items of queries.
+    """Build the request of a Retrieve call.
 
-    Raises `TypeError` for a wish that there is not, and for what is no list of queries or of ids.
+    Raises `TypeError` for an unknown option, or if queries or ids are not a list.
     """
     if unknown := wishes.keys() - Wishes.__annotations__.keys():
         raise TypeError(f"retrieve knows no {', '.join(sorted(unknown))}; it knows {', '.join(Wishes.__annotations__)}")
@@ -177,7 +176,7 @@ def retrieve_request(queries: Sequence[pb.Query], wishes: Wishes) -> pb.Retrieve
 
 
 def embed_request(queries: Sequence[pb.Query]) -> pb.EmbedRequest:
-    """Return the request that asks for the vectors of queries; raises `TypeError` for what is no list of queries."""
+    """Build the request of an Embed call; raises `TypeError` if `queries` is not a list."""
     return pb.EmbedRequest(queries=_several(queries))
 
 
@@ -189,7 +188,7 @@ def _several(queries: Sequence[pb.Query]) -> Sequence[pb.Query]:
 
 
 def retrieval_of(answer: pb.RetrieveResponse) -> Retrieval:
-    """Return an answer as plain values."""
+    """Convert the answer of a Retrieve call to plain values."""
     stages = ("total", "queue", "tower", "search")
     return Retrieval(
         hits=[
@@ -212,12 +211,12 @@ def retrieval_of(answer: pb.RetrieveResponse) -> Retrieval:
 
 
 def vectors_of(answer: pb.EmbedResponse) -> list[Floats | None]:
-    """Return the vector (dimension,) of each query; None where the bundle knows nothing about it."""
+    """Return the vector (dimension,) of each query; None if the bundle has no data for it."""
     return [None if one.fallback else np.fromiter(one.values, np.float32, len(one.values)) for one in answer.vectors]
 
 
 def info_of(answer: pb.GetInfoResponse) -> Info:
-    """Return what is served as plain values."""
+    """Convert the answer of a GetInfo call to plain values."""
     return Info(
         bundle_version=answer.bundle_version,
         sketch_version=answer.sketch_version,
@@ -245,8 +244,8 @@ def info_of(answer: pb.GetInfoResponse) -> Info:
 class RetrievalClient:
     """Calls the service at `target` (``host:port``); every call ends within `timeout` seconds.
 
-    `config` says how it is reached. Use it as a context manager or call `close`. It may be shared between threads. All
-    methods raise `RetrievalError`, and `ValueError` once it is closed. Raises `OSError` or `ValueError` where a file of
+    `config` has TLS and token settings. Use it as a context manager or call `close`. It may be shared between threads.
+    All methods raise `RetrievalError`, and `ValueError` after `close`. Raises `OSError` or `ValueError` if a file of
     `config` cannot be used.
     """
 
@@ -273,15 +272,15 @@ class RetrievalClient:
     def retrieve(
         self, queries: Sequence[pb.Query], *, timeout: float | None = None, **wishes: Unpack[Wishes]
     ) -> Retrieval:
-        """Return the top items of each query, within `timeout` seconds where the client's are not meant."""
+        """Return the top items of each query; `timeout` in seconds overrides the client's."""
         return retrieval_of(self._call("Retrieve", retrieve_request(queries, wishes), timeout))
 
     def embed(self, queries: Sequence[pb.Query], *, timeout: float | None = None) -> list[Floats | None]:
-        """Return the vector (dimension,) of each query; None where the bundle knows nothing about it."""
+        """Return the vector (dimension,) of each query; None if the bundle has no data for it."""
         return vectors_of(self._call("Embed", embed_request(queries), timeout))
 
     def info(self, *, timeout: float | None = None) -> Info:
-        """Return what is served."""
+        """Describe the served bundle and the server's limits."""
         return info_of(self._call("GetInfo", pb.GetInfoRequest(), timeout))
 
     def _call(self, method: str, request: Any, timeout: float | None) -> Any:
@@ -291,7 +290,7 @@ class RetrievalClient:
             raise RetrievalError.of(error) from error
 
     def _stub(self) -> retrieval_pb2_grpc.RetrievalServiceStub:
-        # A stub made on a closed channel is a segmentation fault in gRPC.
+        # Creating a stub on a closed channel crashes gRPC with a segmentation fault.
         with self._lock:
             if self._is_closed:
                 raise ValueError("this client is closed")

@@ -1,8 +1,8 @@
-"""Items of the catalogue that a bundle does not have: they are answered from their features.
+"""Cold items: items of the catalogue that a bundle lacks, answered from their features.
 
-They get rows behind those of the bundle, with the vector that the model makes of features alone
-(`weir.contracts.feature_weights`), so that filters, histories and all else treat them as they treat other items. A
-search compares all of them, beside what it does in the index of the bundle.
+They get rows after those of the bundle, with the vector that the model makes of features alone
+(`weir.contracts.feature_weights`), so that filters and histories treat them like other items. A search compares all of
+them exactly, in addition to the search in the bundle's index.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ _NONE: Final = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class WithCold:
-    """Searches an index, and beside it all cold items, whose rows begin at `first`."""
+    """Searches an index and all cold items, whose rows begin at `first`."""
 
     inner: Index
     cold: ExactIndex
@@ -38,7 +38,7 @@ class WithCold:
 
     @property
     def lists(self) -> int:
-        """How many inverted lists the index has."""
+        """Number of inverted lists of the index."""
         return self.inner.lists
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
@@ -47,7 +47,7 @@ class WithCold:
         return best([self.inner.search(queries, k, nprobe), Found(late.scores, IndexRows(late.rows + self.first))], k)
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:
-        """Say whether the index reaches so far."""
+        """Return whether the index's limits allow such a search."""
         return self.inner.reaches(k, nprobe)
 
     def cost(self, nprobe: int = 0) -> float:
@@ -57,10 +57,10 @@ class WithCold:
 
 @dataclass(frozen=True, eq=False)
 class ColdItems:
-    """The cold items of one version: `rows` are those of the bundle, and theirs from `first` on.
+    """The cold items of one version: `rows` holds the bundle's rows, followed by the cold ones from `first` on.
 
-    `absent` are the entries of all items of the catalogue that the bundle does not have, ascending, `left_out` counts
-    those beyond the limit.
+    `absent` are the catalogue entries of all items that the bundle lacks, ascending; `left_out` counts those with known
+    features that exceeded the limit.
     """
 
     rows: BundleRows
@@ -73,12 +73,12 @@ class ColdItems:
 
     @classmethod
     def of(cls, bundle: LoadedBundle, catalogue: Catalogue, absent: Int64, limit: int) -> Self:
-        """Make at most `limit` of the `absent` entries answerable, the last ones of the catalogue."""
+        """Build rows for at most `limit` of the `absent` entries, the last ones of the catalogue."""
         weights, rows, first = bundle.features, bundle.rows, len(bundle.rows)
         if weights is None:
             raise ValueError("the bundle does not know what features say")
         embeddings = weights.embeddings(catalogue.features.take(absent))
-        # Where nothing is known of an item, or only what no event has said anything about, there is nothing to go by.
+        # A zero vector means that no feature of the item is known to the model: it cannot be ranked.
         told = np.flatnonzero(np.any(embeddings != 0, axis=1))
         chosen = told[max(0, len(told) - limit) :]
         entries, embeddings = absent[chosen], np.ascontiguousarray(embeddings[chosen])
@@ -100,20 +100,20 @@ class ColdItems:
         return len(self.vectors.vectors)
 
     def beside(self, bundle: LoadedBundle) -> LoadedBundle:
-        """Return the bundle together with these items."""
+        """Return the bundle extended by these items."""
         is_exact = bundle.index is bundle.exact
         index: Index = self.exact if is_exact else WithCold(bundle.index, self.vectors, self.first)
         return replace(bundle, rows=self.rows, popular=self.popular, exact=self.exact, index=index, cold=len(self))
 
 
 def absent_entries(catalogue: Catalogue, bundle: LoadedBundle) -> Int64:
-    """Return the entries of the items that a bundle does not have, ascending."""
+    """Return the catalogue entries of the items that a bundle lacks, ascending."""
     keys = ItemKeys(catalogue.keys(bundle.key_secret))
     return np.flatnonzero(bundle.rows_of(keys) < 0)
 
 
 def still_absent(catalogue: Catalogue, bundle: LoadedBundle, before: Int64, gone: ItemKeys) -> Int64:
-    """Return what `absent_entries` does, from what was absent `before` and the keys of items that are `gone` since."""
+    """Update `absent_entries` from those absent `before` and the keys of items `gone` from the bundle since."""
     left = catalogue.entries(bundle.key_secret).look_up(gone)
     entries = np.union1d(before, left[left >= 0])
     keys = ItemKeys(catalogue.keys(bundle.key_secret)[entries])

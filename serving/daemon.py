@@ -1,4 +1,4 @@
-"""Work in a thread that the end of the process does not wait for: fetching a large file may take minutes."""
+"""Run work in a daemon thread, so that the process can exit while, for example, a large file is fetched."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ __all__ = ["in_daemon"]
 
 
 async def in_daemon(call: Callable[[], None]) -> None:
-    """Run a call in a daemon thread of its own, and wait for it; raises what it raises."""
+    """Run `call` in a new daemon thread and wait for it; raises what it raises."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     failures: list[Exception] = []
 
@@ -19,7 +19,7 @@ async def in_daemon(call: Callable[[], None]) -> None:
         except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
             failures.append(error)
         finally:
-            # The loop is closed where the server has stopped meanwhile.
+            # The loop is closed if the server has stopped meanwhile.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(done.set)
 

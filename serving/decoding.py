@@ -1,11 +1,10 @@
-"""Decodes requests: large ones in a thread of their own, undecodable ones as INVALID_ARGUMENT.
+"""Decode requests: large ones in a background thread; undecodable ones end in INVALID_ARGUMENT.
 
-gRPC itself decodes on the event loop, and answers garbage with INTERNAL and a traceback in the log: whoever sends it
+gRPC itself decodes on the event loop, and answers garbage with INTERNAL and a traceback in the log, so that a caller
 could fill the disk.
 
-Before a message is decoded, its bytes are looked at. Decoding makes an object of every two bytes of ``0a 00 0a 00
-...``: 16 MB of them take a second and 350 MB, with the interpreter held all the time. Counting fields stops as soon as
-there are too many.
+The fields of a large message are counted before it is decoded, up to the limit. Decoding makes an object of every two
+bytes of ``0a 00 0a 00 ...``: 16 MB of them take a second and 350 MB, with the interpreter's lock held.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,7 +22,7 @@ from weir.serving.wrapping import WrappingInterceptor
 __all__ = ["DecodingInterceptor", "has_more_fields"]
 
 _LARGE: Final = 1 << 16
-"""Bytes that the event loop decodes by itself: a few milliseconds at most."""
+"""Bytes up to which the event loop decodes a message: a few milliseconds at most."""
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED: Final = {_FIXED64: 8, _FIXED32: 4}
 
@@ -38,9 +37,9 @@ class DecodingInterceptor(WrappingInterceptor):
     refuse
         Called with the error and the call's context; ends the call.
     aside
-        Where large requests are decoded.
+        The background thread that decodes large requests.
     most
-        Fields of a request, with those of all messages inside.
+        Most fields of a request, including all nested messages.
     """
 
     def __init__(self, refuse: Refuse, aside: Aside, most: int) -> None:
@@ -48,7 +47,7 @@ class DecodingInterceptor(WrappingInterceptor):
         self._refuse, self._aside, self._most = refuse, aside, most
 
     def wrapped(self, handler: Any, path: str) -> Any:  # noqa: ARG002 - all methods alike
-        """Have the requests decoded here, and not by gRPC."""
+        """Decode the requests here instead of in gRPC."""
         decode = handler.request_deserializer
         codecs = {"request_deserializer": None, "response_serializer": handler.response_serializer}
         if handler.unary_unary is not None:
@@ -84,7 +83,7 @@ class DecodingInterceptor(WrappingInterceptor):
             await self._refuse(error, context)
 
     def _large_message(self, decode: Callable[[bytes], Any], data: bytes) -> Any:
-        # The type's descriptor is known to its messages alone: an empty one is decoded from no bytes.
+        # Only a message knows its descriptor: decoding no bytes gives an empty one.
         if has_more_fields(data, decode(b"").DESCRIPTOR, self._most):
             problem = f"the request holds more than {self._most} fields: see GetInfo, limits"
             raise InvalidRequestError([Violation("", problem)])
@@ -99,9 +98,9 @@ def _message(decode: Callable[[bytes], Any], data: bytes) -> Any:
 
 
 def has_more_fields(data: bytes, descriptor: Any, most: int) -> bool:
-    """Say whether a message of this type, with all messages inside, holds more than `most` fields.
+    """Return whether a message of this type has more than `most` fields, nested messages included.
 
-    A packed field counts once. Bytes that are no such message may get either answer: decoding refuses them.
+    A packed field counts once. Bytes that are not such a message may get either answer: decoding refuses them.
     """
     ranges = [(0, len(data), descriptor)]
     found = 0
@@ -130,7 +129,7 @@ def has_more_fields(data: bytes, descriptor: Any, most: int) -> bool:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return the number at `place`, and the place behind it."""
+    """Return the varint at `place`, and the place after it."""
     value = data[place]
     if value < 0x80:
         return value, place + 1

@@ -1,4 +1,4 @@
-"""How a call ends: with which code, and after how long; one rule for metrics, traces and the access log."""
+"""Status code and duration of an ended call: one rule for metrics, traces and the access log."""
 
 import asyncio
 import time
@@ -10,11 +10,11 @@ import grpc
 __all__ = ["Ending", "is_over"]
 
 _ROUNDED: Final = 0.02
-"""Share of a deadline that may be left here when it is over for the client: gRPC rounds it up, by 1 % at most."""
+"""Share of a deadline that may still be left here when the client's has passed: gRPC rounds it up, by 1 % at most."""
 
 
 class Ending:
-    """The end of the call that a `with` block answers; afterwards `code` and `seconds` say it. Exceptions go on."""
+    """Context manager around the answer to a call: sets `code` and `seconds` on exit. Exceptions propagate."""
 
     __slots__ = ("_allowed", "_context", "_start", "code", "seconds")
 
@@ -38,12 +38,12 @@ class Ending:
 
 
 def is_over(allowed: float | None, left: float | None) -> bool:
-    """Say whether the client's deadline is over: seconds `left` of those `allowed`, None where there is no deadline."""
+    """Return whether the client's deadline has passed: seconds `left` of those `allowed`; None: no deadline."""
     return allowed is not None and left is not None and left <= _ROUNDED * allowed
 
 
 def _code_of(context: Any) -> grpc.StatusCode:
-    """Return the code that a failed handler aborted with; UNKNOWN is what gRPC makes of any other exception."""
+    """Return the code that a failed handler aborted with; UNKNOWN, as gRPC answers, after any other exception."""
     code = context.code()
     if isinstance(code, grpc.StatusCode):
         return code

@@ -1,4 +1,4 @@
-"""What can go wrong with a request or a bundle, without the transport."""
+"""Errors of requests and bundles, independent of the transport."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -25,36 +25,36 @@ __all__ = [
 
 
 _LONGEST_ECHO: Final = 128
-"""Characters of a request that an error repeats: errors travel in headers, which are limited."""
+"""Most characters of a request that an error repeats: errors travel in headers, which are limited."""
 
 _LONGEST_PROBLEM: Final = 512
 
 _LONGEST_PATHS: Final = 640
-"""Bytes of the paths of a request's violations, which name what the caller named: headers hold 8 KiB, and each path
-three times, escaped."""
+"""Most bytes of the paths of all violations of a request: they may hold names from the caller, headers hold 8 KiB, and
+each path appears three times, escaped."""
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One problem of a request: the path of the field (``queries[3].embedding``) and what is wrong there."""
+    """One problem of a request: the path of the field (``queries[3].embedding``) and what is wrong with it."""
 
     field: str
     problem: str
 
 
 class RequestError(Exception):
-    """A request that gets no answer; `reason` is the stable name that clients may rely on."""
+    """A refused request; `reason` is a stable name that clients may rely on."""
 
     reason = "INTERNAL"
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Facts that a program may want, as strings."""
+        """Facts for programs, as strings."""
         return {}
 
 
 class InvalidRequestError(RequestError):
-    """The request breaks rules; `violations` names the first of them, `more` counts the others."""
+    """The request is invalid; `violations` lists the first problems, `more` counts the others."""
 
     reason = "INVALID_REQUEST"
 
@@ -67,7 +67,7 @@ class InvalidRequestError(RequestError):
 
 
 class UndecodableRequestError(RequestError):
-    """The bytes of the request are no message of its type."""
+    """The request cannot be decoded as a message of its type."""
 
     reason = "UNDECODABLE"
 
@@ -76,7 +76,7 @@ class UndecodableRequestError(RequestError):
 
 
 class NotJsonError(RequestError):
-    """The body of the request is no message of its method as JSON."""
+    """The body of the request is not its method's message as JSON."""
 
     reason = "UNDECODABLE"
 
@@ -85,7 +85,7 @@ class NotJsonError(RequestError):
 
 
 class BodyLateError(RequestError):
-    """The body of a request over HTTP did not come in time, or too many others are waited for."""
+    """The body of an HTTP request did not arrive in time, or too many bodies are awaited."""
 
     reason = "BODY_LATE"
 
@@ -94,7 +94,7 @@ class BodyLateError(RequestError):
 
 
 class NoCatalogueError(RequestError):
-    """The filter uses tags, but no catalogue is loaded that says what tags items have."""
+    """The request uses tags, but no catalogue with the items' tags is loaded."""
 
     reason = "NO_CATALOGUE"
 
@@ -105,12 +105,12 @@ class NoCatalogueError(RequestError):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The fields at fault."""
+        """The fields of the request that use tags."""
         return {"fields": ",".join(self.fields)}
 
 
 class AnswerTooLargeError(RequestError):
-    """The answer has `size` bytes, more than the server sends: the caller's library would refuse it."""
+    """The answer has `size` bytes, more than the server sends: the client library would refuse it."""
 
     reason = "ANSWER_TOO_LARGE"
 
@@ -129,7 +129,7 @@ class AnswerTooLargeError(RequestError):
 
 
 class QueueFullError(RequestError):
-    """More queries (or other `things`) are waiting than may wait."""
+    """The queue is full: too many queries (or other `things`) are waiting."""
 
     reason = "QUEUE_FULL"
 
@@ -139,7 +139,7 @@ class QueueFullError(RequestError):
 
 
 class NoTimeLeftError(QueueFullError):
-    """So many calls are under way that this one would not be answered before its deadline; it was not read."""
+    """Refused before it was read: with the calls in progress it would miss its deadline."""
 
     def __init__(self, retry_after: float) -> None:
         RequestError.__init__(
@@ -149,7 +149,7 @@ class NoTimeLeftError(QueueFullError):
 
 
 class NoBundleError(RequestError):
-    """No bundle is loaded: none has been promoted, or `promoted`, of which the reading goes on or has failed."""
+    """No bundle is loaded: none is promoted, or `promoted` is still being loaded or failed to load."""
 
     reason = "NO_BUNDLE"
 
@@ -165,7 +165,7 @@ class NoBundleError(RequestError):
 
 
 class ShuttingDownError(RequestError):
-    """The server stops and takes no more requests."""
+    """The server is stopping and takes no more requests."""
 
     reason = "SHUTTING_DOWN"
 
@@ -191,7 +191,7 @@ class BundleVersionNotLoadedError(RequestError):
 
 
 class DeadlinePassedError(RequestError):
-    """The client's deadline passed while the request waited; nothing was searched for it."""
+    """The client's deadline passed while the request waited; no search was run."""
 
     reason = "DEADLINE_PASSED"
 
@@ -200,6 +200,6 @@ class DeadlinePassedError(RequestError):
 
 
 def _cut(path: str, most: int) -> str:
-    """Return the first bytes of a path, without the half of a character."""
+    """Return the first bytes of a path, without a partial character."""
     path_bytes = path.encode()
     return path if len(path_bytes) <= most else path_bytes[:most].decode(errors="ignore") + "..."

@@ -1,4 +1,4 @@
-"""The features of a query, as a request gives them: every rule, in time linear in their bytes."""
+"""Parse and validate the user features of a query, in time linear in their bytes."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,22 +12,22 @@ from weir.serving.said import NO_FEATURES, Features
 __all__ = ["feature_values", "features_of"]
 
 Fault = Callable[[str, str], None]
-"""Takes the path of what is wrong, and what is wrong with it."""
+"""Takes the path of a faulty field, and the problem."""
 
 
 def feature_values(queries: Sequence[pb.Query]) -> int:
-    """Count the values of all features; one without any counts, too."""
+    """Count the values of all features; a number or a feature without values counts as one."""
     return sum(max(len(one.values), 1) for query in queries for one in query.features.values())
 
 
 def features_of(path: str, query: pb.Query, fault: Fault) -> Features:
-    """Return the features of a query by their names' order, and report what is wrong with them."""
+    """Return the features of a query, sorted by name; report problems to `fault`."""
     if not query.features:
         return NO_FEATURES
     if query.WhichOneof("source") in {"embedding", "item_id"}:
         fault(f"{path}.features", "are given with an embedding or an item_id, allowed are user_id and history")
     found: dict[str, tuple[str, ...] | float] = {}
-    # A map has no order: without one, equal requests would get unequal answers.
+    # A protobuf map has no order: without sorting, equal requests could get different answers.
     for name, one in sorted(query.features.items()):
         place = f'{path}.features["{name}"]'
         if not name or _is_long(name):
@@ -59,5 +59,5 @@ def _values(place: str, values: Sequence[str], fault: Fault) -> tuple[str, ...]:
 
 
 def _is_long(text: str) -> bool:
-    # So many characters cannot have too many bytes.
+    # A character has at most four bytes.
     return len(text) > MAX_ID_BYTES // 4 and len(text.encode()) > MAX_ID_BYTES

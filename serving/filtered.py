@@ -1,10 +1,10 @@
-"""Search among the rows that pass a filter: in the lists that hold them, or by comparing them all.
+"""Filtered search: among the rows that pass a filter, in the nearest lists that hold them or by exact comparison.
 
-Lists without such a row are left out; of the others those nearest to the query are visited until they hold enough of
-them. How many are enough depends on how the rows lie: a filter that follows the clusters leaves fewer lists than chance
-would, and its best rows are spread over more of them. In the visited lists FAISS looks at every row; where few of them
-pass, it costs less to gather the vectors of those. All passing rows are compared where even that costs less. Nothing is
-fetched that is not used, and `k` rows are found wherever so many exist.
+Of the lists with passing rows, those nearest to the query are visited until they hold enough of these rows. How many
+are enough depends on their spread: a filter that correlates with the clusters leaves fewer lists than a random one, and
+its best rows are spread over more of them. In the visited lists FAISS checks every row; if few rows pass, gathering
+their vectors costs less. If comparing all passing rows costs even less, that is done. `k` rows are found if that many
+pass.
 """
 
 import math
@@ -25,34 +25,34 @@ __all__ = ["FilteredSearch", "filtered_cost"]
 
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
-_faiss: Any = faiss  # its stubs lack these
+_faiss: Any = faiss  # the stubs of FAISS lack some names
 
 _FEW: Final = 2000
-"""Rows that are compared exactly in any case."""
+"""Passing rows up to which all of them are always compared."""
 
 _BLOCK: Final = 1 << 16
-"""Rows whose vectors are gathered at a time."""
+"""Rows whose vectors are gathered per block."""
 
 _MULTIPLIED: Final = 0.004
-"""Microseconds to compare a gathered vector with each of eight queries or more."""
+"""Microseconds per query to compare a gathered vector, with `_MANY` queries or more."""
 
 _MANY: Final = 8
-"""Queries from which on a matrix is multiplied."""
+"""Queries from which on a matrix product is used."""
 
 _ANY: Final = 0.06
 _FIRST: Final = 100.0
 _WANTED: Final = 5.0
 _ROOT: Final = 2.0
-"""The estimate of `filtered_cost`, in microseconds: for each item; and with lists at most the sum of the others, one as
-it is, one for each row wanted, and one for the root of rows wanted times lists."""
+"""Terms of `filtered_cost` in microseconds: `_ANY` per item; with lists at most the sum of `_FIRST`, `_WANTED` per
+wanted row, and `_ROOT` times the square root of wanted rows times lists."""
 
 
 @dataclass(frozen=True)
 class FilteredSearch:
     """Searches the rows of one version that pass a filter.
 
-    `index` has lists that can be chosen (`AnnIndex.chooses_lists`); None: all passing rows are compared. Rows from
-    `cold_from` on are in no list (`weir.serving.cold`).
+    `index` must support choosing lists (`AnnIndex.chooses_lists`); None: all passing rows are compared. Rows from
+    `cold_from` on are cold items, which are not in any list (`weir.serving.cold`).
     """
 
     index: AnnIndex | None
@@ -63,9 +63,9 @@ class FilteredSearch:
     def search(self, queries: Floats, k: int, nprobe: int = 0, excluded: Sequence[IndexRows] = ()) -> Found:
         """Return the best `k` passing rows for each of `queries` (n, dimension), or all where there are fewer.
 
-        `excluded` has the rows that a query leaves out, for each one: k others are found, and there may be some of them
-        besides. A row of -1 is none. With `nprobe`, so many of the lists that hold passing rows are visited, or as many
-        more as hold k.
+        `excluded` has the excluded rows of each query: the result has k other rows, and may also contain excluded
+        ones. Results are padded with row -1. With `nprobe`, that many lists with passing rows are visited, or more
+        until they hold k.
         """
         left_out = np.array([self.passing.among(rows) for rows in excluded] or [0] * len(queries), np.int64)
         most = min(k + int(left_out.max(initial=0)), len(self.passing))
@@ -86,7 +86,7 @@ class FilteredSearch:
         return visit.one_by_one(queries, np.minimum(k, len(self.passing) - left_out), depth, excluded)
 
     def _apart(self, row: int, queries: Floats, k: int, nprobe: int, excluded: Sequence[IndexRows]) -> Iterator[Found]:
-        """Search the rows before one in their lists, and compare those from it on."""
+        """Search the rows before `row` in their lists, and compare those from it on."""
         listed, cold = self.passing.split(row)
         before = [IndexRows(rows[rows < row]) for rows in excluded]
         yield replace(self, passing=listed, cold_from=None).search(queries, k, nprobe, before)
@@ -106,10 +106,10 @@ class FilteredSearch:
 
 
 def filtered_cost(k: int, lists: int, items: int) -> float:
-    """Estimate a query's search under a filter of which it is not known yet how many rows pass, in microseconds.
+    """Estimate a query's filtered search in microseconds, before the number of passing rows is known.
 
-    It is about the most that it may cost: the fewer rows pass, the cheaper it is to compare them, and the dearer to
-    visit lists until enough of them are found. Both cost the same at some number of rows, which the root gives.
+    It is about the maximum: with fewer passing rows, comparing all of them gets cheaper, and visiting lists until they
+    hold enough gets dearer. The square root comes from the number of rows at which both cost the same.
     """
     every, wanted = items * _ANY, max(k, LEAST)
     return min(every, _FIRST + _WANTED * wanted + _ROOT * math.sqrt(wanted * lists)) if lists else every

@@ -1,6 +1,6 @@
-"""What a server follows in the store and beside it: histories, bundles, the catalogue and the items taken down.
+"""Background tasks that follow histories, bundles, the catalogue and the takedown list.
 
-Each is followed by a task of its own, which goes on after every failure.
+Each has a task of its own, which continues after every failure.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Bundles(Protocol):
-    """Keeps the bundle to answer from; None: there is none. `loaded` are all that answer, that one first."""
+    """Holds the bundles that answer: `bundle`, None if there is none, and all `loaded` ones, `bundle` first."""
 
     @property
     def bundle(self) -> LoadedBundle | None: ...  # noqa: D102
@@ -37,21 +37,21 @@ class Bundles(Protocol):
     def loaded(self) -> list[LoadedBundle]: ...  # noqa: D102
 
     def refresh(self) -> object:
-        """Look once whether there is another one."""
+        """Check once for a newly promoted bundle."""
 
 
 @dataclass
 class Followers:
-    """The tasks that follow; `start` starts them.
+    """The follower tasks; `start` starts them.
 
     Parameters
     ----------
     seconds
-        Between two looks.
+        Interval between two checks.
     ready
-        Awaited when there is a bundle to serve, and when there is none any more.
+        Awaited when readiness changes: True once there is a bundle to serve, False if there is none any more.
     pushed
-        Whether bundles come by themselves, so that a look at them waits for the next one.
+        Whether bundles are pushed to this process, so that a refresh waits for the next one.
     """
 
     seconds: float
@@ -69,7 +69,7 @@ class Followers:
         self._ready = False
 
     def start(self) -> None:
-        """Follow all side by side; the first bundle waits for one look at the others."""
+        """Start all followers; the first bundle waits until histories and catalogue were checked once."""
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "following histories": self.refresh_histories,
             "following bundles": self.refresh_bundle,
@@ -87,18 +87,18 @@ class Followers:
             self._follow("following the items taken down", self._refresh_takedown, min(self.seconds, LOOK_SECONDS))
 
     def ended(self) -> list[str]:
-        """Return which tasks have ended, and why: none should."""
+        """Describe the tasks that have ended, and why: they should run until cancelled."""
         return [f"{task.get_name()} has ended: {_why(task)}" for task in self.tasks if task.done()]
 
     async def refresh_histories(self) -> None:
-        """Read the windows committed since; what fails is logged, and tried at the next look."""
+        """Read newly committed windows; failures are logged and retried at the next check."""
         try:
             await asyncio.to_thread(self._catch_up)
         finally:
             self._looked.set()
 
     async def refresh_bundle(self) -> None:
-        """Take in the promoted bundle, once histories and catalogue have been looked at."""
+        """Load the promoted bundle, once histories and catalogue have been checked."""
         await self._looked.wait()
         await self._listed.wait()
         await asyncio.to_thread(self.watcher.refresh)
@@ -111,7 +111,7 @@ class Followers:
         self.tasks.append(asyncio.create_task(forever(step, seconds), name=name))
 
     async def _refresh_catalogue(self) -> None:
-        """Look at the catalogue; before the first bundle also at the items taken down, which none may precede."""
+        """Check the catalogue; the first time also the takedown list, which must be read before the first bundle."""
         if not self._listed.is_set():
             await asyncio.to_thread(self.takedown.look, *self.watcher.loaded)
         try:
@@ -145,7 +145,7 @@ class Followers:
 
 
 async def forever(step: Callable[[], Awaitable[None]], seconds: float) -> None:
-    """Await `step` again and again, with pauses of so many seconds, whatever it raises."""
+    """Await `step` forever, with pauses of `seconds`; exceptions are logged."""
     while True:
         try:
             await step()

@@ -1,4 +1,4 @@
-"""What callers reach of a server: gRPC and HTTP, and on the way to the service what decides on each call."""
+"""The gRPC and HTTP front ends of a server, with their interceptors: admission, access, decoding, metrics."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,12 +41,12 @@ SERVICE: Final = retrieval_pb2.DESCRIPTOR.services_by_name["RetrievalService"].f
 
 _LOOK_SECONDS: Final = 0.1
 _QUIET_LOOKS: Final = 10
-"""A stopping server ends after so many checks in a row without a call in progress."""
+"""Successive checks without a call in progress after which a stopping server ends."""
 
 
 @dataclass(frozen=True)
 class Behind:
-    """What answers: the batcher, the bundles and which of them, where lists are kept, health, and a native front."""
+    """What the front ends call: batcher, bundles and the choice among them, served lists, health, native front."""
 
     batcher: Batcher[Task, Answer]
     bundles: Bundles
@@ -58,7 +58,7 @@ class Behind:
 
 @dataclass(frozen=True)
 class Around:
-    """What sees each call: metrics, and where they are asked for traces and the access log."""
+    """What observes each call: metrics, and optionally traces and the access log."""
 
     calls: MetricsInterceptor
     metrics: RequestMetrics
@@ -69,7 +69,7 @@ class Around:
 
 @dataclass(frozen=True)
 class Fronts:
-    """Started and stopped together."""
+    """The gRPC server, the HTTP gateway and the native front, started and stopped together."""
 
     config: ServingConfig
     server: grpc.aio.Server
@@ -79,7 +79,7 @@ class Fronts:
 
     @classmethod
     def of(cls, config: ServingConfig, behind: Behind, around: Around) -> "Fronts":
-        """Put them together; nothing listens yet."""
+        """Build the front ends; nothing listens yet."""
         leave_out_departed()
         keep_headers_out_of_logs()
         aside = Aside(config.retry_after_seconds)
@@ -96,7 +96,7 @@ class Fronts:
             choose=behind.choose,
         )
         access = Access(config.auth, certificates=config.tls.client_ca_file is not None)
-        # Behind admission, which decides on every call: these make the handler of a method once.
+        # After admission, which decides per call: these wrap each method's handler once.
         wrapped = [] if around.traces is None else [around.traces.traced]
         wrapped += [] if around.lines is None else [around.lines.logged]
         first = [
@@ -122,7 +122,7 @@ class Fronts:
         return cls(config, server, gateway, around.calls, behind.native)
 
     async def start(self) -> tuple[int, str]:
-        """Listen; return the port of gRPC, and what the log says of HTTP."""
+        """Listen; return the gRPC port, and the HTTP address as text for the log."""
         if self.native is None:
             port = listen(self.server, self.config)
         else:
@@ -132,14 +132,14 @@ class Fronts:
         return port if self.native is None else self.native.start(), http
 
     async def stop(self) -> None:
-        """Take no further call, and end as soon as none is in progress, after `grace_seconds` at the latest."""
+        """Accept no new calls, and stop once none is in progress, after `grace_seconds` at the latest."""
         await asyncio.gather(self._stop_rpc(), self.gateway.stop())
 
     async def _stop_rpc(self) -> None:
-        """Wait for the calls in progress, and end the connections as soon as there are none.
+        """Wait for the calls in progress, then close the connections.
 
-        gRPC sometimes accepts a call at this moment and never hands it to a handler. It would hang for the whole grace;
-        cancelled, its client asks another server.
+        gRPC sometimes accepts a call at this moment and never hands it to a handler. Without the close it would hang
+        for the whole grace period; cancelled, its client retries at another server.
         """
         stopping, quiet = asyncio.create_task(self._grace()), 0
         while quiet < _QUIET_LOOKS and not (await asyncio.wait([stopping], timeout=_LOOK_SECONDS))[0]:
@@ -151,10 +151,10 @@ class Fronts:
         await asyncio.wait([stopping])
 
     async def _grace(self) -> None:
-        """Take no further connection, and give the calls in progress their time."""
+        """Accept no new connections, and wait up to `grace_seconds` for the calls in progress."""
         if self.native is None:
             await self.server.stop(self.config.grace_seconds)
-        else:  # what it has taken goes on to Python's server, which has to take it
+        else:  # calls that it has accepted are still passed on to the Python server, which must accept them
             self.native.stop()
             await asyncio.sleep(self.config.grace_seconds)
 
@@ -166,7 +166,7 @@ class Fronts:
 def _deciding(
     config: ServingConfig, access: Access, service: RetrievalService, aside: Aside
 ) -> list[grpc.aio.ServerInterceptor]:
-    """Return what decides on a call before the service: whether its bytes are a request, and who may send it."""
+    """Return the interceptors that may refuse a call before the service: access checks and decoding."""
     decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
     if not access.asks:
         return [decoding]

@@ -1,4 +1,4 @@
-"""Whether an index has room on the GPU, and in which precision: asked before each swap, beside the one before."""
+"""GPU memory check before each swap: does an index fit beside the served one, and in 32 or 16 bits."""
 
 import ctypes
 import os
@@ -12,21 +12,21 @@ __all__ = ["GpuFullError", "gpu_bytes", "is_halved", "room"]
 _RUNTIMES: Final = ("libcudart.so.12", "libcudart.so.13")
 
 _SHARE: Final = 0.9
-"""Of the free memory that an index may take: searches need some, and lists grow by blocks."""
+"""Share of the free memory that an index may take: searches need some, and lists grow by blocks."""
 
 _PER_VECTOR: Final = 8
-"""A row's number in its list."""
+"""Bytes of a row's id in its list."""
 
 
 class GpuFullError(RuntimeError):
-    """An index has no room on the GPU beside what is there; the message says how much each takes."""
+    """An index does not fit into the free memory of the GPU; the message has both sizes."""
 
 
 def room() -> int | None:
-    """Return the bytes that an index may take on the first GPU now; None where CUDA does not say."""
+    """Return the bytes that an index may take on the first GPU now; None if CUDA cannot be asked."""
     for name in _RUNTIMES:
         with suppress(OSError, AttributeError):
-            # FAISS has loaded it; another one would see another context.
+            # The runtime that FAISS has loaded: another one would have a CUDA context of its own.
             runtime = ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
             free, total = ctypes.c_size_t(), ctypes.c_size_t()
             if not runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)):
@@ -35,7 +35,7 @@ def room() -> int | None:
 
 
 def gpu_bytes(index: Any, *, half: bool = False) -> int:
-    """Estimate what a FAISS index takes on a GPU; `half`: vectors that are stored whole, in 16 bits instead of 32."""
+    """Estimate the GPU memory of a FAISS index in bytes; `half`: uncompressed vectors have 16 bits instead of 32."""
     inverted = faiss.try_extract_index_ivf(index)
     if inverted is not None:
         return int(inverted.ntotal * (inverted.code_size + _PER_VECTOR) + 4 * inverted.nlist * inverted.d)
@@ -43,12 +43,12 @@ def gpu_bytes(index: Any, *, half: bool = False) -> int:
 
 
 def is_halved(index: Any, free: int | None) -> bool:
-    """Say whether an index has to be stored in 16 bits to have room in so many bytes; None: nobody knows how many.
+    """Return whether an index fits into `free` bytes only with 16-bit vectors; False if `free` is None (unknown).
 
     Raises
     ------
     GpuFullError
-        If it has no room even so.
+        If it does not fit with 16 bits either.
     """
     if free is None or gpu_bytes(index) <= free:
         return False

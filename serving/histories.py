@@ -1,7 +1,7 @@
-"""The histories of users: the files that the commits name, mapped, never replayed.
+"""Follow the history files of a store: map the files listed in its commits, without replaying events.
 
-A commit is taken in by mapping what it adds. Files of an object store are fetched in the background: until all files of
-a user shard are here, those that are answer for it, and a user whom they do not hold counts as unknown.
+A new commit only maps the files that it adds. Files of an object store are fetched in the background: until all files
+of a user shard are available, look-ups read those that are, and users missing from them count as unknown.
 """
 
 import logging
@@ -43,14 +43,14 @@ _Shards: TypeAlias = dict[int, tuple[HistoryFile, ...]]
 
 
 class _Position(NamedTuple):
-    """The commit log up to `cursor`, and the history files as of it."""
+    """A position in the commit log, and the history files as of it."""
 
     cursor: Cursor
     files: HistoryFiles
 
 
 class _View(NamedTuple):
-    """What look-ups read: the open files, and the user shards of which not all files have come yet."""
+    """What look-ups read: the open files, and the `partial` user shards, some of whose files are still missing."""
 
     reader: UserHistories
     partial: npt.NDArray[np.int64]
@@ -69,8 +69,8 @@ class _Read(NamedTuple):
 class FollowedHistories:
     """Follows the history files of a store.
 
-    One thread calls `catch_up`, and one each `fetch` for small and for large files; any number may call `look_up`
-    meanwhile.
+    One thread calls `catch_up`, one calls `fetch` for small files and one for large files; any number may call
+    `look_up` meanwhile.
     """
 
     store: Store
@@ -89,9 +89,9 @@ class FollowedHistories:
         self._problems = Problems(log)
 
     def catch_up(self) -> None:
-        """Take in what has been committed since the last call; the first one takes in the newest state.
+        """Read the commits since the last call; the first call reads the newest state.
 
-        Raises `CorruptArtefactError`: what precedes a damaged commit has been taken in, and user shards without a
+        Raises `CorruptArtefactError` after applying what precedes a damaged commit, and all user shards without a
         damaged file.
         """
         try:
@@ -100,16 +100,16 @@ class FollowedHistories:
             self._take_in()
 
     def due(self, *, large: bool) -> list[HistoryFile]:
-        """Return the files to fetch now, the large ones or the small ones, in their order."""
+        """Return the files to fetch now, either the large or the small ones, in order."""
         return [] if self._position is None else self._files.due(self._position.files, large=large)
 
     def fetch(self, *, large: bool) -> None:
-        """Fetch what is missing, file by file, and read each from then on.
+        """Fetch the missing files one by one, and read each as soon as it is available.
 
-        Raises the last error; the other files have been fetched.
+        Raises the last error, after trying the other files.
         """
         failure = None
-        # Asked again after each file: meanwhile, a commit may have added some and replaced others.
+        # Checked again after each file: a commit may have added and replaced files meanwhile.
         while due := self.due(large=large):
             try:
                 self._files.fetch(due[0])
@@ -120,7 +120,7 @@ class FollowedHistories:
             raise failure
 
     def look_up(self, users: UserKeys, asked: Int64) -> KnownUsers:
-        """Return what is known of users, (n,), and what those at the rows `asked`, distinct, have seen."""
+        """Look up users (n,), and the seen items of those at the distinct positions `asked`."""
         view = self._view
         if view is None:
             return nothing_known(len(users), len(asked))
@@ -135,7 +135,7 @@ class FollowedHistories:
     def _follow(self) -> None:
         if self._position is None:
             head = self._log.head()
-            # The newest snapshot alone: of the commits after it, one may be damaged.
+            # Only the newest snapshot: a commit after it may be damaged.
             snapshot = -1 if head is None or head.snapshot is None else head.snapshot
             state = LogState.open(self.store, stop=snapshot + 1)
             self._position = _Position(state.cursor, state.histories)
@@ -149,7 +149,7 @@ class FollowedHistories:
         self._tell(cursor.sequence, files.covered)
 
     def _tell(self, windows: int, covered: int) -> None:
-        """Log once where the store's histories lack windows, and once that they no longer do."""
+        """Log once that the store's histories lack windows, and once that they are complete again."""
         self.metrics.uncovered.set(windows - covered)
         if windows == covered:
             told = "histories hold all windows" if self._told else ""
@@ -162,7 +162,7 @@ class FollowedHistories:
         self._told = told if windows != covered else ""
 
     def _take_in(self) -> None:
-        """Read the newest files that are here from now on."""
+        """Switch look-ups to the newest available files."""
         with self._lock:
             if self._position is None:
                 return
@@ -173,7 +173,7 @@ class FollowedHistories:
                 if (found := readable(self._read.get(shard, ()), wanted, self._files.has))
             }
             try:
-                # The last file goes where all users of a store were forgotten.
+                # `shards` may become empty: the last file is removed when all users of a store were erased.
                 if (files.shards or self._view is not None) and (self._view is None or shards != self._read):
                     self._open(files, shards)
             finally:
@@ -205,14 +205,14 @@ class FollowedHistories:
             self._files.forget_all_but(files)
 
     def _sound(self, reader: UserHistories, users: UserKeys, asked: Int64) -> tuple[_Read, npt.NDArray[np.bool_]]:
-        """Look users up; those whose records are damaged, which are returned as well, count as unknown."""
+        """Look up users, those with damaged records as unknown; also return a mask of the damaged ones."""
         try:
             return _read(reader, users, asked), np.zeros(len(users), np.bool_)
         except CorruptArtefactError as error:
             self.metrics.errors.inc()
             self._problems.report(error, "users whose records are damaged count as unknown")
         damaged = np.array([_is_damaged(reader, UserKeys(users[row : row + 1])) for row in range(len(users))])
-        # No user has the key that stands for padding.
+        # `PADDING_KEY` is not the key of any user.
         return _read(reader, UserKeys(np.where(damaged, PADDING_KEY, users)), asked), damaged
 
 
@@ -226,7 +226,7 @@ def user_shards(store: Store) -> int:
 
 
 def _usable(reader: UserHistories, files: HistoryFiles, before: _Shards, wanted: _Shards) -> _Shards:
-    """Open shard by shard, and return what is read in the end: a shard with a damaged file stays as it was."""
+    """Open shard by shard, and return the files in use: a shard with a damaged file stays as it was."""
     for shard, found in wanted.items():
         attempt = before | {shard: found}
         with suppress(CorruptArtefactError):

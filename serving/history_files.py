@@ -1,4 +1,4 @@
-"""The history files that a server has at hand: all of them on local disk, those fetched so far of an object store."""
+"""The history files available to a server: all of them on local disk, only the fetched ones of an object store."""
 
 import time
 from collections.abc import Callable
@@ -10,15 +10,15 @@ from weir.contracts import HistoryFile, HistoryFiles, LocalCache, Store
 __all__ = ["LARGE", "FilesAtHand", "readable"]
 
 LARGE: Final = 64 << 20
-"""Files of more bytes have a lane of their own, so that the small ones of new commits do not wait for them."""
+"""Bytes above which files have a fetch lane of their own, so that small files of new commits need not wait."""
 
 _RETRY_SECONDS: Final = 30.0
-"""How long a file rests that could not be fetched."""
+"""Pause before a failed fetch is retried."""
 
 
 @dataclass
 class FilesAtHand:
-    """Which files are here; one thread per lane may call `fetch`."""
+    """Tracks which files are available locally; one thread per lane may call `fetch`."""
 
     store: Store
     cache: LocalCache
@@ -26,16 +26,16 @@ class FilesAtHand:
     _resting: dict[str, float] = field(default_factory=dict, init=False, repr=False)
 
     def has(self, file: HistoryFile) -> bool:
-        """Say whether a file can be opened without waiting."""
+        """Return whether a file can be opened without a fetch."""
         return self.store.local_path is not None or file.name in self._fetched
 
     def missing(self, wanted: HistoryFiles) -> list[HistoryFile]:
-        """Return the files that are not here, in the order in which to fetch them: of each shard the newest first."""
+        """Return the files to fetch, in order: the newest file of every shard first, small ones before large ones."""
         ages = [(age, file) for files in wanted.shards.values() for age, file in enumerate(reversed(files))]
         return [file for _, file in sorted(ages, key=_urgency) if not self.has(file)]
 
     def due(self, wanted: HistoryFiles, *, large: bool) -> list[HistoryFile]:
-        """Return the missing files of a lane that the cache has room for and that have not just failed."""
+        """Return the missing files of a lane that fit into the cache and have not just failed."""
         room = self.cache.limit - sum(file.size for file in wanted.files if self.has(file))
         fitting, now = [], time.monotonic()
         for file in self.missing(wanted):
@@ -52,7 +52,7 @@ class FilesAtHand:
         del self._resting[file.name]
 
     def forget_all_but(self, wanted: HistoryFiles) -> None:
-        """Forget the names of files that no shard needs any more."""
+        """Drop the state of files that are no longer `wanted`."""
         names = {file.name for file in wanted.files}
         self._fetched &= names
         self._resting = {name: until for name, until in self._resting.items() if name in names}
@@ -66,10 +66,10 @@ def _urgency(file: tuple[int, HistoryFile]) -> tuple[int, int]:
 def readable(
     before: tuple[HistoryFile, ...], wanted: tuple[HistoryFile, ...], has: Callable[[HistoryFile], bool]
 ) -> tuple[HistoryFile, ...]:
-    """Return the files of a shard that answer for it, oldest first, given those that did `before`.
+    """Return the files of a shard that look-ups read, oldest first, given those read `before`.
 
-    They are those wanted as soon as all are here. Until then those before stay: a file on its way may replace them.
-    Files that have come take their place in the order, the newest behind all others.
+    If all `wanted` files are available, these. Otherwise the files read before stay, as a missing one may replace
+    them, and available new files are inserted in their order, the newest last.
     """
     if all(map(has, wanted)):
         return wanted

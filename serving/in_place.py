@@ -1,7 +1,7 @@
-"""A delta in the served index itself, between two batches: no second index, and a cost that follows the change.
+"""Apply a delta to the served index in place, between two batches: no second index, cost in proportion to the delta.
 
-Everything that can fail is done beside the served version first: reading, checksums, the rows, the tower, and whether
-the lists exist. What is left for the thread that searches is a few calls of FAISS, about 1.5 ms per 1,000 rows.
+Everything that can fail is done beside the served version first: reading, checksums, the rows, the tower, and a check
+that the lists exist. The search thread only makes a few FAISS calls, about 1.5 ms per 1,000 rows.
 """
 
 from dataclasses import dataclass, replace
@@ -24,22 +24,22 @@ from weir.serving.memory import Memory, index_bytes
 __all__ = ["Change", "DamagedIndexError", "DeltaPolicy", "Start"]
 
 _MANY: Final = 20_000
-"""Rows that are changed within about 30 ms; more should not hold up queries without need."""
+"""Rows that can be changed within about 30 ms; more should not hold up queries without need."""
 
 
 class DamagedIndexError(Exception):
-    """A change in place has failed midway: the index is of no version any more."""
+    """An in-place delta has failed midway: the index no longer belongs to any version."""
 
 
 class Start(NamedTuple):
-    """What a change in place starts from."""
+    """The served bundle and its index, to which deltas are applied in place."""
 
     served: LoadedBundle
     ann: AnnIndex
 
     @classmethod
     def of(cls, route: Route) -> "Start | None":
-        """Return where a route starts; None where it cannot be taken in place."""
+        """Return the start of a route; None if its deltas cannot be applied in place."""
         served = route.served
         index = served.changeable if served is not None else None
         if served is None or index is None or not route.deltas:
@@ -51,7 +51,7 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """A version that is `ready` except for its index, which is still that of the served one."""
+    """A new version, `ready` except for its index, which still belongs to the served one."""
 
     start: Start
     deltas: list[BundleDelta]
@@ -75,9 +75,9 @@ class Change:
         return cls(start, deltas, replace(ready, size=route.size), assigned)
 
     def take(self) -> LoadedBundle:
-        """Change the index and return its new version; to be called by the thread that searches, between two batches.
+        """Change the index and return the new version; called by the search thread between two batches.
 
-        Raises `DamagedIndexError` where that fails midway; the served version does not answer any more then.
+        Raises `DamagedIndexError` if that fails midway; then the served version cannot answer any more.
         """
         try:
             bundle = replace(self.ready, index=self._changed(self.start.ann.index), servable_at=time())
@@ -105,18 +105,18 @@ def _reassigned(lists: Layers[np.int32] | None, delta: BundleDelta) -> Layers[np
 
 @dataclass(frozen=True)
 class DeltaPolicy:
-    """Which deltas are taken in place (`weir.serving.config.ServingConfig.deltas`)."""
+    """Decides which deltas are applied in place (`weir.serving.config.ServingConfig.deltas`)."""
 
     how: Literal["auto", "clone", "in_place"]
     memory: Memory
 
     @property
     def places(self) -> bool:
-        """Whether indexes must keep the places of their rows."""
+        """Whether indexes must keep the places of their rows, for in-place deltas."""
         return self.how != "clone"
 
     def in_place(self, route: Route) -> Start | None:
-        """Return where a change in place starts; None where a version is to be loaded beside the served one."""
+        """Return the start of an in-place change; None if the version should be loaded beside the served one."""
         start = Start.of(route) if self.places else None
         if start is None or self.how == "in_place" or route.changes <= _MANY:
             return start

@@ -1,7 +1,7 @@
-"""The index: item vectors by inner product, exactly or with a FAISS index, on CPU or GPU.
+"""The index: search item vectors by inner product, exactly or with a FAISS index, on CPU or GPU.
 
-Indexes are not safe for concurrent readers on a GPU and keep their search parameters as state, so a backend
-belongs to one thread (see `weir.serving.batcher`). Rows are index rows; a row of -1 means "nothing more found".
+Indexes are not safe for concurrent readers on a GPU and keep their search parameters as state, so an index belongs to
+one thread (see `weir.serving.batcher`). Rows are index rows; a row of -1 means "nothing more found".
 """
 
 import logging
@@ -37,26 +37,26 @@ Floats = npt.NDArray[np.float32]
 Device = Literal["auto", "cpu", "gpu"]
 
 _GPU_LIMIT: Final = 2048
-"""Largest k, and most lists, that FAISS takes on a GPU."""
+"""Largest k and nprobe that FAISS supports on a GPU."""
 
 _COMPARED_BY_WALK: Final = 64
-"""Vectors compared in a microsecond by an index that compares them one by one."""
+"""Vectors compared per microsecond by an index that scans them one by one."""
 
 COMPARED_BY_MATRIX: Final = 512
-"""Vectors compared in a microsecond where a matrix is multiplied."""
+"""Vectors compared per microsecond by a matrix product."""
 
 _GRAPH_COST: Final = 300.0
-"""Microseconds of a walk through a graph (HNSW32 over a million vectors), which hardly depends on their number."""
+"""Microseconds of a graph walk (HNSW32 over a million vectors), almost independent of the number of vectors."""
 
-# FAISS multiplies matrices only for batches above this threshold, which 1.15 set so high that large batches are
-# compared one by one: 3.7 times slower at 256 queries. At 300 one query is still scanned, eight are multiplied.
+# FAISS uses a matrix product only above this threshold, which 1.15 raised so much that large batches are scanned
+# instead: 3.7 times slower at 256 queries. With 300, one query is still scanned, eight use a matrix product.
 faiss.cvar.distance_compute_blas_threshold = 300
 
 log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
-    """Scores (queries, k), descending, and the rows they belong to, (queries, k); both padded with row -1."""
+    """Scores (queries, k), descending, and their rows, (queries, k); missing results have row -1."""
 
     scores: Floats
     rows: IndexRows
@@ -67,20 +67,20 @@ class Index(Protocol):
 
     @property
     def lists(self) -> int:
-        """How many inverted lists it has, of which a search visits `nprobe`; 0: it has none."""
+        """Number of inverted lists; a search visits `nprobe` of them; 0: no lists."""
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
         """Return the best `k` rows for each of `queries` (n, dimension); `nprobe` 0 means the default."""
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:
-        """Say whether a search for so many rows, in so many lists, is within the limits of its device."""
+        """Return whether a search for `k` rows in `nprobe` lists is within the limits of its device."""
 
     def cost(self, nprobe: int = 0) -> float:
         """Estimate a query's search in microseconds of one core (see `weir.serving.cost`)."""
 
 
 class Exact(Index, Protocol):
-    """Compares with every vector; `vectors` gives those of rows."""
+    """An index that compares with every vector; `vectors` is indexed by row."""
 
     @property
     def vectors(self) -> Any:
@@ -98,7 +98,7 @@ class ExactIndex:
 
     @property
     def lists(self) -> int:
-        """None: every vector is compared."""
+        """0: there are no lists, every vector is compared."""
         return 0
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:  # noqa: ARG002 - no lists to choose from
@@ -107,7 +107,7 @@ class ExactIndex:
         return Found(scores, IndexRows(rows))
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:  # noqa: ARG002 - it has no limits
-        """Say yes: any number of rows can be ranked."""
+        """Return True: any number of rows can be ranked."""
         return True
 
     def cost(self, nprobe: int = 0) -> float:  # noqa: ARG002 - no lists to choose from
@@ -125,8 +125,8 @@ class AnnIndex:
     """A FAISS index with its default search parameters.
 
     `space` is the FAISS parameter space of the device that `index` lives on; `limit` is the device's largest k and
-    nprobe (None: it has none); `lists` counts inverted lists, 0 where the index has none; `keep` holds GPU resources
-    alive. `assigned` has the list of each row where lists can be chosen one by one (`weir.serving.filtered`).
+    nprobe (None: no limit); `lists` counts inverted lists, 0 without any; `keep` keeps GPU resources alive. `assigned`
+    maps each row to its list if a search can choose single lists (`weir.serving.filtered`).
     """
 
     index: Any
@@ -154,7 +154,7 @@ class AnnIndex:
         return Found(*self.index.search(queries, min(k, self.index.ntotal)))
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:
-        """Say whether a search for so many rows, in so many lists, is within the limits of its device."""
+        """Return whether a search for `k` rows in `nprobe` lists is within the limits of its device."""
         if self.limit is None:
             return True
         return min(k, self.index.ntotal) <= self.limit and self._lists_visited(nprobe) <= self.limit
@@ -168,28 +168,28 @@ class AnnIndex:
 
     @property
     def chooses_lists(self) -> bool:
-        """Whether a search can be told which lists to visit, and which rows to compare there."""
+        """Whether a search can be restricted to chosen lists and rows."""
         return self.assigned is not None
 
     @property
     def visited(self) -> int:
-        """Lists that a search visits which does not say how many."""
+        """Number of lists that a search visits by default."""
         return self._lists_visited(0)
 
     def lists_of(self, rows: IndexRows) -> npt.NDArray[np.int32]:
-        """Return the list of each row, where lists can be chosen."""
+        """Return the list of each row; raises `ValueError` unless `chooses_lists`."""
         found: npt.NDArray[np.int32] = self._assigned[rows]
         return found
 
     @cached_property
     def centroids(self) -> Floats:
-        """The centroids of its lists, (lists, dimension), where lists can be chosen."""
+        """The centroids of its lists, (lists, dimension); needs `chooses_lists`."""
         vectors: Floats = self.index.quantizer.reconstruct_n(0, self.lists)
         return vectors
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """How many rows each list holds, (lists,), where lists can be chosen."""
+        """Number of rows in each list, (lists,); needs `chooses_lists`."""
         return np.array([self.index.invlists.list_size(number) for number in range(self.lists)], np.int64)
 
     @property
@@ -208,14 +208,14 @@ class AnnIndex:
 
 
 def best(parts: Iterable[Found], k: int) -> Found:
-    """Return the best `k` of what was found in several parts, whose rows differ."""
+    """Merge the results of searches over disjoint rows into the best `k`."""
     scores, rows = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return Found(np.take_along_axis(scores, order, 1), IndexRows(np.take_along_axis(rows, order, 1)))
 
 
 def pick_gpu(device: Device) -> bool:
-    """Say whether to search on a GPU; raises `ValueError` where one is demanded and there is none."""
+    """Return whether to search on a GPU; raises `ValueError` if `device` demands one and there is none."""
     gpus = int(faiss.get_num_gpus()) if hasattr(faiss, "get_num_gpus") else 0
     if device == "gpu" and not gpus:
         raise ValueError("device = 'gpu', but FAISS finds none: install the extra [gpu], or set device to 'auto'")
@@ -223,9 +223,9 @@ def pick_gpu(device: Device) -> bool:
 
 
 def on_device(index: Any, parameters: Mapping[str, int | float], device: Device) -> AnnIndex:
-    """Put a FAISS index on its device; raises `RuntimeError` (from FAISS) for parameters that it cannot use.
+    """Put a FAISS index on its device; raises `RuntimeError` (from FAISS) for unusable parameters.
 
-    On a GPU vectors have 16 bits where there is no room for 32. Where there is none at all, the CPU searches, or, with
+    On a GPU, vectors have 16 bits if there is no room for 32. If 16 bits do not fit either, the CPU searches, or, with
     `device` = gpu, `GpuFullError` is raised.
     """
     inverted = faiss.try_extract_index_ivf(index)
@@ -247,7 +247,7 @@ def on_device(index: Any, parameters: Mapping[str, int | float], device: Device)
 
 
 def _assigned(index: Any) -> Layers[np.int32] | None:
-    """Return the list of each row of an index whose lists can be chosen one by one; None for another."""
+    """Return the list of each row; None for an index in which single lists cannot be chosen."""
     inner = faiss.downcast_index(index)
     if not isinstance(inner, faiss.IndexIVF) or not takes_deltas(inner):
         return None

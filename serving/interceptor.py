@@ -1,6 +1,6 @@
-"""Counts every unary call for Prometheus, under the names of go-grpc-prometheus.
+"""Count every unary call for Prometheus, with the metric names of go-grpc-prometheus.
 
-Streams (health Watch, reflection) live as long as their client likes and are left out.
+Streams (health Watch, reflection) last as long as their client likes and are not counted.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,12 +21,12 @@ _GO_NAMES: Final = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Cancel
 
 
 def go_name(code: grpc.StatusCode) -> str:
-    """Spell a code as Go does."""
+    """Return the name of a code in Go's spelling."""
     return _GO_NAMES.get(code) or code.name.title().replace("_", "")
 
 
 class MetricsInterceptor(WrappingInterceptor):
-    """Wraps the handlers of unary calls; `under_way` is the number of calls in progress."""
+    """Counts and times unary calls; `under_way` is the number of calls in progress."""
 
     def __init__(self, metrics: RpcMetrics) -> None:
         super().__init__()
@@ -34,13 +34,13 @@ class MetricsInterceptor(WrappingInterceptor):
         self.under_way = 0
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Put a stop-watch around unary methods."""
+        """Time and count the calls of unary methods."""
         if handler.unary_unary is None:
             return handler
         return unary(handler, self.timed(handler.unary_unary, labels_of(path)))
 
     def timed(self, inner: Callable[[Any, Any], Awaitable[Any]], labels: tuple[str, str, str]) -> Any:
-        """Return a handler that counts its calls; `labels` are the kind of call, service and method."""
+        """Return a handler that times and counts its calls; `labels` are the kind of call, service and method."""
         started, seconds = self._metrics.started.labels(*labels), self._metrics.seconds.labels(*labels)
         handled = _Handled(self._metrics, labels)
 
@@ -60,7 +60,7 @@ class MetricsInterceptor(WrappingInterceptor):
 
 
 class _Handled(dict[grpc.StatusCode, Counter]):
-    """The counters of a method's ends, made as they are needed: looking them up by label costs more than to count."""
+    """The counters of a method's codes, cached: looking one up by its labels costs more than an increment."""
 
     def __init__(self, metrics: RpcMetrics, labels: tuple[str, str, str]) -> None:
         self._metrics, self._labels = metrics, labels
@@ -71,5 +71,5 @@ class _Handled(dict[grpc.StatusCode, Counter]):
 
 
 def labels_of(path: str) -> tuple[str, str, str]:
-    """Return the labels of a unary method that gRPC names ``/service/method``."""
+    """Return the metric labels of a unary method with the path ``/service/method``."""
     return "unary", *names_of(path)

@@ -1,7 +1,7 @@
-"""Whether FAISS multiplies matrices with what this processor can do.
+"""Warning if FAISS multiplies matrices without the AVX2 that this processor has.
 
-FAISS brings an OpenBLAS of its own, which picks a kernel for the processor when it is loaded. It does not know every
-newer one, and then may fall back to a kernel without AVX2: searches get slower, and nothing says why.
+FAISS brings an OpenBLAS of its own, which picks a kernel for the processor when it is loaded. For a newer processor
+that it does not know, it may fall back to a kernel without AVX2, and searches get slower without any message.
 """
 
 import logging
@@ -21,11 +21,11 @@ _WITHOUT_AVX2: Final = frozenset(
         *("opteron", "opteron_sse3", "penryn", "piledriver", "prescott", "sandybridge", "steamroller"),
     }
 )
-"""Kernels of OpenBLAS for x86, as it names them, that use no AVX2."""
+"""OpenBLAS names of x86 kernels without AVX2."""
 
 
 def warn_of_old_kernel() -> None:
-    """Log a warning where FAISS' matrices are multiplied without AVX2, and the processor has it."""
+    """Log a warning if FAISS multiplies matrices without AVX2 although the processor has it."""
     flags = _flags()
     used = [
         str(library["architecture"])
@@ -44,12 +44,12 @@ def warn_of_old_kernel() -> None:
 
 
 def _folder_of_faiss() -> Path:
-    """Return the folder that holds FAISS and, in wheels, its libraries beside it."""
+    """Return the folder that holds FAISS and, if installed from a wheel, its libraries."""
     return Path(str(faiss.__file__)).parents[1]
 
 
 def _flags() -> frozenset[str]:
-    """Return what the processor can do, as Linux names it; nothing elsewhere."""
+    """Return the processor's feature flags in Linux's names; empty on other systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

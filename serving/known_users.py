@@ -1,4 +1,4 @@
-"""What the server knows of users, wherever it is stored."""
+"""Look-up of users' histories and seen items, independent of where they are stored."""
 
 from typing import NamedTuple, Protocol
 
@@ -13,9 +13,10 @@ Int64 = npt.NDArray[np.int64]
 
 
 class KnownUsers(NamedTuple):
-    """Of n users their newest positives, `items` (n, L), oldest first, and the `seen` items of those asked for.
+    """Newest positives of n users, `items` (n, L), oldest first, and the `seen` items of the requested ones.
 
-    A user of whom nothing is known has only padding; `seen.bounded` says that some of it is not stored, or not here.
+    Unknown users have only padding. `seen.bounded` marks users whose seen items are incomplete: not all stored, or not
+    available yet.
     """
 
     items: ItemKeys
@@ -23,14 +24,14 @@ class KnownUsers(NamedTuple):
 
 
 class Histories(Protocol):
-    """A place in which users are looked up."""
+    """A source of user histories."""
 
     def look_up(self, users: UserKeys, asked: Int64) -> KnownUsers:
-        """Return what is known of users, (n,), and what those at the rows `asked`, distinct, have seen."""
+        """Look up users (n,), and the seen items of those at the distinct positions `asked`."""
 
 
 def nothing_known(users: int, asked: int, *, bounded: bool = False) -> KnownUsers:
-    """Return what is known of so many users of whom nothing is."""
+    """Return empty records for `users` unknown users, and empty seen items for `asked` of them."""
     items = ItemKeys(np.full((users, 1), PADDING_KEY, np.int64))
     empty = ItemKeys(np.empty(0, np.int64))
     return KnownUsers(items, SeenItems(empty, np.zeros(asked + 1, np.int64), np.full(asked, bounded)))

@@ -1,4 +1,4 @@
-"""Exact search over a bundle that deltas have changed, without a copy of its vectors."""
+"""Exact search over a bundle changed by deltas, without a copy of its vectors."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ __all__ = ["LayeredIndex", "exact_index"]
 Floats = npt.NDArray[np.float32]
 
 _MARGIN: Final = 16
-"""Vectors fetched beyond what the share of outdated ones makes likely."""
+"""Vectors fetched on top of the number expected from the share of outdated ones."""
 
 
 def exact_index(vectors: Layers[np.float32]) -> Exact:
@@ -27,10 +27,10 @@ def exact_index(vectors: Layers[np.float32]) -> Exact:
 
 @dataclass(frozen=True)
 class LayeredIndex:
-    """Searches base and changed vectors apart, and merges what it finds.
+    """Searches base and changed vectors separately, and merges the results.
 
-    The base still has vectors that are outdated: a search fetches more of it, and again twice as many where too few of
-    those are current. So it finds what a search over one array of the current vectors finds, up to ties.
+    The base still holds outdated vectors: a search fetches more rows from it, and doubles their number while too few
+    are current. The result is that of a search over one array of the current vectors, up to ties.
     """
 
     vectors: Layers[np.float32]
@@ -41,7 +41,7 @@ class LayeredIndex:
 
     @property
     def lists(self) -> int:
-        """None: every vector is compared."""
+        """0: there are no lists, every vector is compared."""
         return 0
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:  # noqa: ARG002 - no lists to choose from
@@ -53,7 +53,7 @@ class LayeredIndex:
         return Found(np.take_along_axis(scores, best, 1), IndexRows(np.take_along_axis(rows, best, 1)))
 
     def _search_base(self, queries: Floats, k: int) -> Found:
-        """Return up to `k` current rows of the base for each query; -1, at minus infinity, where there are fewer."""
+        """Return up to `k` current rows of the base for each query, padded with row -1 at minus infinity."""
         base, count, left = ExactIndex(self.vectors.base), len(self.vectors.base), self.vectors.left
         wanted = min(k, left)
         fetched = min(int(wanted * count / max(left, 1)) + _MARGIN, count)
@@ -69,7 +69,7 @@ class LayeredIndex:
         return Found(np.take_along_axis(scores, order, 1), IndexRows(np.take_along_axis(rows, order, 1)))
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:  # noqa: ARG002 - it has no limits
-        """Say yes: any number of rows can be ranked."""
+        """Return True: any number of rows can be ranked."""
         return True
 
     def cost(self, nprobe: int = 0) -> float:  # noqa: ARG002 - no lists to choose from

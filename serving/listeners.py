@@ -1,4 +1,4 @@
-"""The ports of a server that speak gRPC: the service, and health checks on a plain-text port of their own."""
+"""The gRPC ports of a server: the service, and health checks on a separate plain-text port."""
 
 import errno
 import logging
@@ -20,7 +20,7 @@ __all__ = ["HANDSHAKE_SECONDS", "listen", "open_to_probes", "rpc_server", "warn_
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS: Final = 10
-"""Time in which a connection must start HTTP/2."""
+"""Seconds within which a connection must start HTTP/2."""
 
 _BOUNDED: Final = (
     ("grpc.max_allowed_incoming_connections", 64),
@@ -29,19 +29,19 @@ _BOUNDED: Final = (
     ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
     ("grpc.max_receive_message_length", 4096),
 )
-"""What all probes together may hold open."""
+"""Limits of the health port, for all probes together."""
 
 _ANSWERS_ALL: Final = (("grpc.http.overload_protection", 0),)
-"""Where callers have a rate: gRPC would reset the streams of a burst that come while earlier ones are put away.
+"""Used with a rate limit per caller: otherwise gRPC resets streams of a burst while earlier ones are being removed.
 
-Streams that callers reset themselves stay bounded: by those of a connection, and by the calls that are not taken yet.
+Streams that callers reset stay bounded by the streams per connection and by the calls that no handler has taken yet.
 """
 
 
 def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
-    """Return a server without services, bounded in what its callers may hold open.
+    """Return a server without services, with limits on connections and streams.
 
-    Behind a native front, which bounds connections, it has a single one.
+    Behind a native front, which limits connections itself, it has a single connection.
     """
     bounds = [
         ("grpc.max_connection_age_ms", round(1000 * config.max_connection_age_seconds)),
@@ -57,8 +57,8 @@ def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInte
             *(bounds if config.front == "python" else []),
             *(_ANSWERS_ALL if config.auth.calls_per_second is not None else []),
             ("grpc.max_receive_message_length", config.max_request_bytes),
-            # What no handler has taken yet: gRPC refuses further calls itself, for less than half of what Python
-            # takes, and drops those whose deadline has passed.
+            # Calls that no handler has taken yet: gRPC refuses further ones itself, at less than half of Python's
+            # cost, and drops those whose deadline has passed.
             ("grpc.server.max_pending_requests", config.unread_calls),
             ("grpc.server.max_pending_requests_hard_limit", config.unread_calls),
         ],
@@ -66,7 +66,7 @@ def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInte
 
 
 def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
-    """Give the server its port, with TLS if there is a certificate, and return it; raises `CannotListenError`."""
+    """Open the server's port, with TLS if there is a certificate, and return it; raises `CannotListenError`."""
     if config.tls.certificate_file is None:
         warn_of_plain_tokens(config)
         return _listen("gRPC", config, config.port, server.add_insecure_port)
@@ -75,20 +75,20 @@ def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
 
 
 def _listen(what: str, config: ServingConfig, port: int, add: Callable[[str], int]) -> int:
-    """Add all addresses of the host to a server of gRPC, which itself would do with one of them."""
+    """Bind all addresses of the host: gRPC alone considers one of them enough."""
     addresses, port = listening_at(what, config.host, port, shared=config.processes > 1)
     for address in addresses:
         try:
             port = add(f"{in_url(address)}:{port}")
         except RuntimeError as error:
-            # It was free a moment ago: another server has taken it.
+            # The port was free a moment ago: another server has taken it.
             taken = OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
             raise CannotListenError.of(taken, what, config.host, port) from error
     return port
 
 
 def warn_of_plain_tokens(config: ServingConfig) -> None:
-    """Warn where callers send tokens without TLS over a network."""
+    """Log a warning if callers send tokens over a network without TLS."""
     if config.auth.jwks is not None and config.tls.certificate_file is None and not is_loopback(config.host):
         where = f"{in_url(config.host)}:{config.port}"
         log.warning("tokens travel in plain text to %s: set serving.tls, or keep the port to a mesh", where)
@@ -96,7 +96,7 @@ def warn_of_plain_tokens(config: ServingConfig) -> None:
 
 @asynccontextmanager
 async def open_to_probes(config: ServingConfig, service: health.aio.HealthServicer) -> AsyncIterator[str]:
-    """Answer health checks, and nothing else, on a plain-text port of their own while inside; the text says where."""
+    """Context manager: serve only health checks on the plain-text `health_port`; yields its address for the log."""
     if config.health_port is None:
         yield ""
         return
@@ -111,5 +111,5 @@ async def open_to_probes(config: ServingConfig, service: health.aio.HealthServic
 
 
 def _sharing(config: ServingConfig) -> tuple[str, int]:
-    """Share the port with the other processes of a server alone: a second server on it must fail."""
+    """Return the option that shares the port only among the processes of this server: a second server must fail."""
     return "grpc.so_reuseport", int(config.processes > 1)

@@ -1,8 +1,8 @@
-"""From the store to a bundle in memory, beside what is served.
+"""Load a bundle from the store into memory, beside the served one: complete, or by deltas.
 
 Loading verifies every checksum, then that the files fit together, then runs tower and search once, so that faults show
-before the first request. What a delta does not change, it shares with the version before, except for the index, which
-is copied; `weir.serving.in_place` changes it without a copy.
+before the first request. A delta shares unchanged data with the version before, except for the index, which is copied;
+`weir.serving.in_place` changes it without a copy.
 """
 
 from dataclasses import dataclass, replace
@@ -34,21 +34,21 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Route:
-    """How a version is reached: by the deltas of `chain`, from the `served` bundle, or from a complete one (None)."""
+    """How to load a version: by the deltas of `chain`, on the `served` bundle or, if None, a complete one."""
 
     served: LoadedBundle | None
     chain: list[BundleFiles]
 
     @classmethod
     def find(cls, log: BundleLog, version: str, served: LoadedBundle | None) -> Self:
-        """Read the manifests of a version, back to the served bundle if it builds on that; raises as `load_bundle`."""
+        """Read the manifests of a version, back to the served bundle if based on it; raises as `load_bundle`."""
         known = [] if served is None else [served.manifest]
         chain = [BundleFiles(log, one) for one in log.chain(log.manifest(version), known)]
         return cls(served if chain[0].manifest in known else None, chain)
 
     @property
     def deltas(self) -> list[BundleFiles]:
-        """The files of what leads to the version."""
+        """The files of the deltas to apply."""
         return self.chain[1:]
 
     @property
@@ -85,29 +85,28 @@ def load_bundle(
 ) -> LoadedBundle:
     """Read, verify and warm up one version, for one thread of the CPU.
 
-    Where it builds on the bundle that is `served`, only the deltas since are read, and nothing of the served one is
-    changed; otherwise its whole chain is. With `places`, deltas can be taken in place afterwards
-    (`weir.serving.in_place`).
+    If it is based on the `served` bundle, only the deltas since are read, and the served one stays unchanged; otherwise
+    the whole chain is read. With `places`, deltas can be applied in place later (`weir.serving.in_place`).
 
     Raises
     ------
     CorruptArtefactError
-        Where a file is not what the manifest says; as `IncompatibleBundleError` where it is, and still of no use.
+        If a file does not match the manifest; as `IncompatibleBundleError` if it matches and is still unusable.
     FileNotFoundError
-        Where there is no such bundle.
+        If the bundle does not exist.
     """
     return Route.find(log, version, served).load("cpu", 1, places=places)
 
 
 class _Parts(NamedTuple):
-    """What deltas change: the rows, and the FAISS index in this process's memory; None: the rows are searched."""
+    """The parts that deltas change: the rows, and the FAISS index in CPU memory; None: exact search of the rows."""
 
     rows: BundleRows
     index: Any
 
 
 def _copied(served: LoadedBundle) -> _Parts:
-    """Return the parts of a bundle; of the rows, what deltas do not change stays shared."""
+    """Return a copy of a bundle's index, and its rows, whose unchanged data stays shared."""
     index = served.index
     return _Parts(served.rows, faiss.clone_index(index.index) if isinstance(index, AnnIndex) else None)
 
@@ -125,7 +124,7 @@ def _read(files: BundleFiles, device: Device) -> _Parts:
 
 
 def _changed(parts: _Parts, files: BundleFiles) -> _Parts:
-    """Apply a delta: to new rows, and to the index in place."""
+    """Apply a delta: rows are copied, the index is changed in place."""
     delta = BundleDelta.read(files)
     rows, index = parts.rows.changed(files, delta), parts.index
     if index is not None:
@@ -137,7 +136,7 @@ def _changed(parts: _Parts, files: BundleFiles) -> _Parts:
 
 
 def _placed(index: Any, exact: Exact, files: BundleFiles, device: Device) -> Index:
-    """Return the index on its device; exact search where that holds the same vectors."""
+    """Return the index on its device, or exact search if that holds the same vectors."""
     info = files.manifest.index
     if index is None:
         return exact
@@ -155,7 +154,7 @@ def assembled(
     threads: int,
     search: bool,
 ) -> LoadedBundle:
-    """Put parts together with the tower of `files`, and run that; with `search`, run the index, too."""
+    """Build a bundle from its parts and the tower of `files`, and warm it up; with `search`, the index too."""
     bundle = LoadedBundle(
         manifest=files.manifest,
         tower=files.decode(BundleFile.TOWER, lambda data: Tower(data, threads)),
@@ -192,13 +191,13 @@ def _features(files: BundleFiles, name: str) -> FeatureWeights | None:
 
 
 def warm_users(bundle: LoadedBundle, batch: int) -> Floats:
-    """Run the tower, for so many users, on the first items that the base of the bundle has."""
+    """Run the tower for `batch` users, on the first items of the bundle's base."""
     known = bundle.item_rows.keys[: bundle.manifest.history_length]
     return bundle.users(ItemKeys(np.broadcast_to(known, (batch, len(known)))))
 
 
 def warm_scorer(bundle: LoadedBundle, users: Floats) -> None:
-    """Run the scorer for users (n, dimension), on the first row; raises `ValueError` for a score that is not finite."""
+    """Run the scorer for users (n, dimension) on the first row; raises `ValueError` if a score is not finite."""
     rows = IndexRows(np.zeros((len(users), 1), np.int64))
     if bundle.scorer is not None and not np.isfinite(bundle.scorer(users, bundle.exact, rows)).all():
         raise ValueError("gives scores that are not finite")

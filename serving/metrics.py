@@ -1,4 +1,4 @@
-"""The metrics of the server; every class takes its registry."""
+"""Prometheus metrics of the server; every class takes its registry."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 class RpcMetrics:
-    """Calls by method and code, under the names of go-grpc-prometheus."""
+    """Calls by method and code, with the metric names of go-grpc-prometheus."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("grpc_type", "grpc_service", "grpc_method")
@@ -46,7 +46,7 @@ class RpcMetrics:
 
 
 class RequestMetrics:
-    """Requests inside the server; a `BatchObserver`."""
+    """Stages, batches, queue and refusals of requests; a `BatchObserver`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.stages = Histogram(
@@ -56,7 +56,7 @@ class RequestMetrics:
             buckets=SECONDS,
             registry=registry,
         )
-        # Looking a series up by its label costs more than to add to it.
+        # Looking up a series by its label costs more than an observation.
         self._stages = {stage: self.stages.labels(stage) for stage in ("total", "queue", "tower", "search")}
         self.batches = Histogram(
             "weir_batch_queries", "Queries answered together.", buckets=_BATCHES, registry=registry
@@ -71,7 +71,7 @@ class RequestMetrics:
             ("reason",),
             registry=registry,
         )
-        # A series that starts at 1 has never increased: rates would not see the first refusal.
+        # Without these zeros the first refusal would not count in `rate()`: a series that starts at 1 never rose.
         errors: list[type[RequestError]] = [RequestError, *RequestError.__subclasses__()]
         for error in errors:
             self.refused.labels(error.reason)
@@ -92,7 +92,7 @@ class RequestMetrics:
         self.waiting.set(queries)
 
     def dropped(self, reason: str) -> None:
-        """Count a job that was not run."""
+        """Count a job that was dropped before it ran."""
         self.gone.labels(reason).inc()
 
     def stage_seconds(self, seconds: Sequence[tuple[str, float]]) -> None:
@@ -103,7 +103,7 @@ class RequestMetrics:
 
 
 class ServedMetrics:
-    """Answers that are kept in the store, to be joined with what users do."""
+    """Served lists: answers kept in the store, to be joined with clicks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.lists = Counter(
@@ -123,7 +123,7 @@ class ServedMetrics:
 
 
 class HistoryMetrics:
-    """What the server knows of users, and what is still on its way."""
+    """Histories of users: loaded rows, missing files, lag and errors."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.rows = Gauge(
@@ -165,7 +165,7 @@ class HistoryMetrics:
 
 
 class CatalogueMetrics:
-    """The catalogue and the items taken down."""
+    """The catalogue, the takedown list and cold items."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.items = Gauge("weir_catalogue_items", "Items in the catalogue; 0 where there is none.", registry=registry)
@@ -207,7 +207,7 @@ class CatalogueMetrics:
 
 
 class BundleMetrics:
-    """Which bundle is served, and which were refused."""
+    """The served bundle, and swaps, refusals and deltas."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.info = Gauge(
@@ -264,12 +264,12 @@ class BundleMetrics:
         )
 
     def nothing(self) -> None:
-        """Note that no bundle is served."""
+        """Show that no bundle is served."""
         self.info.clear()
         self.items.set(0)
 
     def served(self, bundle: LoadedBundle, before: LoadedBundle | None, happened: float) -> None:
-        """Describe the bundle that is served from now on, and when its newest event happened (wall clock)."""
+        """Describe the newly served bundle; `happened` is the wall-clock time of its newest event."""
         self.info.clear()
         self.info.labels(bundle.version, bundle.manifest.index.type, bundle.manifest.metric).set(1)
         self.max_event.set(bundle.manifest.max_event_ms / 1000)
@@ -282,7 +282,7 @@ class BundleMetrics:
 
 
 class ProcessMetrics:
-    """The processes that answer, where there are several."""
+    """The worker processes of a server with several."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.running = Gauge("weir_server_processes", "Processes that answer on the server's port.", registry=registry)

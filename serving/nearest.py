@@ -1,4 +1,4 @@
-"""The search of a bundle's index, which finds as many rows as are wanted wherever there are so many."""
+"""Search a bundle's index, probing more lists until every query has enough rows."""
 
 import math
 from typing import Final
@@ -15,15 +15,15 @@ Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 _DEPTH: Final = 16
-"""Items to be compared for each excluded one; docs/serving.md has measurements."""
+"""Items to compare for each excluded one; docs/serving.md has measurements."""
 
 
 def nearest(bundle: LoadedBundle, queries: Floats, k: int, needed: Int64, nprobe: int = 0) -> Found:
-    """Return the best `k` rows for each query (n, dimension), or all items where those are fewer.
+    """Return the best `k` rows for each query (n, dimension), or all items if there are fewer.
 
-    Lists may hold fewer rows than a query needs, `needed` (n,): it visits twice as many, again and again. Where this
-    means all lists, or too many for the device, and where a graph has parts that no walk comes to, it is compared with
-    every vector. So what it finds in lists does not depend on what others need.
+    A query whose lists hold fewer rows than it needs, `needed` (n,), is repeated with twice as many lists. If that
+    means all lists, or too many for the device, or if a graph walk does not reach enough rows, exact search is used. So
+    a query's result does not depend on the others of its batch.
     """
     index = bundle.index
     found = index.search(queries, k, nprobe)
@@ -40,10 +40,10 @@ def nearest(bundle: LoadedBundle, queries: Floats, k: int, needed: Int64, nprobe
 
 
 def lists_beyond(bundle: LoadedBundle, excluded: int) -> int:
-    """Return how many inverted lists to visit where so many items are left out, 0 for the bundle's own number.
+    """Return the number of inverted lists to probe with `excluded` items, 0 for the bundle's default.
 
-    Excluded items may fill the nearest lists: the own number is doubled until the lists hold `_DEPTH` times as many
-    items as are excluded, or are all lists.
+    Excluded items may fill the nearest lists: the default is doubled until the lists hold `_DEPTH` times as many items
+    as are excluded, or all lists are probed.
     """
     lists, own = bundle.index.lists, _own_lists(bundle)
     needed = _DEPTH * excluded * lists / max(1, bundle.items)
@@ -51,5 +51,5 @@ def lists_beyond(bundle: LoadedBundle, excluded: int) -> int:
 
 
 def _own_lists(bundle: LoadedBundle) -> int:
-    """Return how many inverted lists a search visits that does not say how many."""
+    """Return the default number of inverted lists to probe."""
     return int(bundle.manifest.index.parameters.get("nprobe", 1))

@@ -1,4 +1,4 @@
-"""How many files the process may have open: each connection is one."""
+"""The limit of open files of the process; each connection counts as one."""
 
 import logging
 import resource
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 def allow_files(needed: int) -> None:
-    """Raise the soft limit of open files as far as needed and allowed; the log says where that is not enough."""
+    """Raise the soft limit of open files as far as needed and allowed; log a warning if that is not enough."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""A query's way to an answer, before it is searched."""
+"""The plan of a query: its vector, the rows it excludes, and how many rows to fetch."""
 
 from typing import NamedTuple
 
@@ -13,10 +13,10 @@ __all__ = ["Plan"]
 
 
 class Plan(NamedTuple):
-    """`place` is the query's row of the vectors, -1 where there is none; `excluded` is sorted.
+    """How to search for one query: `place` is its row in the batch's vectors, -1 without one; `excluded` is sorted.
 
-    `seen_bounded` says that items may be missing from `excluded` that the user has seen. So many `candidates`, or as
-    many as are wanted, are scored again; 0: none.
+    `seen_bounded`: `excluded` may lack items that the user has seen. At least `candidates` items are re-scored; 0: no
+    re-scoring.
     """
 
     task: Task
@@ -30,12 +30,12 @@ class Plan(NamedTuple):
 
     @property
     def wanted(self) -> int:
-        """How many rows must be found, so that enough remain once the excluded ones are removed."""
+        """Number of rows to fetch, so that enough remain once the excluded ones are removed."""
         return self.before_cap + len(self.excluded)
 
     @property
     def before_cap(self) -> int:
-        """How many rows are found for an answer at first: more where a cap on tags may pass some over."""
+        """Number of eligible rows that the first search must find: more with a tag cap, which may skip some."""
         return max(self.candidates, self.query.k * (1 if self.task.cap is None else DEEPER))
 
     def kept(self, found: Found) -> Ranked:
@@ -47,13 +47,13 @@ class Plan(NamedTuple):
         return found.scores[keep], IndexRows(found.rows[keep])
 
     def first(self, ranked: Ranked) -> Ranked:
-        """Return as many candidates as are scored again; all, where none are."""
+        """Return the rows to re-score; all rows without re-scoring."""
         scores, rows = ranked
         most = self.before_cap if self.candidates else len(rows)
         return scores[:most], IndexRows(rows[:most])
 
     def above(self, ranked: Ranked) -> Ranked:
-        """Return scores and rows that are not below the threshold, if there is one."""
+        """Return the scores and rows at or above the task's threshold; all without one."""
         scores, rows = ranked
         if self.task.threshold is None:
             return ranked

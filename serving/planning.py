@@ -1,4 +1,4 @@
-"""Turns queries into vectors and plans: what each is made of, and which items its search leaves out."""
+"""Turn the queries of a batch into vectors and plans: look up users, histories and excluded items."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,16 +25,16 @@ __all__ = ["Planner"]
 Floats = npt.NDArray[np.float32]
 
 _BLOCKED: Final = 1000
-"""Rows that must not be returned, up to which they are fetched as excluded ones are if the index takes no selector."""
+"""Most blocked rows that are excluded after the search, instead of by a filter, if the index takes no selector."""
 
 _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans a batch of queries of one bundle, of which `sieve` says what may be returned.
+    """Plans a batch of queries of one bundle; `sieve` has its eligible rows.
 
-    So many `candidates` of each are scored again; 0: none.
+    `candidates` per query are re-scored; 0: none.
     """
 
     bundle: LoadedBundle
@@ -45,14 +45,14 @@ class Planner:
 
     @cached_property
     def listed(self) -> AnnIndex | None:
-        """The bundle's index, if it can be told which lists to visit."""
+        """The bundle's index if a search can choose its lists, else None."""
         index = self.bundle.index
         if isinstance(index, WithCold):
             index = index.inner
         return index if isinstance(index, AnnIndex) and index.chooses_lists else None
 
     def passing(self, task: Task) -> Passing | None:
-        """Return the rows that a task lets pass; None: all, but for those that its plans leave out one by one."""
+        """Return the rows that pass a task's filter; None: no filter needed, plans exclude blocked rows themselves."""
         if task.allowed is None and not task.tags.tags:
             few = len(self.sieve.blocked) <= _BLOCKED and (self.listed is None or task.exact)
             if few or not self.sieve.blocked:
@@ -63,7 +63,7 @@ class Planner:
         return known
 
     def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[Plan], Floats]:
-        """Return the plans and the query vectors, (places, dimension)."""
+        """Return the plan of each query and the query vectors, (places, dimension)."""
         known = self._known(pairs)
         histories, seen = self._histories_of(pairs, known), self._seen(known.seen)
         vectors = QueryVectors(self.bundle)
@@ -90,7 +90,7 @@ class Planner:
         return plans, vectors.made()
 
     def _known(self, pairs: list[tuple[Task, Query]]) -> KnownUsers:
-        """Look up the users among the queries, and what those have seen whose tasks leave it out."""
+        """Look up the users among the queries, and the seen items for tasks with `exclude_seen`."""
         users = [(query.source.key, task.exclude_seen) for task, query in pairs if isinstance(query.source, ByUser)]
         if not users:
             return nothing_known(0, 0)
@@ -98,7 +98,7 @@ class Planner:
         return self.histories.look_up(UserKeys(np.array(keys, np.int64)), np.flatnonzero(asked))
 
     def _histories_of(self, pairs: list[tuple[Task, Query]], known: KnownUsers) -> Iterator[IndexRows]:
-        """Yield the rows of each stored or given history, in the order of the queries; they are looked up together."""
+        """Yield the rows of each stored or given history, in the order of the queries; all are looked up at once."""
         stored = iter(known.items)
         keys = [
             next(stored) if isinstance(query.source, ByUser) else query.source.keys
@@ -112,7 +112,7 @@ class Planner:
             yield IndexRows(found)
 
     def _seen(self, seen: SeenItems) -> Iterator[tuple[IndexRows, bool]]:
-        """Yield for each user the rows of what it has seen, and whether items may be missing from them."""
+        """Yield the rows of each user's seen items, and whether they may be incomplete."""
         rows = self.bundle.rows_of(seen.items)
         for start, end, bounded in zip(seen.offsets[:-1], seen.offsets[1:], seen.bounded.tolist(), strict=True):
             yield IndexRows(rows[start:end]), bounded
@@ -130,5 +130,5 @@ class Planner:
         if row < 0:
             return self._planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self._planned(task, query, vectors.item(row), [], _NO_ROWS)
-        # The second phase knows what users want next, not which items are alike.
+        # No re-scoring: the scorer predicts the next item of a user, not similar items.
         return plan._replace(excluded=IndexRows(np.sort(np.append(plan.excluded, row))), candidates=0)

@@ -1,4 +1,4 @@
-"""The most popular items of a bundle, without sorting all of them again when some change."""
+"""Popularity ranking of a bundle's items, updated by deltas without a full sort."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,10 +14,9 @@ __all__ = ["Popular"]
 
 @dataclass(frozen=True, eq=False)
 class Popular:
-    """Ranks rows by their popularity, minus infinity for those without an item.
+    """Ranks rows by their popularity, which is minus infinity for rows without an item.
 
-    `order` (n,) are the rows of the base that hold an item, from the most popular down; versions on the same base share
-    it.
+    `order` (n,) are the rows of the base that hold an item, most popular first; versions on the same base share it.
     """
 
     popularity: Layers[np.float64]
@@ -25,19 +24,19 @@ class Popular:
 
     @classmethod
     def of(cls, popularity: Layers[np.float64], before: "Popular | None" = None) -> "Popular":
-        """Rank rows; nothing of the base is sorted again where the version `before` has the same one."""
+        """Rank rows; the base is only sorted if the version `before` has another one."""
         if before is not None and before.popularity.base is popularity.base:
             return cls(popularity, before.order)
         order, items = np.argsort(-popularity.base, kind="stable"), np.count_nonzero(popularity.base > -np.inf)
         return cls(popularity, IndexRows(order[:items]))
 
     def first(self, count: int) -> IndexRows:
-        """Return the `count` most popular rows, or all there are; of equally popular ones lower rows first."""
+        """Return the `count` most popular rows, or all if there are fewer; ties by ascending row."""
         rows = np.concatenate([self._early(count), self._late[:count]])
         return IndexRows(rows[_ranked(rows, self.popularity[rows])[:count]])
 
     def _early(self, count: int) -> npt.NDArray[np.int64]:
-        """Return the first rows that are as they are in the base."""
+        """Return the `count` most popular rows that deltas did not change."""
         fetched = count
         while True:
             rows = self.order[:fetched]
@@ -48,7 +47,7 @@ class Popular:
 
     @cached_property
     def _late(self) -> npt.NDArray[np.int64]:
-        """The rows that are not, in their order."""
+        """The rows that deltas changed, most popular first."""
         over = self.popularity.over
         live = over.values > -np.inf
         rows, popularity = over.keys[live], over.values[live]

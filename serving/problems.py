@@ -1,4 +1,4 @@
-"""Failures that recur at every poll are logged once."""
+"""Log a problem once, although it recurs at every poll."""
 
 import logging
 from dataclasses import dataclass, field
@@ -10,21 +10,21 @@ from weir.serving.client import RetrievalError
 __all__ = ["Problems"]
 
 _REMEMBERED: Final = 64
-"""Distinct problems at a time; a store whose messages never repeat must not fill the memory."""
+"""Distinct problems that are remembered: a store whose messages never repeat must not fill the memory."""
 
 
 @dataclass
 class Problems:
     """Logs each distinct problem once, until the next success.
 
-    What a store or a server may be expected to raise takes one line; anything else comes with its traceback.
+    Expected errors of a store or server take one line; any other comes with its traceback.
     """
 
     log: logging.Logger
     _told: set[str] = field(default_factory=set, init=False)
 
     def report(self, error: Exception, message: str, *, level: int = logging.ERROR) -> bool:
-        """Log ``message: error`` unless that problem is known; say whether it was new."""
+        """Log ``message: error`` unless it was logged before; return whether it was new."""
         problem = f"{type(error).__name__}: {error}"
         if problem in self._told:
             return False
@@ -36,5 +36,5 @@ class Problems:
         return True
 
     def over(self) -> None:
-        """Take note that all is well: what fails from now on is new."""
+        """Forget all problems after a success: later failures are logged again."""
         self._told.clear()

@@ -1,4 +1,4 @@
-"""What the core is asked and what it answers, without transport."""
+"""Queries, tasks and answers of the serving core, independent of the transport."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class ByUser:
-    """A user, by the stored history."""
+    """A user, whose stored history is looked up."""
 
     key: Key
 
@@ -43,7 +43,7 @@ class ByEmbedding:
 
 @dataclass(frozen=True)
 class ByItem:
-    """An item whose neighbours are wanted."""
+    """An item, for a query for similar items."""
 
     id: str
     key: Key
@@ -54,7 +54,7 @@ Source = ByUser | ByHistory | ByEmbedding | ByItem
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """One query; `k` items are wanted. Users may have `features`."""
+    """One query for `k` items; queries by user or history may have `features`."""
 
     source: Source
     k: int
@@ -69,9 +69,9 @@ def _no_keys() -> ItemKeys:
 class Task:
     """One request, tied to the bundle it was checked against.
 
-    `allowed` (None: every item) and `excluded` are item keys, `tags` says which tags an item must have, and `cap` how
-    many items of a tag an answer may have; without `find` only vectors are made. Where it is `pinned`, no other bundle
-    answers. A `trace` notes its batches.
+    `allowed` (None: every item) and `excluded` are item keys, `tags` filters items by tag, and `cap` limits the items
+    per tag. With `find` False only vectors are computed. A `pinned` task is answered by this bundle or not at all.
+    `trace` records its batches.
     """
 
     bundle: LoadedBundle
@@ -89,7 +89,7 @@ class Task:
     trace: CallTrace | None = None
 
     def answering(self) -> LoadedBundle:
-        """Return the bundle that answers: a later one where a delta was taken in place while the request waited.
+        """Return the bundle that answers: a later one if a delta was applied in place while the request waited.
 
         Raises `BundleVersionNotLoadedError` or `NoBundleError`.
         """
@@ -101,11 +101,11 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """The answer to one query; `vector` is None where the bundle knows nothing of the query's items.
+    """The answer to one query; `vector` is None if the bundle has no data for it, and the items are popular ones.
 
-    `seen_bounded`: not all that the user has seen is stored, and seen items may be among the answer. `complete`: there
-    are k items that the request lets pass. `cold` says which items no bundle has had; empty: none. `missing_features`
-    are names that the bundle does not know.
+    `seen_bounded`: the stored history is incomplete, so seen items may be returned. `complete`: k items are eligible
+    for the request. `cold` marks cold items; empty if there is none. `missing_features` are feature names that the
+    bundle does not know.
     """
 
     ids: list[str]
@@ -119,13 +119,13 @@ class Hits:
 
     @property
     def fallback(self) -> bool:
-        """Whether popular items replace an answer."""
+        """Whether the items are popular ones, not found by a vector."""
         return self.vector is None
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to a task from one `version`, and the seconds that its batch took."""
+    """The answer to a task from one bundle `version`, and the seconds that its batch took."""
 
     version: str
     hits: list[Hits]
@@ -134,7 +134,7 @@ class Answer:
 
 
 def joined(answers: Sequence[Answer]) -> Answer:
-    """Return the answers to the parts of a task, all of one version, as one."""
+    """Join the answers to the parts of a task, all from one version."""
     return Answer(
         answers[0].version,
         [hits for answer in answers for hits in answer.hits],

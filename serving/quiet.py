@@ -1,4 +1,4 @@
-"""What gRPC logs about callers who have left, and nobody needs to read."""
+"""Log filter for gRPC's tracebacks about callers that have disconnected."""
 
 import logging
 
@@ -10,9 +10,9 @@ log = logging.getLogger(__name__)
 
 
 def leave_out_departed() -> None:
-    """Keep gRPC from telling, with a traceback, that it could not send to a caller who had just left.
+    """Filter out gRPC's tracebacks about a failed send to a caller that has just disconnected.
 
-    It is silent itself where it has noticed the leaving before the sending failed.
+    gRPC itself does not log them if it notices the disconnect before the send fails.
     """
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
 

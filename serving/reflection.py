@@ -1,6 +1,6 @@
-"""The schema of the services for clients that ask for it, in both versions of the protocol.
+"""gRPC server reflection, in both versions of the protocol.
 
-grpcio has v1alpha only. v1 is the same protocol under another name: its messages are the same on the wire.
+grpcio has v1alpha only. v1 is the same protocol under another name, with the same messages on the wire.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 
 def enable_reflection(services: Sequence[str], server: Any) -> None:
-    """Add reflection to a server (`grpc.aio`); it lists the services and itself."""
+    """Add reflection to a server (`grpc.aio`); it lists `services` and itself."""
     names = (*services, reflection.SERVICE_NAME, REFLECTION_V1)
     reflection.enable_server_reflection(names, server)
     handler = grpc.stream_stream_rpc_method_handler(

@@ -1,4 +1,4 @@
-"""What a client gets instead of an answer."""
+"""`RetrievalError`: the error of a failed call, as clients see it, with its gRPC status details."""
 
 from typing import Any, Final, Self
 
@@ -12,7 +12,7 @@ from weir.serving.status import DOMAIN
 __all__ = ["RetrievalError"]
 
 _TOO_LARGE: Final = "message larger than max"
-"""How gRPC says that one side does not take a message; it has no details, and to try again does not help."""
+"""Part of gRPC's message if one side refuses a message's size; it has no details, and a retry does not help."""
 _SMALLER: Final = "send less in a request, see limits.max_request_bytes of `info`"
 
 
@@ -26,7 +26,7 @@ class RetrievalError(UserError):
 
     @classmethod
     def of(cls, error: grpc.RpcError) -> Self:
-        """Read the details that came with a failed call."""
+        """Build the error from the status details of a failed call."""
         call: Any = error
         found = cls(call.code(), call.details() or "")
         status = rpc_status.from_call(call)
@@ -38,7 +38,7 @@ class RetrievalError(UserError):
         return found
 
     def explain(self) -> list[str]:
-        """Return what to do where no server answers, else the refusal and its violations."""
+        """Return lines for the user: what to do if no server answers, else the refusal and its violations."""
         if self.code is grpc.StatusCode.UNAVAILABLE and not self.reason:
             start = "start one with `weir up` or `weir serve`, or name it with --target"
             return [f"no server answers: {start}; if it speaks TLS, set `client` ({self})"]

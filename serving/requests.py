@@ -1,4 +1,4 @@
-"""From protobuf to the core: every rule of a request, and its first problems at once, in time linear in its bytes."""
+"""Validate requests and convert them to tasks, in time linear in their bytes; report the first problems together."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -22,22 +22,22 @@ from weir.serving.spread import TagCap
 __all__ = ["DEFAULT_K", "MAX_VIOLATIONS", "embed_task", "item_ids", "retrieve_task", "wrong_length"]
 
 DEFAULT_K: Final = 10
-"""Items found for a query that does not say how many."""
+"""Default number of items per query."""
 
 MAX_VIOLATIONS: Final = 16
-"""Problems of a request that are listed; the others are counted."""
+"""Most problems of a request that are listed; the others are counted."""
 
 _LONGEST: Final = 1e18
-"""Length of an embedding whose inner products with items still fit into 32 bits."""
+"""Largest length of an embedding: its inner products with items still fit into 32-bit floats."""
 
 _NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
 
 _SHORT: Final = MAX_ID_BYTES // 4
-"""An id of so many characters cannot have too many bytes."""
+"""Characters of an id that always fit into `MAX_ID_BYTES`."""
 
 
 def item_ids(request: pb.RetrieveRequest | pb.EmbedRequest, most_queries: int) -> int:
-    """Count the item ids of a request, those of its first `most_queries` queries: more are refused unread."""
+    """Count the item ids of a request, in its first `most_queries` queries only: a request with more is refused."""
     found = sum(len(query.history.item_ids) for query in request.queries[:most_queries])
     if isinstance(request, pb.RetrieveRequest):
         found += len(request.excluded_item_ids) + len(request.filter.allowed_item_ids)
@@ -87,7 +87,7 @@ def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsCon
 
 
 def wrong_length(values: int, bundle: LoadedBundle) -> str:
-    """Say that an embedding of so many values is none of the bundle's."""
+    """Return the message for an embedding of `values` values, not the bundle's dimension."""
     return f"has {values} values, bundle {bundle.version} has {bundle.manifest.dimension} dimensions"
 
 
@@ -105,7 +105,7 @@ def _require_catalogue(tags: TagFilter, cap: TagCap | None, bundle: LoadedBundle
 
 @dataclass
 class _Check:
-    """Collects problems, the first ones in full; what it returns is valid only without any."""
+    """Parses a request and collects its problems, the first ones in full; results are valid only without any."""
 
     bundle: LoadedBundle
     limits: LimitsConfig
@@ -123,7 +123,7 @@ class _Check:
             raise InvalidRequestError(self.violations, self.more)
 
     def total(self, ids: int, values: int) -> None:
-        """Refuse more ids, or values of features, than a request may hold, before any of them is read."""
+        """Refuse a request with too many ids or feature values before any of them is read."""
         held = ((ids, "item ids", self.limits.max_item_ids), (values, "feature values", self.limits.max_feature_values))
         for count, what, most in held:
             if count > most:
@@ -131,7 +131,7 @@ class _Check:
         self.raise_if_any()
 
     def cost(self, task: Task) -> None:
-        """Refuse a request that costs too much; the error says how many of its queries would be allowed."""
+        """Refuse a request that costs too much; the error names the number of such queries that would be allowed."""
         cost, most = task_cost(task), self.limits.max_cost
         if cost <= most:
             return

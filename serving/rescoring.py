@@ -1,4 +1,4 @@
-"""The second phase in an answer: the best items of the index, in another order."""
+"""Re-scoring, the second phase: reorder the best items of the index by the scorer's scores."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ __all__ = ["rescored"]
 
 
 def rescored(bundle: LoadedBundle, plans: Sequence[Plan], queries: Floats, found: list[Ranked]) -> list[Ranked]:
-    """Return what was `found` for plans, whose queries are (n, dimension), by the scores of the second phase.
+    """Re-score the items `found` for each plan and sort them; `queries` is (n, dimension).
 
-    All plans have candidates, or none: what was found stays then, less what is below the threshold of its task. Equal
-    scores leave the order as it is.
+    All plans have candidates, or none has: then the items stay as found, without those below their task's threshold.
+    Items with equal scores keep their order.
     """
     if bundle.scorer is None or not plans[0].candidates:
         return [plan.above(one) for plan, one in zip(plans, found, strict=True)]

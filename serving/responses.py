@@ -1,4 +1,4 @@
-"""From the core to protobuf: answers."""
+"""Build the protobuf answers of Retrieve, Embed and GetInfo from the core's results."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -16,7 +16,7 @@ from weir.serving.queries import Hits
 __all__ = ["TOKEN_BYTES", "embed_response", "info_response", "retrieve_response"]
 
 TOKEN_BYTES: Final = 256
-"""Room for the token of an answer."""
+"""Bytes reserved for the attribution token of an answer."""
 
 _METRICS: Final = {"inner_product": pb.METRIC_INNER_PRODUCT, "cosine": pb.METRIC_COSINE}
 
@@ -24,7 +24,7 @@ _METRICS: Final = {"inner_product": pb.METRIC_INNER_PRODUCT, "cosine": pb.METRIC
 def retrieve_response(
     bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]]
 ) -> pb.RetrieveResponse:
-    """Return what was found for each query, without a token; `seconds` are those of each stage."""
+    """Build the answer of Retrieve, without its token; `seconds` are (stage, seconds) pairs."""
     return pb.RetrieveResponse(
         hits=[
             pb.Hits(
@@ -45,7 +45,7 @@ def retrieve_response(
 
 
 def embed_response(bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]]) -> pb.EmbedResponse:
-    """Return the vector of each query."""
+    """Build the answer of Embed; `seconds` are (stage, seconds) pairs."""
     vectors = [
         pb.QueryVector(
             values=[] if found.vector is None else found.vector.tolist(),
@@ -59,7 +59,7 @@ def embed_response(bundle_version: str, hits: Sequence[Hits], seconds: Iterable[
 
 
 def info_response(bundles: Sequence[LoadedBundle], config: ServingConfig) -> pb.GetInfoResponse:
-    """Describe the first of the bundles that answer, name all of them, and describe the limits."""
+    """Build the answer of GetInfo: the first bundle in full, the names of all bundles, and the limits."""
     bundle = bundles[0]
     manifest = bundle.manifest
     newest, servable = Timestamp(), Timestamp()

@@ -1,8 +1,8 @@
-"""Answers a batch of tasks: one tower run and as few searches as their parameters allow.
+"""Answer a batch of tasks: one tower run and as few searches as their parameters allow.
 
-Items that a query leaves out (seen, excluded, the query itself) are fetched on top of k and removed afterwards: with
-few of them that costs less than a selector inside the index, and it works with every kind of index. What a filter does
-not let pass, or what is not available, is never fetched (`weir.serving.filtered`).
+Excluded items (seen, excluded by the request, the query's own item) are fetched on top of k and removed afterwards:
+with few of them that costs less than a selector inside the index, and it works with every kind of index. Items that a
+filter rejects or that are not available are not fetched at all (`weir.serving.filtered`).
 """
 
 import time
@@ -40,7 +40,7 @@ __all__ = ["FEW", "Retriever"]
 Floats = npt.NDArray[np.float32]
 
 FEW: Final = 256
-"""Rows wanted of a search, up to which it makes no difference how many they are."""
+"""Rows fetched per search up to which their number makes no difference to its cost."""
 
 _NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
 _NOTHING: Final[Ranked] = (np.empty(0, np.float32), IndexRows(np.empty(0, np.int64)))
@@ -48,10 +48,10 @@ _NOTHING: Final[Ranked] = (np.empty(0, np.float32), IndexRows(np.empty(0, np.int
 
 @dataclass(frozen=True)
 class Retriever:
-    """Called by the batcher's thread, with `threads` threads for FAISS.
+    """Answers batches in the batcher's thread, with `threads` threads for FAISS.
 
-    `taken_down` gives the keys of items that must not be returned, in a store with a secret: the same array until
-    others are meant. So many candidates are `rescored`, where a bundle has a second phase; None: as many as it says.
+    `taken_down` maps a store's key secret to the keys of items that must not be returned: the same array object until
+    the list changes. `rescored` overrides the number of re-scored candidates if a bundle has a second phase.
     """
 
     histories: Histories
@@ -60,7 +60,7 @@ class Retriever:
     rescored: int | None = None
 
     def candidates(self, bundle: LoadedBundle) -> int:
-        """Return how many of the best items of its index are scored again; 0: none."""
+        """Return the number of candidates per query that are re-scored; 0: no second phase."""
         return bundle.rescored if self.rescored is None or not bundle.rescored else self.rescored
 
     def __call__(self, tasks: Sequence[Task]) -> list[Answer]:
@@ -78,7 +78,7 @@ class Retriever:
         return [answers[number] for number in range(len(tasks))]
 
     def sieve(self, bundle: LoadedBundle, tagged: TaggedRows | None) -> Sieve:
-        """Return what may be returned of a bundle now."""
+        """Return the rows of a bundle that may be returned now; cached until something changes."""
         shelf, down, now = bundle.shelf, self.taken_down(bundle.key_secret), time.time()
         if shelf.sieve is None or not shelf.sieve.holds(tagged, down, now):
             shelf.sieve = Sieve.of(bundle.rows, tagged, down, now)
@@ -87,7 +87,7 @@ class Retriever:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Tasks of one bundle."""
+    """Answers the tasks of one bundle."""
 
     planner: Planner
 
@@ -97,11 +97,11 @@ class _Batch:
 
     @cached_property
     def cold_from(self) -> int | None:
-        """The first row of the cold items, if there are any."""
+        """The first row of the cold items; None without any."""
         return len(self.bundle.rows) - self.bundle.cold if self.bundle.cold else None
 
     def cold(self, rows: IndexRows) -> list[bool]:
-        """Say which rows are those of cold items; nothing where none is."""
+        """Return whether each row is a cold item; empty if none is."""
         if self.cold_from is None:
             return []
         found = rows >= self.cold_from
@@ -146,13 +146,13 @@ class _Batch:
         return [hits[number] for number in range(len(plans))]
 
     def ids(self, found: Sequence[Ranked]) -> Iterator[list[str]]:
-        """Yield the ids of the items found for each plan; they are looked up together."""
+        """Yield the ids of the items found for each plan; all are looked up at once."""
         ids: list[str] = self.bundle.ids[np.concatenate([rows for _, rows in found])].tolist()
         ends = np.cumsum([len(rows) for _, rows in found]).tolist()
         return (ids[start:end] for start, end in pairwise([0, *ends]))
 
     def complete(self, plan: Plan) -> bool:
-        """Say whether there are k items that a plan may return."""
+        """Return whether k items are eligible for a plan."""
         passing, k = self.planner.passing(plan.task), plan.query.k
         there = self.bundle.items if passing is None else len(passing)
         if there - len(plan.excluded) >= k:
@@ -161,7 +161,7 @@ class _Batch:
         return there - left_out >= k
 
     def search_key(self, plan: Plan) -> tuple[object, ...]:
-        """Return what plans of one search share: the filter, and few rows do not go with many."""
+        """Return the key by which plans share a search: same filter and parameters, similar number of rows."""
         task = plan.task
         passing = self.planner.passing(task) if task.find else None
         lists = task.nprobe if passing is not None else self.lists(plan)
@@ -170,7 +170,7 @@ class _Batch:
         return plan.place < 0, task.find, task.exact, lists, id(passing), within, few, again
 
     def lists(self, plan: Plan) -> int:
-        """Return how many inverted lists to visit, 0 for the bundle's own number."""
+        """Return the number of inverted lists to probe, 0 for the bundle's default."""
         return plan.task.nprobe or lists_beyond(self.bundle, len(plan.excluded))
 
     def search(self, plans: list[Plan], queries: Floats) -> list[Ranked]:
@@ -184,10 +184,10 @@ class _Batch:
             found = self.bundle.exact.search(queries, wanted)
         else:
             found = nearest(self.bundle, queries, wanted, np.array([plan.wanted for plan in plans]), lists)
-        # The second phase sees as many of them as of every other query, whatever was left out.
+        # The second phase gets the same number of candidates for every query, however many were excluded.
         kept = [plan.first(plan.kept(Found(*row))) for plan, *row in zip(plans, *found, strict=True)]
         return [
-            # The second phase may find more above the threshold behind some that are below.
+            # Applied again: a deeper search may add re-scored items above the threshold after some below it.
             plan.above(self.chosen(plan, ranked, partial(self.again, plan, query[None])))
             for plan, query, ranked in zip(plans, queries, rescored(self.bundle, plans, queries, kept), strict=True)
         ]
@@ -196,13 +196,13 @@ class _Batch:
         return FilteredSearch(None if task.exact else self.planner.listed, self.bundle.exact, passing, self.cold_from)
 
     def again(self, plan: Plan, query: Floats, left: BitMap, count: int) -> Ranked:
-        """Search once more, among the rows that are left."""
+        """Search the remaining rows `left` for `count` more items."""
         passing = Passing(left, len(self.bundle.rows))
         scores, rows = self.filtered(plan.task, passing).search(query, count, plan.task.nprobe)
         return rescored(self.bundle, [plan], query, [plan.kept(Found(scores[0], IndexRows(rows[0])))])[0]
 
     def chosen(self, plan: Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
-        """Return the k of the best rows that a cap on tags allows, the first ones without; `rank` finds more."""
+        """Return the best k rows that the tag cap allows, or the first k without a cap; `rank` finds more."""
         scores, rows = found
         cap, tagged, k = plan.task.cap, self.planner.sieve.tagged, plan.query.k
         if cap is None or tagged is None:
@@ -225,7 +225,7 @@ class _Batch:
         return self.chosen(plan, plan.kept(self.by_popularity(rows)), self.next_popular)
 
     def next_popular(self, left: BitMap, count: int) -> Ranked:
-        """Return the most popular of the rows that are left."""
+        """Return the `count` most popular of the remaining rows `left`."""
         rows = Passing(left, len(self.bundle.rows)).most_popular(self.bundle.popularity.__getitem__, count)
         return self.by_popularity(rows)
 

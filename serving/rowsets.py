@@ -1,4 +1,4 @@
-"""Sets of index rows as roaring bitmaps, and what FAISS and NumPy want instead of them."""
+"""Sets of index rows as roaring bitmaps, and their conversion to arrays and row masks for NumPy and FAISS."""
 
 from array import array
 from typing import Final
@@ -15,8 +15,8 @@ NO_ROWS: Final = BitMap()
 
 
 def rowset(rows: npt.NDArray[np.int64]) -> BitMap:
-    """Return a set of rows, which may repeat."""
-    # Ten times as fast as from the array itself, which is read number by number.
+    """Return the set of `rows`, which may repeat."""
+    # Ten times as fast as from the NumPy array, which is read number by number.
     numbers = array("I")
     numbers.frombytes(rows.astype(np.uint32).tobytes())
     return BitMap(numbers)
@@ -28,7 +28,7 @@ def rows_in(rows: BitMap) -> IndexRows:
 
 
 def bits_of(rows: IndexRows, size: int) -> npt.NDArray[np.uint8]:
-    """Return a bit for each of `size` rows, the lowest one first: set for `rows`."""
+    """Return the row mask of `rows`: a bit for each of `size` rows, the lowest one first."""
     mask = np.zeros(size, np.bool_)
     mask[rows] = True
     return np.packbits(mask, bitorder="little")

@@ -1,4 +1,4 @@
-"""What the features of queries add to the vectors of their users: all queries of a batch at once."""
+"""User features of queries: the vectors that they add to the users' vectors, for a whole batch at once."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Self
@@ -16,20 +16,20 @@ __all__ = ["NO_FEATURES", "Features", "Said", "said_in", "values_in"]
 Floats = npt.NDArray[np.float32]
 
 Features = Mapping[str, tuple[str, ...] | float]
-"""What a query says of its user: values of categorical features, and numbers."""
+"""User features of a query, by name: values of categorical features, or a number."""
 
 NO_FEATURES: Features = {}
 
 
 class Said(NamedTuple):
-    """Of n queries the `vectors` (n, dimension), None where none says anything, and names that the bundle lacks."""
+    """Feature vectors of n queries, `vectors` (n, dimension), None without features, and names the bundle lacks."""
 
     vectors: Floats | None
     missing: list[list[str]]
 
     @classmethod
     def of(cls, weights: FeatureWeights | None, queries: Sequence[Features]) -> Self:
-        """Return what queries say by the weights of a bundle; a name of the other kind is as one that it lacks."""
+        """Embed the features of queries by a bundle's weights; a feature of the wrong kind counts as missing."""
         kinds: dict[str, type] = {}
         if weights is not None:
             kinds = dict.fromkeys(weights.names.categorical, tuple) | dict.fromkeys(weights.names.dense, float)
@@ -41,7 +41,7 @@ class Said(NamedTuple):
         return cls(weights.embeddings(table), missing)
 
     def of_query(self, number: int) -> Floats | None:
-        """Return what a query says, (dimension,); None where that is nothing."""
+        """Return the feature vector of a query, (dimension,); None if it is zero."""
         if self.vectors is None or not self.vectors[number].any():
             return None
         vector: Floats = self.vectors[number]
@@ -49,12 +49,12 @@ class Said(NamedTuple):
 
 
 def values_in(features: Features) -> int:
-    """Count the values of features; a number is one."""
+    """Count the values of features; a number counts as one."""
     return sum(1 if isinstance(said, float) else len(said) for said in features.values())
 
 
 def said_in(examples: pa.Table) -> list[Features]:
-    """Return what each example says of its user, without what is unknown."""
+    """Return the user features of each example, without missing values."""
     if columns.USER_FEATURES not in examples.column_names:
         return [NO_FEATURES] * len(examples)
     return [

@@ -1,4 +1,4 @@
-"""The second phase at serving time: an ONNX graph from users, items and who is a candidate of whom to scores."""
+"""The scorer of the second phase (re-scoring): runs an ONNX graph on users and their candidate items."""
 
 from typing import Any, Final
 
@@ -17,23 +17,23 @@ _INPUTS: Final = ("candidates", "items", "user")
 _OUTPUT: Final = "score"
 
 _PAIRS: Final = 1 << 16
-"""Pairs of a query and a candidate that are scored at a time: 64 MB with the default settings."""
+"""Query-candidate pairs scored per run: 64 MB with the default settings."""
 
 
 class Scorer:
-    """Runs ``scorer.onnx`` (`weir.contracts.bundle_manifest.BundleFile`), in so many `threads`.
+    """Runs ``scorer.onnx`` (`weir.contracts.bundle_manifest.BundleFile`) with `threads` threads.
 
     Raises
     ------
     ValueError
-        Where the bytes of the graph are no model, or one with other inputs and outputs.
+        If `graph` is not a model, or has other inputs or outputs.
     """
 
     def __init__(self, graph: bytes, threads: int = 1) -> None:
         self._session: Any = session(graph, threads, _INPUTS, _OUTPUT)
 
     def __call__(self, queries: Floats, exact: Exact, rows: IndexRows) -> Floats:
-        """Return the scores (n, N) of `rows` (n, N) for `queries` (n, dimension); what -1 means has any score."""
+        """Return the scores (n, N) of `rows` (n, N) for `queries` (n, dimension); arbitrary ones for rows of -1."""
         if not rows.size:
             return np.empty(rows.shape, np.float32)
         size = max(1, _PAIRS // rows.shape[1])
@@ -41,7 +41,7 @@ class Scorer:
         return np.concatenate([self._scores(queries[part], exact, IndexRows(rows[part])) for part in parts])
 
     def _scores(self, queries: Floats, exact: Exact, rows: IndexRows) -> Floats:
-        # A batch has many candidates in common, whose vectors are gathered and read once.
+        # Queries of a batch share many candidates: each vector is gathered once.
         known, places = np.unique(rows.clip(min=0), return_inverse=True)
         items = np.ascontiguousarray(exact.vectors[known], np.float32)
         asked = {"user": queries, "items": items, "candidates": places.reshape(rows.shape)}

@@ -1,7 +1,7 @@
-"""The gRPC adapter: parse, queue, answer.
+"""The gRPC servicer of Retrieve, Embed and GetInfo: check the request, queue it, build the answer.
 
-Tower and search happen in the batcher's thread; what is large to check or to write down happens in a thread of its own,
-so that it does not hold up the event loop.
+Tower and search run in the batcher's thread; large requests and answers are checked and built in a background thread,
+so that they do not block the event loop.
 """
 
 import asyncio
@@ -40,15 +40,15 @@ Made = TypeVar("Made")
 Answered = TypeVar("Answered", pb.RetrieveResponse, pb.EmbedResponse)
 
 _LARGE: Final = 2000
-"""Ids that the event loop reads or writes by itself: about a millisecond."""
+"""Ids up to which the event loop checks or builds a message: about a millisecond."""
 
 _ECHOED = ("x-request-id", "traceparent")
 
 
 class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
-    """Answers from one of the bundles that `loaded` returns at the moment a request arrives, the champion's first.
+    """Answers from one of the bundles that `loaded` returns when a request arrives, the champion's first.
 
-    `choose` says which. Without one, errors name the version that `promoted` returns.
+    `choose` picks the bundle. If none is loaded, the error names the version from `promoted`.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
             return retrieve_response(version, hits, self._seconds(start, outcome))
 
         answer = await self._sent(response, items, context)
-        # Only what is sent is kept as a list that was served.
+        # Only answers that are sent are kept as served lists.
         answer.attribution_token = self._served.note(version, task.queries, hits, probe=request.probe)
         return answer
 
     async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
-        """Make the vector of each query."""
+        """Compute the vector of each query."""
         start = time.monotonic()
 
         def build() -> Task:
@@ -116,7 +116,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return info_response(bundles, self._config)
 
     async def refuse(self, error: RequestError, context: Any) -> NoReturn:
-        """End a call with an error, and count it."""
+        """Abort a call with an error, and count it."""
         self._metrics.refused.labels(error.reason).inc()
         note(reason=error.reason)
         if log.isEnabledFor(logging.DEBUG):
@@ -163,7 +163,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         limits = self._config.limits
         ids = item_ids(request, limits.max_queries)
         if ids > limits.max_item_ids:
-            ids = 0  # refused before any of them is read
+            ids = 0  # such a request is refused before its ids are read
         if ids > _LARGE:
             self._aside.require_room()
         task = await self._made(build, ids)
@@ -171,7 +171,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return task if trace is None else replace(task, trace=trace)
 
     async def _searched(self, task: Task, left: float | None) -> Outcome[Answer]:
-        """Wait for the answer to a task, for the seconds that are left for it; None: for as long as it takes."""
+        """Queue a task and wait for its answer, for at most `left` seconds; None: without a limit."""
         if task.trace is not None:
             task.trace.queued()
         deadline = float("inf") if left is None else time.monotonic() + left
@@ -179,11 +179,11 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return Outcome(joined(outcome.answer), outcome.queued)
 
     async def _made(self, make: Callable[[], Made], size: int) -> Made:
-        """Return what `make` makes of so many ids or numbers; in the background thread if they are many."""
+        """Call `make`, in the background thread if `size` (ids or numbers) is large."""
         return await self._aside.run(make) if size > _LARGE else make()
 
     async def _sent(self, make: Callable[[], Answered], size: int, context: Any) -> Answered:
-        """Return an answer, made as by `_made`; refuse one that callers would not take."""
+        """Build an answer as by `_made`; refuse it if it exceeds `max_answer_bytes`."""
         answer, most = await self._made(make, size), self._config.limits.max_answer_bytes
         if (found := answer.ByteSize() + TOKEN_BYTES) > most:
             await self.refuse(AnswerTooLargeError(found, most), context)

@@ -1,7 +1,7 @@
-"""Which rows of a version may be returned now, and which of them a filter lets pass.
+"""Eligibility: which rows of a version may be returned now, and which of them pass a filter.
 
-A `Sieve` holds for one version, one catalogue, one list of items taken down, and as long as no item becomes available
-or ceases to be. It belongs to the thread that searches, which makes another one as soon as one of these has changed.
+A `Sieve` is valid for one version, one catalogue and one takedown list, until the availability of an item changes. It
+belongs to the search thread, which makes a new one as soon as one of these has changed.
 """
 
 from collections import OrderedDict
@@ -23,17 +23,17 @@ from weir.serving.tagged import TaggedRows
 __all__ = ["NO_TAGS", "Passing", "Sieve", "TagFilter"]
 
 _REMEMBERED: Final = 64
-"""Filters whose rows are kept: many requests ask for the same tags."""
+"""Filters whose rows are cached: many requests use the same tags."""
 
 _RANKED: Final = 1024
-"""Most popular rows that are found at once, and kept."""
+"""Most popular rows that are computed at once and cached."""
 
 _SHORTEST: Final = 1.0
-"""Seconds for which availability is not looked at again, however many items change it."""
+"""Least seconds between two checks of availability, however often it changes."""
 
 
 class TagFilter(NamedTuple):
-    """Tags of which an item must have one, all or none."""
+    """Tag filter: an item must have one of `any`, all of `all` and none of `none`."""
 
     any: tuple[str, ...] = ()
     all: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ class TagFilter(NamedTuple):
 
     @property
     def tags(self) -> int:
-        """How many tags it names."""
+        """Number of tags in it."""
         return sum(map(len, self))
 
 
@@ -50,9 +50,9 @@ NO_TAGS: Final = TagFilter()
 
 @dataclass(eq=False)
 class Passing:
-    """The rows that pass a filter, of a version with so many rows, as a set and, on demand, in other shapes.
+    """The rows of a version that pass a filter, as a set and, on demand, as an array and a row mask.
 
-    `kept` is for what a search derives from them once, such as how many lie in which list.
+    `size` is the number of rows of the version. `kept` caches what searches derive, such as the passing rows per list.
     """
 
     rows: BitMap
@@ -70,11 +70,11 @@ class Passing:
 
     @cached_property
     def bits(self) -> npt.NDArray[np.uint8]:
-        """A bit for each row of the version, the lowest one first."""
+        """The row mask: a bit for each row of the version, the lowest row first."""
         return bits_of(self.array, self.size)
 
     def split(self, row: int) -> "tuple[Passing, Passing]":
-        """Return the rows before one and those from it on, the same objects at each call."""
+        """Return the passing rows before `row` and those from it on; cached."""
         if "split" not in self.kept:
             before = BitMap(range(row)) & self.rows
             self.kept["split"] = Passing(before, self.size), Passing(self.rows - before, self.size)
@@ -83,7 +83,7 @@ class Passing:
 
     @contextmanager
     def without(self, rows: IndexRows) -> Iterator[None]:
-        """Leave some rows, which may repeat, out of `bits` while inside; the rows that pass stay the same."""
+        """Context manager: clear `rows`, which may repeat, in `bits`; the passing rows stay the same."""
         at, bits = np.unique(rows >> 3), self.bits
         before = bits[at]
         np.bitwise_and.at(bits, rows >> 3, ~np.left_shift(1, rows & 7).astype(np.uint8))
@@ -93,15 +93,15 @@ class Passing:
             bits[at] = before
 
     def shown(self, rows: IndexRows) -> IndexRows:
-        """Return those of some rows that are in `bits`."""
+        """Return the given rows that are set in `bits`."""
         return IndexRows(rows[(self.bits[rows >> 3] >> (rows & 7)) & 1 > 0])
 
     def among(self, rows: IndexRows) -> int:
-        """Return how many of some rows, which may repeat, pass."""
+        """Return how many of the distinct given rows pass; `rows` may repeat."""
         return len(self.rows & rowset(rows)) if len(rows) else 0
 
     def most_popular(self, popularity: Callable[[IndexRows], npt.NDArray[np.float64]], count: int) -> IndexRows:
-        """Return the `count` most popular rows, or all there are; of equal ones lower rows first."""
+        """Return the `count` most popular rows, or all if there are fewer; ties by ascending row."""
         count = min(count, len(self))
         if len(self._popular) < count:
             wanted = min(len(self), max(count, _RANKED))
@@ -113,7 +113,7 @@ class Passing:
 
 @dataclass(eq=False)
 class Sieve:
-    """Rows that are `blocked`: taken down (`down`, item keys) or not available, as of a time until another one."""
+    """The `blocked` rows, taken down (`down`, item keys) or not available, valid from `since` until before `until`."""
 
     rows: BundleRows
     tagged: TaggedRows | None
@@ -125,7 +125,7 @@ class Sieve:
 
     @classmethod
     def of(cls, rows: BundleRows, tagged: TaggedRows | None, down: ItemKeys, now: float) -> "Sieve":
-        """Return what holds at a time, in seconds since 1970."""
+        """Compute the blocked rows at time `now`, in seconds since 1970."""
         found = rows.item_rows.look_up(down)
         blocked, until = rowset(found[found >= 0]), np.inf
         if tagged is not None:
@@ -135,7 +135,7 @@ class Sieve:
         return cls(rows, tagged, down, blocked, now, until)
 
     def holds(self, tagged: TaggedRows | None, down: ItemKeys, now: float) -> bool:
-        """Say whether it still holds at a time, with this catalogue and these items taken down."""
+        """Return whether it is still valid at `now`, with this catalogue and takedown list."""
         return self.tagged is tagged and self.down is down and self.since <= now < self.until
 
     def passing(self, tags: TagFilter, allowed: ItemKeys | None) -> Passing:

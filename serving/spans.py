@@ -1,6 +1,6 @@
-"""What the core knows of traces: whether the call that it answers is traced, and whom to tell of a batch.
+"""Trace hooks of the serving core: the current call's trace, and the times of its batches.
 
-It needs no tracing library; `weir.serving.tracing` has the spans.
+No tracing library is needed here; `weir.serving.tracing` creates the spans.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ __all__ = ["BatchTimes", "CallTrace", "call_trace", "exemplar"]
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """A batch of so many queries, and when it started, had its vectors, and had its items (monotonic seconds)."""
+    """A batch's bundle, number of queries, and when it started, had vectors, and had items (monotonic seconds)."""
 
     bundle_version: str
     queries: int
@@ -23,22 +23,22 @@ class BatchTimes:
 
 
 class CallTrace(Protocol):
-    """A call whose trace is kept."""
+    """A call that is traced."""
 
     trace_id: str
 
     def queued(self) -> None:
-        """Note that the call waits for its batch from now on."""
+        """Record that the call waits for its batch from now on."""
 
     def answered_with(self, calls: Sequence[Self], times: BatchTimes) -> None:
-        """Record a batch that answered this and other calls, once for all of them; from any thread."""
+        """Record a batch that answered `calls`, this one among them; called once per batch, from any thread."""
 
 
 call_trace: Final[ContextVar[CallTrace | None]] = ContextVar("call_trace", default=None)
-"""Of the call that this task answers; None where its trace is not kept."""
+"""Trace of the call that the current task answers; None if it is not traced."""
 
 
 def exemplar() -> dict[str, str] | None:
-    """Return what leads from a measured value to the trace of the call, None where there is none."""
+    """Return the exemplar labels that link a metric sample to the current trace; None if there is none."""
     trace = call_trace.get()
     return None if trace is None else {"trace_id": trace.trace_id}

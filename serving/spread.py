@@ -1,8 +1,7 @@
-"""At most so many items of a tag in one answer.
+"""Diversity: a cap on the items per tag in one answer.
 
-Items are taken from the best on; one is passed over if one of its tags has reached the cap. Where that leaves fewer
-than are wanted, the search goes on among the rows that have no such tag and were not found yet, ever deeper: k items
-are found wherever so many can be taken.
+Items are taken best first; one is skipped if one of its tags has reached the cap. If fewer than k remain, the rows
+without a capped tag that were not found yet are searched, ever deeper, until k items are found or no row is left.
 """
 
 from collections import defaultdict
@@ -25,7 +24,7 @@ Floats = npt.NDArray[np.float32]
 Ranked = tuple[Floats, IndexRows]
 
 DEEPER: Final = 4
-"""Rows fetched for each one wanted, and how many times as many with each further search."""
+"""Rows fetched per wanted row, and the growth factor of each further search."""
 
 
 class TagCap(NamedTuple):
@@ -37,7 +36,7 @@ class TagCap(NamedTuple):
 
 @dataclass
 class Spread:
-    """Takes up to `wanted` rows of one version, by a cap on their tags."""
+    """Takes up to `wanted` rows of one version within a tag cap."""
 
     tagged: TaggedRows
     rows: BundleRows
@@ -48,20 +47,20 @@ class Spread:
 
     @property
     def done(self) -> bool:
-        """Whether there are as many rows as are wanted."""
+        """Whether `wanted` rows were taken."""
         return len(self._taken) >= self.wanted
 
     @property
     def taken(self) -> Ranked:
         """Scores and rows, best first."""
-        # A search in lists may find later what it missed before.
+        # A further search in the lists may find better rows that an earlier one missed.
         ranked = sorted(self._taken, key=lambda pair: -pair[0])
         return np.array([score for score, _ in ranked], np.float32), IndexRows(
             np.array([row for _, row in ranked], np.int64)
         )
 
     def take(self, scores: Floats, rows: IndexRows) -> None:
-        """Take what the cap allows of rows (n,), best first."""
+        """Take the rows (n,), best first, that the cap allows."""
         for at in range(0, len(rows), self.wanted):
             part = slice(at, at + self.wanted)
             self._take(scores[part].tolist(), IndexRows(rows[part]))
@@ -69,7 +68,7 @@ class Spread:
                 return
 
     def go_on(self, left: BitMap, rank: Callable[[BitMap, int], Ranked]) -> None:
-        """Take more of the rows that are `left`; `rank` returns the best of some rows, fewer if no others follow."""
+        """Take more of the rows `left`; `rank` returns the best `count` of a set, or fewer if no more exist."""
         count = DEEPER * self.wanted
         while not self.done and (left := left - self._full()):
             count = min(DEEPER * count, len(left))
@@ -92,7 +91,7 @@ class Spread:
         return BitMap.union(NO_ROWS, *(self.tagged.tags.get(names[tag], NO_ROWS) for tag in full))
 
     def _tags_of(self, rows: IndexRows) -> list[list[int]]:
-        """Return the numbers of those tags of each row that the cap speaks of."""
+        """Return the numbers of each row's tags that begin with the cap's prefix."""
         catalogue = self.tagged.catalogue
         entries = self.tagged.entries_of(self.rows, rows)
         known = np.flatnonzero(entries >= 0)

@@ -1,4 +1,4 @@
-"""How the core's errors look on the wire: a code, and details that programs can read."""
+"""Map the core's errors to gRPC codes and status details (`google.rpc.Status`)."""
 
 from typing import Final
 
@@ -38,7 +38,7 @@ __all__ = ["DETAILS_KEY", "DOMAIN", "code_of", "details_of"]
 
 DOMAIN: Final = "weir"
 DETAILS_KEY: Final = "grpc-status-details-bin"
-"""Trailing metadata in which gRPC carries a `google.rpc.Status`."""
+"""Key of the trailing metadata with the `google.rpc.Status` of a gRPC error."""
 
 _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
     InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -66,7 +66,7 @@ _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
 
 
 def code_of(error: RequestError) -> grpc.StatusCode:
-    """Return the gRPC code of an error; INTERNAL for one without its own."""
+    """Return the gRPC code of an error; INTERNAL if it has none of its own."""
     return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
 
 

@@ -1,4 +1,4 @@
-"""How a server ends: by a signal, and with its tasks."""
+"""Shutdown helpers: stop signals, and cancelling tasks."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 def stop_signal(*numbers: signal.Signals) -> asyncio.Event:
-    """Return an event of the running loop that is set as soon as one of the signals comes: SIGTERM or SIGINT."""
+    """Return an event of the running loop that is set by one of the signals, by default SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     for number in numbers or (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -20,7 +20,7 @@ def stop_signal(*numbers: signal.Signals) -> asyncio.Event:
 
 
 async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of these is over, and cancel the others."""
+    """Wait until one of the coroutines ends, and cancel the others."""
     tasks = [asyncio.ensure_future(one) for one in waits]
     _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in others:
@@ -28,7 +28,7 @@ async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def all_ended(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for their end; one that had failed is logged."""
+    """Cancel tasks and wait for their end; log those that had failed."""
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):

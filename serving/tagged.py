@@ -1,8 +1,8 @@
-"""The catalogue in terms of one bundle: which of its rows have a tag, and which may be shown when.
+"""The catalogue mapped to the rows of one bundle: bitmaps of rows per tag, and rows with limited availability.
 
-Tags are bitmaps over index rows, made by the server for the version that it loads, not by the trainer: a change of the
-catalogue then needs no bundle, and a version needs no catalogue. A delta moves few items to other rows, so the next
-version's bitmaps are those of the version before with these rows changed.
+The server builds these bitmaps over index rows when it loads a version, not the trainer: a change of the catalogue then
+needs no new bundle, and a bundle needs no catalogue. As a delta moves few items to other rows, only these rows are
+changed in the bitmaps of the version before.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Limited(NamedTuple):
-    """Rows (n,) of items that are not always available: from `starts` until before `ends`, milliseconds since 1970."""
+    """Rows (n,) with limited availability: from `starts` until before `ends`, milliseconds since 1970."""
 
     rows: Int64
     starts: Int64
@@ -39,22 +39,22 @@ class Limited(NamedTuple):
         return rowset(self.rows[(self.starts > now_ms) | (self.ends <= now_ms)])
 
     def next_change(self, now_ms: int) -> int:
-        """Return the first later time at which other rows are available; the end of time where there is none."""
+        """Return the next time after `now_ms` at which availability changes; `ALWAYS[1]` if it never does."""
         times = np.concatenate([self.starts, self.ends])
         return int(times.min(where=times > now_ms, initial=ALWAYS[1]))
 
     def replaced(self, rows: Int64, other: "Limited") -> "Limited":
-        """Return these rows without some, and with other ones."""
+        """Return a copy without `rows`, and with the rows of `other` added."""
         left = ~np.isin(self.rows, rows)
         return Limited(*(np.concatenate([mine[left], new]) for mine, new in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class TaggedRows:
-    """The rows of one version: `live` are those that hold an item, `tags` those that have each tag.
+    """The catalogue's view of one version: `live` rows hold an item, `tags` maps each tag to its rows.
 
-    Nothing of it is ever changed. Items that the catalogue does not name have no tags and are always available. `cold`
-    has the items among them that the bundle does not have.
+    Immutable. Items that are not in the catalogue have no tags and are always available. `cold` has the catalogue's
+    items that the bundle lacks.
     """
 
     catalogue: Catalogue
@@ -66,7 +66,7 @@ class TaggedRows:
 
     @classmethod
     def of(cls, catalogue: Catalogue, rows: BundleRows, secret: str) -> "TaggedRows":
-        """Look every row up in a catalogue."""
+        """Look up every row in a catalogue."""
         live = rows.live
         nothing = cls(catalogue, secret, rowset(live), {}, Limited(*(np.empty(0, np.int64) for _ in range(3))))
         entries = nothing.entries_of(rows, live)
@@ -74,7 +74,7 @@ class TaggedRows:
         return cls(catalogue, secret, nothing.live, found, nothing.limits(entries, live))
 
     def moved(self, before: BundleRows, after: BundleRows) -> "TaggedRows":
-        """Return the same catalogue's rows in a later version, which shares its base with the one before."""
+        """Return the view of a later version with the same base: only rows that deltas changed are looked up."""
         moved = moved_rows(before, after)
         if not len(moved):
             return self
@@ -92,11 +92,11 @@ class TaggedRows:
         )
 
     def entries_of(self, rows: BundleRows, some: Int64) -> Int64:
-        """Return the entry of the catalogue for the item of each of `some` rows; -1 where it has none."""
+        """Return the catalogue entry of the item in each of `some` rows; -1 if it has none."""
         return self.catalogue.entries(self.secret).look_up(ItemKeys(rows.keys[some]))
 
     def tagged(self, entries: Int64, rows: Int64) -> Iterator[tuple[int, Int64]]:
-        """Yield the number of each tag and which of `rows` (n,), whose entries are given, have it."""
+        """Yield the number of each tag and which of `rows` (n,) have it; `entries` (n,) are their catalogue entries."""
         known = entries >= 0
         places, numbers = self.catalogue.tags_of(entries[known])
         order = np.argsort(numbers, kind="stable")
@@ -106,7 +106,7 @@ class TaggedRows:
             yield int(numbers[start]), tagged[start:end]
 
     def limits(self, entries: Int64, rows: Int64) -> Limited:
-        """Return those of `rows`, whose entries are given, that are not always available."""
+        """Return the rows of limited availability; `entries` are the catalogue entries of `rows`."""
         known = entries >= 0
         starts, ends = self.catalogue.starts[entries[known]], self.catalogue.ends[entries[known]]
         ever = (starts == ALWAYS[0]) & (ends == ALWAYS[1])
@@ -114,7 +114,7 @@ class TaggedRows:
 
 
 def moved_rows(before: BundleRows, after: BundleRows) -> IndexRows:
-    """Return the rows that hold another item than before, or none any more; both versions share their base."""
+    """Return the rows whose item was replaced, added or removed; both versions share their base."""
     rows = ascending(np.concatenate([before.keys.over.keys, after.keys.over.keys]))
     return IndexRows(rows[_keys(before, rows) != _keys(after, rows)])
 
@@ -125,7 +125,7 @@ def _live(rows: BundleRows, some: Int64) -> Int64:
 
 
 def _keys(rows: BundleRows, some: Int64) -> Int64:
-    """Return the keys at rows, padding beyond the last one."""
+    """Return the keys at rows; `PADDING_KEY` beyond the last row."""
     found = np.full(len(some), PADDING_KEY, np.int64)
     there = some < len(rows)
     found[there] = rows.keys[some[there]]

@@ -1,4 +1,4 @@
-"""The user tower at serving time: an ONNX graph from a history's item embeddings to one vector."""
+"""The user tower: runs an ONNX graph that maps the item embeddings of a history to a user vector."""
 
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ class Tower:
     Raises
     ------
     ValueError
-        Where the bytes are no model, or one with other inputs and outputs.
+        If `graph` is not a model, or has other inputs or outputs.
     """
 
     def __init__(self, graph: bytes, threads: int = 1) -> None:
@@ -42,7 +42,7 @@ class Tower:
 
 
 def session(graph: bytes, threads: int, inputs: tuple[str, ...], output: str) -> Any:
-    """Return what runs a model with these inputs, in order of name, and this output; raises `ValueError` for others."""
+    """Load an ONNX model that has these inputs (sorted by name) and this output; raises `ValueError` for others."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

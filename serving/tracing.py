@@ -1,8 +1,8 @@
 """Traces of calls, by OpenTelemetry, to a collector that speaks OTLP over gRPC.
 
-A call has a span, a child of the one that its `traceparent` names, with two children: its wait in the queue and its
-batch. A batch answers several calls, so it cannot be a child of one: it is a trace of its own, of which tower and
-search are children, linked to every call that it answers, and linked from the batch span of each.
+Each call has a span, a child of the one in its `traceparent`, with two children: its wait in the queue and its batch.
+A batch answers several calls, so it has a trace of its own, with tower and search as children; it links to every call
+that it answers, and the batch span of each call links to it.
 """
 
 import time
@@ -30,16 +30,16 @@ Handler = Callable[[Any, Any], Awaitable[Any]]
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _SEND_SECONDS: Final = 2.0
-"""How long spans may take to the collector: a server that ends waits for a few such attempts at most."""
+"""Timeout of an export to the collector; a stopping server waits for a few attempts at most."""
 
 _FAULTS: Final = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-"""Codes that are errors of a server's span, by the semantic conventions of OpenTelemetry; others are the caller's."""
+"""Codes that mark a server's span as failed (semantic conventions of OpenTelemetry); others are the caller's fault."""
 
 
 class Traces:
-    """Sends spans in the background; what the collector cannot take in time is dropped, and no call waits for it.
+    """Sends spans in the background; no call waits for that, and spans that the collector takes too late are dropped.
 
-    The standard variables (``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_RESOURCE_ATTRIBUTES`` and others) are heeded.
+    The standard variables (``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_RESOURCE_ATTRIBUTES`` and others) apply.
     """
 
     def __init__(self, config: TracingConfig) -> None:
@@ -48,7 +48,7 @@ class Traces:
         self._processor = BatchSpanProcessor(exporter)
         self._resource = Resource.create({SERVICE_NAME: "weir-serving", SERVICE_VERSION: software_version()})
         self._calls = self._tracer(ParentBased(TraceIdRatioBased(config.ratio)))
-        # A batch with a call whose trace is kept is kept as well.
+        # Batches are only traced for calls that are sampled.
         self._batches = self._tracer(ALWAYS_ON)
 
     def _tracer(self, sampler: Sampler) -> Tracer:
@@ -57,11 +57,11 @@ class Traces:
         return provider.get_tracer("weir.serving")
 
     def close(self) -> None:
-        """Send what waits, for some seconds at most."""
+        """Send the waiting spans, for some seconds at most."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def traced(self, inner: Handler, service: str, method: str) -> Handler:
-        """Return a handler whose calls have a span each."""
+        """Return the handler with a span around each call."""
         attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
 
         async def handle(request: Any, context: Any) -> Any:
@@ -110,7 +110,7 @@ class _Call:
         inside, started = set_span_in_context(self.span, Context()), clock.ns(times.started)
         if self._waits_since is not None:
             self._span("queue", inside, clock.ns(self._waits_since), started)
-            self._waits_since = None  # a large request has several batches, and waited for the first of them
+            self._waits_since = None  # a large request has several batches: only its wait for the first is recorded
         self._span("batch", inside, started, clock.ns(times.found), [Link(batch)])
 
     def _span(self, name: str, inside: Context, start: int, end: int, links: Sequence[Link] = ()) -> None:
@@ -120,8 +120,8 @@ class _Call:
 class _Clock:
     """Times of the monotonic clock as nanoseconds since 1970.
 
-    The clocks are read once for all spans of a batch: each reading has an error of its own, by which the end of one
-    span would come after the start of the next.
+    The clocks are read once for all spans of a batch: with one reading per span, rounding errors could make a span end
+    after the next one starts.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The vectors of a batch of queries, however each of them is given."""
+"""Compute the query vectors of a batch: from histories, items and given embeddings."""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class QueryVectors:
-    """Collects query vectors, so that all histories of a batch make one tower run."""
+    """Collects queries and computes their vectors, with one tower run for all histories of a batch."""
 
     def __init__(self, bundle: LoadedBundle) -> None:
         self._bundle = bundle
@@ -23,9 +23,9 @@ class QueryVectors:
         self._count = 0
 
     def history(self, rows: IndexRows, said: Floats | None = None) -> int:
-        """Return the place of a user's vector, by the rows of its history and what its features have `said`, (d,).
+        """Add a user, by the rows of its history and its feature vector `said`, (d,); return its place.
 
-        -1 where no item is known, and nothing is said.
+        -1 if no item of the history is known and there is no feature vector.
         """
         known = rows[rows >= 0]
         if not len(known) and said is None:
@@ -36,11 +36,11 @@ class QueryVectors:
         return self._count - 1
 
     def item(self, row: int) -> int:
-        """Return the place of an item's vector."""
+        """Add an item's vector; return its place."""
         return self._take(self._bundle.exact.vectors[row])
 
     def given(self, source: ByEmbedding) -> int:
-        """Return the place of a vector that came with the query."""
+        """Add a vector given in the query; return its place."""
         return self._take(self._bundle.normalised(source.values[None])[0])
 
     def _take(self, vector: Floats) -> int:
@@ -59,7 +59,7 @@ class QueryVectors:
         return vectors
 
     def _all_said(self) -> Floats | None:
-        """Return what the features of all users say, (histories, dimension); None where that is nothing."""
+        """Return the feature vectors of all users, (histories, dimension); None if no user has one."""
         if all(said is None for said in self._said):
             return None
         nothing = np.zeros(self._bundle.manifest.dimension, np.float32)

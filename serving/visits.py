@@ -1,4 +1,4 @@
-"""The lists of an index that hold rows which pass a filter, and the search in those near to a query."""
+"""Filtered search in an IVF index: which lists hold passing rows, how many to probe, and the search in them."""
 
 import math
 from collections.abc import Sequence
@@ -17,44 +17,45 @@ __all__ = ["COMPARED", "GATHERED", "LEAST", "Depth", "Lists", "Visit", "nothing"
 
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
-_faiss: Any = faiss  # its stubs lack these
+_faiss: Any = faiss  # the stubs of FAISS lack some names
 
 LEAST: Final = 100
-"""Rows wanted; the depth for fewer is the same."""
+"""Search depth is that for at least so many wanted rows."""
 
 _ENOUGH: Final = 24.0
 _FOR_GAPS: Final = 110.0
 _MOST_FOR_GAPS: Final = 36.0
 _AT_MOST: Final = 80.0
-"""Passing rows in the visited lists for each row wanted: where rows pass by chance; what is added, the larger the share
-of the lists in which there are none though chance would put some there, and the most that is; and the most of all, for
-a query of which none of the nearest rows pass."""
+"""Passing rows to visit for each wanted row. `_ENOUGH`: if passing rows are spread over the lists at random.
+`_FOR_GAPS`, at most `_MOST_FOR_GAPS`: added in proportion to the share of lists that are empty although a random spread
+would put passing rows there. `_AT_MOST`: for a query whose nearest lists hold no passing rows."""
 
 _DEPTH: Final = 16
-"""Passing rows to be visited for each row that is left out near to a query."""
+"""Additional passing rows to visit for each excluded row near the query."""
 
 _UNEVEN: Final = 1.5
-"""Variance of the share of rows that pass in a list, beside that of chance, from which on the filter follows lists."""
+"""Variance of the passing share per list, relative to a random spread, above which the filter follows the lists."""
 
 _NEARLY_ALL: Final = 0.9
-"""Share of rows that pass, from which on as many lists are visited as without a filter."""
+"""Passing share of all rows from which on as many lists are visited as without a filter."""
 
 GATHERED: Final = 0.05
 COMPARED: Final = 0.015
 _SCATTERED: Final = 0.08
-"""Microseconds to gather a vector of ascending rows, to compare it with a query, and to gather one list by list."""
+"""Microseconds per row: to gather a vector in ascending order of rows, to compare it with a query, and to gather one
+list by list."""
 
 _PROBE: Final = 60.0
 _LIST: Final = 0.5
 _CHECKED: Final = 0.01
-"""Microseconds of a query to choose lists, for each of them, and to look up in it whether a row passes."""
+"""Microseconds: per query to choose lists, per list, and per row to check whether it passes."""
 
 
 class Lists(NamedTuple):
-    """The lists that hold passing rows: their `numbers` (m,), how many each holds, `counts` (m,), and their centroids.
+    """The lists with passing rows: `numbers` (m,), passing rows in each, `counts` (m,), and their centroids.
 
-    A search is deep enough once it has visited `least` of them, which hold `enough` rows for each one wanted. Where
-    lists differ more than by chance, `shares` (lists,) says how many of a list's rows pass, beside those of all lists.
+    A search must visit `least` lists, and `enough` passing rows for each wanted one. `shares` (lists,) is the passing
+    share of each list divided by the overall one; None unless lists differ more than at random.
     """
 
     numbers: Int64
@@ -66,14 +67,14 @@ class Lists(NamedTuple):
 
     @classmethod
     def of(cls, index: AnnIndex, passing: Passing) -> "Lists":
-        """Return where the passing rows lie; worked out once."""
+        """Return the lists of the passing rows, cached in `passing`."""
         known: Lists | None = passing.kept.get("lists")
         if known is None:
             known = passing.kept["lists"] = _found(index, passing)
         return known
 
     def depth(self, index: AnnIndex, queries: Floats, k: int) -> "Depth":
-        """Return how far to go for each query: the farther, the fewer of the rows pass that are nearest to it."""
+        """Return the search depth of each query: deeper if fewer of the rows nearest to it pass."""
         enough = np.full(len(queries), self.enough)
         if self.shares is not None:
             near = ExactIndex(index.centroids).search(queries, index.visited).rows
@@ -81,7 +82,7 @@ class Lists(NamedTuple):
         return Depth(self.least, np.ceil(enough * max(k, LEAST)).astype(np.int64))
 
     def cost(self, index: AnnIndex, passing: Passing, depth: "Depth") -> float:
-        """Return what a query costs whose lists hold as many passing rows as others, in microseconds."""
+        """Estimate the cost of a query in microseconds, if its lists hold an average number of passing rows."""
         share = min(1.0, max(depth.lists / len(self.numbers), float(depth.rows.mean()) / len(passing)))
         visited, rows = share * len(self.numbers), share * len(passing)
         scanned = _scan_cost(visited * float(index.index.ntotal) / index.lists, rows)
@@ -89,14 +90,14 @@ class Lists(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """How far a search goes: so many `lists` at least, and until they hold so many passing `rows`, (queries,)."""
+    """Search depth: at least `lists` lists, and enough of them to hold `rows` (queries,) passing rows."""
 
     lists: int
     rows: Int64
 
 
 class _Chosen(NamedTuple):
-    """Lists to visit, (queries, width), -1 where there are fewer, and the products with their centroids."""
+    """Lists to visit, (queries, width), padded with -1, and the inner products with their centroids."""
 
     lists: Int64
     products: Floats
@@ -104,7 +105,7 @@ class _Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Visit:
-    """Searches in lists, not all passing rows; `by_chance` allows FAISS to choose them."""
+    """Searches the nearest lists instead of all passing rows; `by_chance` lets FAISS choose the lists."""
 
     index: AnnIndex
     exact: Exact
@@ -113,7 +114,7 @@ class Visit:
     by_chance: bool
 
     def search(self, queries: Floats, k: int, depth: Depth) -> Found:
-        """Return the best `k` rows, of which there must be so many."""
+        """Return the best `k` rows; at least `k` must pass."""
         if self.by_chance and (found := self._by_chance(queries, k, depth)) is not None:
             return found
         chosen = _nearest(self.lists, queries, depth)
@@ -122,7 +123,7 @@ class Visit:
         return _scanned(self.index, self.passing, queries, k, chosen)
 
     def one_by_one(self, queries: Floats, counts: Int64, depth: Depth, excluded: Sequence[IndexRows]) -> Found:
-        """Return the best rows without excluded ones: `counts` (queries,), of which there must be so many."""
+        """Return the best `counts` (queries,) rows that are not excluded; at least that many must exist."""
         scores, rows = nothing(len(queries), int(counts.max()))
         for at, (count, left_out) in enumerate(zip(counts.tolist(), excluded, strict=True)):
             if count:
@@ -134,15 +135,15 @@ class Visit:
         return Found(scores, rows)
 
     def _deeper(self, query: Floats, depth: Depth, left_out: IndexRows) -> Depth:
-        """Return how far to go where the nearest rows may be left out, and farther ones are wanted instead."""
+        """Return a greater depth, to make up for excluded rows in the nearest lists."""
         lists = _nearest(self.lists, query, depth).lists
         near = np.count_nonzero(np.isin(self.index.lists_of(left_out), lists))
         return Depth(depth.lists, depth.rows + _DEPTH * near)
 
     def _by_chance(self, queries: Floats, k: int, depth: Depth) -> Found | None:
-        """Let FAISS choose lists, as many for each query, where one is as good as another and most rows in them pass.
+        """Let FAISS choose the lists, the same number for each query.
 
-        None: that is not so, or the lists of some query hold too few.
+        None if passing rows are not spread at random, if gathering them costs less, or if a query finds too few rows.
         """
         rows = float(depth.rows.mean())
         visited = max(depth.lists, math.ceil(rows / float(self.lists.counts.mean())))
@@ -166,7 +167,7 @@ class Visit:
 
 
 class _ByList(NamedTuple):
-    """Passing rows (n,), list by list: those of list i begin at ``starts[i]``, (lists + 1,)."""
+    """Passing rows (n,) grouped by list: list i begins at ``starts[i]``, (lists + 1,)."""
 
     rows: IndexRows
     starts: Int64
@@ -180,7 +181,7 @@ class _ByList(NamedTuple):
 
 
 def nothing(queries: int, k: int) -> Found:
-    """Return an answer without rows."""
+    """Return an empty result: rows -1, scores minus infinity."""
     return Found(np.full((queries, k), -np.inf, np.float32), IndexRows(np.full((queries, k), -1, np.int64)))
 
 
@@ -196,7 +197,7 @@ def _found(index: AnnIndex, passing: Passing) -> Lists:
 
 
 def _shares(counts: Int64, sizes: Int64, share: float) -> Floats | None:
-    """Return the share of passing rows of each list, beside that of all; None where they differ as by chance."""
+    """Return each list's passing share divided by the overall one; None if they differ no more than at random."""
     by_chance = share * sizes
     variance = float(((counts - by_chance) ** 2 / np.maximum(by_chance * (1 - share), 1e-9))[sizes > 0].mean())
     return (counts / np.maximum(by_chance, 1e-9)).astype(np.float32) if variance > _UNEVEN else None
@@ -205,7 +206,7 @@ def _shares(counts: Int64, sizes: Int64, share: float) -> Floats | None:
 def _nearest(lists: Lists, queries: Floats, depth: Depth) -> _Chosen:
     """Return the lists to visit for each query."""
     count = len(lists.numbers)
-    # Lists near to queries hold more than others, as a rule.
+    # Lists near the queries usually hold more than others.
     tried = min(count, max(depth.lists, int(depth.rows.max() / lists.counts.mean())) + 1)
     products = queries @ lists.centroids.T
     while True:
@@ -221,7 +222,7 @@ def _nearest(lists: Lists, queries: Floats, depth: Depth) -> _Chosen:
 
 
 def _largest(values: Floats, count: int) -> Int64:
-    """Return the places of the `count` largest values of each row, in order: for hundreds faster than in FAISS."""
+    """Return the columns of the `count` largest values per row, in order: faster than FAISS for hundreds."""
     places = np.argpartition(values, values.shape[1] - count, axis=1)[:, values.shape[1] - count :]
     order = np.argsort(-np.take_along_axis(values, places, 1), axis=1)
     ordered: Int64 = np.take_along_axis(places, order, 1)
@@ -229,7 +230,7 @@ def _largest(values: Floats, count: int) -> Int64:
 
 
 def _gathering_pays(index: AnnIndex, lists: Lists, chosen: _Chosen) -> bool:
-    """Say whether few of the rows in the chosen lists pass."""
+    """Return whether gathering the passing rows of the chosen lists costs less than scanning these lists."""
     visited = chosen.lists[chosen.lists >= 0]
     held = float(lists.counts[np.searchsorted(lists.numbers, visited)].sum())
     return _gather_cost(held) < _scan_cost(float(index.sizes[visited].sum()), held)
@@ -244,7 +245,7 @@ def _scan_cost(rows: float, passing: float) -> float:
 
 
 def _by_list(index: AnnIndex, passing: Passing) -> _ByList:
-    """Return the passing rows by list; worked out once."""
+    """Return the passing rows by list, cached in `passing`."""
     known: _ByList | None = passing.kept.get("by list")
     if known is None:
         lists = index.lists_of(passing.array)
@@ -255,15 +256,15 @@ def _by_list(index: AnnIndex, passing: Passing) -> _ByList:
 
 
 def _scanned(index: AnnIndex, passing: Passing, queries: Floats, k: int, chosen: _Chosen) -> Found:
-    """Compare the passing rows of the chosen lists."""
+    """Scan the chosen lists in FAISS, with a selector of the passing rows."""
     shape = (len(queries), k)
     scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
     given: tuple[npt.NDArray[Any], ...] = (queries, chosen.lists, chosen.products)
-    given = tuple(map(np.ascontiguousarray, given))  # what FAISS reads must live as long as the call
+    given = tuple(map(np.ascontiguousarray, given))  # keeps the arrays alive while FAISS reads them
     vectors, lists, products = map(faiss.swig_ptr, given)
     selector = _faiss.IDSelectorBitmap(passing.bits)
     parameters = _faiss.SearchParametersIVF(sel=selector, nprobe=chosen.lists.shape[1])
-    # FAISS takes no keywords, and its wrapper for arrays no parameters.
+    # FAISS takes no keyword arguments, and its wrapper for arrays takes no search parameters.
     results = (faiss.swig_ptr(scores), faiss.swig_ptr(rows))
     index.index.search_preassigned_c(len(queries), vectors, k, lists, products, *results, *(False, parameters))
     return Found(scores, IndexRows(rows))

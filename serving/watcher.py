@@ -1,7 +1,7 @@
-"""Follows ``bundles/CURRENT``: loads what is promoted and swaps it in; what cannot be loaded changes nothing.
+"""Follow ``bundles/CURRENT``: load the promoted bundle and swap it in; if that fails, the served one stays.
 
-Two things leave nothing to serve until the next refresh has read the promoted bundle as at the start: a change in place
-that fails midway, and a bundle for which memory has no room beside the served one.
+In two cases no bundle is served until the next refresh has loaded the promoted one from scratch: an in-place delta that
+fails midway, and a bundle that does not fit into memory beside the served one.
 """
 
 import logging
@@ -30,16 +30,16 @@ _REFRESHES_PER_LOOK: Final = 16
 
 @dataclass
 class BundleWatcher:
-    """Holds the served bundle in `bundle`; readers take the reference once per request. `promoted` is the one to serve.
+    """Holds the served `bundle`; readers take the reference once per request. `promoted` is the version to serve.
 
-    `variant` is the line that is followed, and `beside` says how many bytes the bundle of another one takes. `between`
-    runs a change while nothing is searched (`weir.serving.batcher.Batcher.between`). `describe` prepares a version that
-    follows another one before it answers (`weir.serving.catalogue.CatalogueFollower.describe`). Where other processes
-    answer (`weir.serving.processes`), `share` brings a version to them and returns it as they have it, and `drop`
-    takes it from them.
+    `variant` is the followed variant, and `beside` returns the bytes that bundles of other variants take. `between`
+    runs a change while no search runs (`weir.serving.batcher.Batcher.between`). `describe` applies the catalogue to a
+    new version before it answers (`weir.serving.catalogue.CatalogueFollower.describe`). If other processes answer
+    (`weir.serving.processes`), `share` hands them a version and returns it in its shared form, and `drop` takes it
+    away from them.
 
     One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
-    rewritten, so it would fail again. A store that cannot be read is asked again at the next call.
+    rewritten, so it would fail again. If the store cannot be read, the next call retries.
     """
 
     store: Store
@@ -62,16 +62,16 @@ class BundleWatcher:
 
     @property
     def log(self) -> BundleLog:
-        """The bundles of its line."""
+        """The bundle log of the followed variant."""
         return log_of(self.store, self.variant)
 
     @property
     def loaded(self) -> list[LoadedBundle]:
-        """The bundles that answer: one, or none."""
+        """The served bundle in a list, empty without one."""
         return [bundle] if (bundle := self.bundle) is not None else []
 
     def refresh(self) -> bool:
-        """Load the promoted bundle unless it is served already; say whether it was swapped in. Raises nothing."""
+        """Load the promoted bundle unless it is served already; return whether it was swapped in. Never raises."""
         version = None
         try:
             version = self.promoted = self.log.current()
@@ -112,7 +112,7 @@ class BundleWatcher:
         return "none" if self.bundle is None else self.bundle.version
 
     def _swap(self, version: str) -> bool:
-        """Swap in a version; say no where there was no room for it yet."""
+        """Swap in a version; return False if memory has no room yet and the served one was dropped instead."""
         start, before = time.perf_counter(), self.bundle
         route = Route.find(self.log, version, None if pick_gpu(self.device) else before)
         if before is not None and route.served is None and not self._fits(route, before):
@@ -127,12 +127,12 @@ class BundleWatcher:
         return True
 
     def show(self, before: LoadedBundle | None) -> None:
-        """Show in the metrics what is served, and what was `before`."""
+        """Update the metrics to the served bundle, which replaced `before`."""
         if (served := self.bundle) is not None:
             self.metrics.served(served, before, self._happened(served.manifest.max_event_ms))
 
     def _reached(self, route: Route) -> LoadedBundle:
-        """Swap in a version, by a change in place or loaded beside the served one."""
+        """Swap in a version, by an in-place delta or loaded beside the served one."""
         start = self.policy.in_place(route)
         if start is not None:
             change = Change.prepare(start, route, self.threads)
@@ -147,7 +147,7 @@ class BundleWatcher:
         return loaded
 
     def _shared(self, loaded: LoadedBundle) -> LoadedBundle:
-        """Bring a version to the other processes; where that fails, the next refresh reads it as at the start."""
+        """Share a version with the other processes; if that fails, the next refresh loads it from scratch."""
         try:
             self.bundle = self.share(loaded)
         except Exception:
@@ -156,7 +156,7 @@ class BundleWatcher:
         return self.bundle
 
     def _take(self, change: Change) -> LoadedBundle:
-        """Change the served index, and swap, between two batches."""
+        """Apply a delta to the served index and swap, between two batches."""
 
         def take() -> LoadedBundle:
             start = time.perf_counter()
@@ -172,12 +172,12 @@ class BundleWatcher:
             raise
 
     def _fits(self, route: Route, before: LoadedBundle) -> bool:
-        """Say whether memory has room for a version beside the served one, and for a file that is read."""
+        """Return whether memory has room for a version beside the served one, and for reading its files."""
         reading = max(reading_bytes(files.manifest) for files in route.chain)
         return self.policy.memory.holds(self.beside(), before.size, route.size, reading)
 
     def _drop(self, route: Route, before: LoadedBundle) -> None:
-        """Serve nothing, so that the next refresh can read a version; its files are verified first."""
+        """Drop the served bundle, so that the next refresh has room for the new version; verify its files first."""
         for files in route.chain:
             for entry in files.manifest.files:
                 files.log.read(files.manifest, entry.name)
@@ -193,7 +193,7 @@ class BundleWatcher:
         self.metrics.nothing()
 
     def _happened(self, event_ms: int) -> float:
-        """Return when an event happened by the wall clock; NaN where the clock cannot be read: it is a metric."""
+        """Return the wall-clock time of an event; NaN if the store's clock cannot be read, as it is only a metric."""
         try:
             return EventClock.of(self.store).wall_time(event_ms)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the clock, the bundle is good
@@ -203,7 +203,7 @@ class BundleWatcher:
     def _complain(self, error: Exception, version: str | None) -> None:
         """Log once what is wrong, and with which file."""
         current = self.log.store.path("bundles/CURRENT")
-        # What a damaged file names may hold any character.
+        # A damaged file may name a version with any characters.
         what = current if version is None else f"{current}: bundle {ascii(version)[1:-1]}"
         if self._problems.report(error, f"{what} is refused, {self._served} stays"):
             self.metrics.refused.inc()

@@ -1,4 +1,4 @@
-"""Interceptors that wrap the handler of each method once, and not for each call."""
+"""Interceptors that wrap the handler of each method once, not for each call."""
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
@@ -11,13 +11,13 @@ __all__ = ["Around", "AroundInterceptor", "Handler", "WrappingInterceptor", "nam
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
 Around = Callable[[Handler, str, str], Handler]
-"""Given a handler, its service and its method, returns what is to handle calls instead."""
+"""Takes a handler, its service and its method; returns the wrapped handler."""
 
 
 class WrappingInterceptor(grpc.aio.ServerInterceptor):
-    """Keeps what `wrapped` makes of a method's handler.
+    """Wraps each method's handler once, by `wrapped`, and caches the result.
 
-    What the interceptors behind it make is kept, too: one that decides for each call has to come before.
+    The cache includes the handlers of the interceptors after it: one that decides per call must come before it.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class WrappingInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """Return the method's wrapped handler; None where there is no such method."""
+        """Return the method's wrapped handler; None if the method does not exist."""
         path = handler_call_details.method
         handler = self._handlers.get(path)
         if handler is None and (found := await continuation(handler_call_details)) is not None:
@@ -37,31 +37,31 @@ class WrappingInterceptor(grpc.aio.ServerInterceptor):
 
     @abstractmethod
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Return what is to handle a method instead; gRPC names it ``/service/method``."""
+        """Return the wrapped handler of the method at `path`, ``/service/method``."""
 
 
 class AroundInterceptor(WrappingInterceptor):
-    """Puts something around every unary call, such as the span of its trace."""
+    """Wraps every unary call, such as in the span of its trace."""
 
     def __init__(self, around: Around) -> None:
         super().__init__()
         self._around = around
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Leave streams as they are."""
+        """Wrap unary handlers; return stream handlers unchanged."""
         if handler.unary_unary is None:
             return handler
         return unary(handler, self._around(handler.unary_unary, *names_of(path)))
 
 
 def unary(handler: Any, inner: Handler) -> Any:
-    """Return a unary handler that reads and writes messages as `handler` does."""
+    """Return a unary handler that calls `inner`, with the (de)serialisers of `handler`."""
     return grpc.unary_unary_rpc_method_handler(
         inner, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
     )
 
 
 def names_of(path: str) -> tuple[str, str]:
-    """Return service and method of what gRPC names ``/service/method``."""
+    """Return service and method of a path ``/service/method``."""
     service, _, method = path.removeprefix("/").partition("/")
     return service, method

@@ -1,4 +1,4 @@
-"""How answers look on a terminal."""
+"""Print answers and click results on a terminal."""
 
 from rich.console import Console
 from rich.table import Table
@@ -10,7 +10,7 @@ __all__ = ["print_answer", "print_change"]
 
 
 def print_answer(console: Console, answer: Answer, before: Answer | None = None) -> None:
-    """Print an answer; with an earlier one, add the rank that each item had."""
+    """Print an answer; with an earlier one, also each item's rank in that."""
     table = Table(box=None, header_style="bold")
     columns = ["rank", "item", "score", "popularity rank", *(["before"] if before else [])]
     for name in columns:
@@ -42,7 +42,7 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
 
 
 def print_change(console: Console, change: Change) -> None:
-    """Print what a click changed, and why the newest bundle is not served, if it is not."""
+    """Print the effect of a click and, if the newest bundle is not served, the reason."""
     _print_change(console, change)
     if change.held:
         console.print(plain(f"newest bundle: {change.held}"), soft_wrap=True)

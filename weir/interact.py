@@ -1,4 +1,4 @@
-"""A user at the terminal: asks the server, appends events to the log, waits for the answer to change."""
+"""Queries and clicks of `weir query`, `weir click` and the page: ask the server, append events, await the change."""
 
 import io
 import json
@@ -27,7 +27,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 class Hit(FrozenModel):
-    """One item of an answer; `popularity_rank` counts from 1 and is missing where the bundle cannot be read."""
+    """One item of an answer; `popularity_rank` counts from 1, None if it is unknown."""
 
     rank: int
     item_id: str
@@ -36,7 +36,7 @@ class Hit(FrozenModel):
 
 
 class WantedTags(NamedTuple):
-    """Tags of which the items must have one, all or none; at most `most` items may have the same tag."""
+    """Tag filter of a query: items must have one of `any`, all of `all`, none of `none`; `most` is the cap per tag."""
 
     any: Sequence[str] = ()
     all: Sequence[str] = ()
@@ -75,7 +75,7 @@ class AppendedEvent(FrozenModel):
 
 
 class Change(FrozenModel):
-    """What an event changed; `seconds` is None where the answer did not change in time."""
+    """The answers before and after an event; `seconds` is None if the answer did not change in time."""
 
     event: AppendedEvent
     before: Answer
@@ -87,14 +87,14 @@ class Change(FrozenModel):
 
 
 class Asker:
-    """Asks one server.
+    """Queries one server.
 
     Parameters
     ----------
     client
         The connection.
     store
-        Where the server's bundles come from; used only for ranks by popularity and for ages.
+        The store of the server's bundles; used only for popularity ranks and ages.
     """
 
     def __init__(self, client: RetrievalClient, store: Store) -> None:
@@ -112,7 +112,7 @@ class Asker:
         features: Features | None = None,
         probe: bool = False,
     ) -> Answer:
-        """Return a user's top items, which nobody is shown if it is a `probe`; raises `RetrievalError`."""
+        """Return a user's top items; `probe` marks an answer that is not shown to users; raises `RetrievalError`."""
         started = time.perf_counter()
         wanted = tags or WantedTags()
         answer = self._client.retrieve(
@@ -147,7 +147,7 @@ class Asker:
         )
 
     def popularity_ranks(self, version: str) -> dict[str, int]:
-        """Return the rank by popularity of each item of a bundle; empty where the bundle cannot be found."""
+        """Return the popularity rank of each item of a bundle; empty if the bundle cannot be found."""
         return _popularity_ranks(self._store, version)
 
     def click(
@@ -155,8 +155,8 @@ class Asker:
     ) -> Change:
         """Append an event and wait until it has changed the user's answer; raises `RetrievalError`.
 
-        A new bundle changes answers, too: an item that is new to the user must also count as seen by the server. The
-        event carries `token` if there is one.
+        As a new bundle also changes answers, an item that is new to the user must count as seen, too, before the wait
+        ends. `token` is the event's attribution token, if given.
         """
         change = self._click(pipeline, user, item, k, timeout, token=token)
         return change.model_copy(update={"held": self._held()})
@@ -168,7 +168,7 @@ class Asker:
         is_new = not self._has_seen(user, item)
         event = append_event(self._store, pipeline, user, item, token)
         if not self._is_served(item):
-            # The tower leaves out what the bundle does not have: there is no change to wait for.
+            # The tower ignores items that the bundle lacks: there is no change to wait for.
             return Change(event=event, before=before, after=before, seconds=None, is_served=False)
         started = time.monotonic()
 
@@ -187,7 +187,7 @@ class Asker:
         return Change(event=event, before=before, after=self.ask(user, k, probe=True), seconds=seconds)
 
     def _held(self) -> str | None:
-        """Return why the newest bundle is not served; None also where the store cannot say."""
+        """Return why the newest bundle is not promoted; None if it is or if the store is corrupt."""
         try:
             log = champions_log(self._store)
             return log.held(next(reversed(log.manifests()), None))
@@ -201,7 +201,7 @@ class Asker:
         return event.segment.rpartition("/")[2] in LogState.open(self._store).sources
 
     def _has_seen(self, user: str, item: str) -> bool:
-        """Say whether the server excludes the item as seen; it also excludes one that the bundle does not know."""
+        """Return whether the server excludes the item as seen; also True for items that the bundle lacks."""
         answer = self._client.retrieve([by_user(user, 1)], exclude_seen=True, allowed_item_ids=[item], probe=True)
         return not answer.hits[0].item_ids
 
@@ -209,11 +209,11 @@ class Asker:
 def append_event(
     store: Store, pipeline: PipelineConfig, user: str, item: str, token: str | None = None
 ) -> AppendedEvent:
-    """Add a segment with one event to the log's folder, with a timestamp of the store's clock.
+    """Add a segment with one event to the log's folder, with a timestamp from the store's clock.
 
-    `token` names the answer that led to it.
+    `token` is the attribution token of the answer that led to it.
 
-    Raises `ValueError` where the log is not a folder, or no event type means positive.
+    Raises `ValueError` if the log is not a folder, or no event type is positive.
     """
     if is_topic(pipeline.log):
         raise ValueError(f"pipeline.log = {pipeline.log} is a topic: produce the event to it, a click needs a folder")
@@ -255,12 +255,12 @@ def _same(before: Answer, after: Answer) -> bool:
 
 @lru_cache(maxsize=4)
 def _popularity_ranks(store: Store, version: str) -> dict[str, int]:
-    """Return each item's rank by popularity in a bundle; empty where the bundle cannot be found."""
+    """Return each item's popularity rank in a bundle; empty if the bundle cannot be found."""
     log = log_of_version(store, version)
     try:
         manifest = log.manifest(version)
         popularity: dict[str, float] = {}
-        # What deltas remove is of no interest: it is not asked for.
+        # Items removed by deltas may stay: callers do not ask for them.
         for one in log.chain(manifest):
             table = pq.read_table(io.BytesIO(log.read(one, BundleFile.ITEMS)))
             counts = table[columns.POPULARITY].to_pylist()

@@ -1,7 +1,7 @@
-"""Data on a terminal: what comes from outside is shown verbatim, and has no effect on the terminal.
+"""Format data for terminal and shell: external text is escaped, so that it cannot affect the terminal.
 
-An id, a file name or a log line may hold escape sequences, characters that change the direction of writing, line
-breaks, or what rich takes for markup or emoji codes. Whatever prints data passes it through here.
+An id, a file name or a log line may hold escape sequences, characters that change the writing direction, line breaks,
+or text that rich interprets as markup or emoji codes. All code that prints data must pass it through here.
 """
 
 import json
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _INVISIBLE: Final = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Controls, format characters (bidirectional ones too), surrogates, separators of lines and paragraphs."""
+"""Unicode categories: controls, format characters (bidirectional too), surrogates, line and paragraph separators."""
 
 
 _UNITS: Final = ((86_400, "days"), (3600, "hours"), (60, "minutes"))
@@ -39,7 +39,7 @@ _SYMBOLS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def program() -> str:
-    """Return how this weir is started from here: `weir`, or where its script is if the path has none or another."""
+    """Return the command that starts this weir: `weir`, or its script's path if PATH finds none or another one."""
     script, found = Path(sys.executable).with_name("weir"), shutil.which("weir")
     if not script.exists():
         return "weir" if found else f"{shell(sys.executable)} -m weir"
@@ -49,9 +49,9 @@ def program() -> str:
 
 
 def shell(text: object) -> str:
-    """Return a text as one visible word for a shell, which reads the same text when the word is pasted.
+    """Quote a text as one visible shell word, which gives the same text when pasted into a shell.
 
-    Line breaks and other signs without a shape are written by printf, as bytes; only those at the end are lost.
+    Line breaks and other invisible characters are written by printf, as bytes; only line breaks at the end are lost.
     """
     word = str(text)
     if visible(word) == word:
@@ -61,13 +61,13 @@ def shell(text: object) -> str:
 
 
 def operand(*texts: str) -> str:
-    """Return the last words of a command line, which are no options even where they start with a dash."""
+    """Return the operands of a command line, after ``--`` if one starts with a dash."""
     words = " ".join(map(shell, texts))
     return f"-- {words}" if any(text.startswith("-") for text in texts) else words
 
 
 def setting(assignment: str) -> str:
-    """Return a setting, as KEY=VALUE, for the option ``--set`` on a command line."""
+    """Return the option ``--set`` with a setting, KEY=VALUE, quoted for a shell."""
     key, _, value = assignment.partition("=")
     section, _, name = key.rpartition(".")
     is_visible = visible(value) == value or not section
@@ -75,17 +75,17 @@ def setting(assignment: str) -> str:
 
 
 def option(name: str, value: str) -> str:
-    """Return an option of a command line with its value."""
+    """Return a command-line option with its value, quoted for a shell."""
     return setting(value) if name == "--set" else f"{name} {shell(value)}"
 
 
 def as_yaml(value: object) -> str:
-    """Return a value as YAML on one line, which is JSON, too."""
+    """Return a value as YAML on one line, which is also JSON."""
     return escaped(json.dumps(value, ensure_ascii=False))
 
 
 def escaped(text: str) -> str:
-    """Return JSON whose signs without a shape are escapes: YAML would refuse some of them, and fold others."""
+    """Escape the invisible characters in JSON: YAML would reject some of them, and fold others."""
     return "".join(
         f"\\u{ord(sign):04x}" if "\x7e" < sign <= "\uffff" and (sign >= "\ufffe" or visible(sign) != sign) else sign
         for sign in text
@@ -97,19 +97,19 @@ def _octal(sign: str) -> str:
 
 
 def in_words(seconds: float) -> str:
-    """Return a length of time as people say it: `4.2 s`, `5 minutes`, `22 days`; in a unit of which it has two."""
+    """Format a duration in words, in the largest unit that gives at least two: `4.2 s`, `5 minutes`, `22 days`."""
     unit, name = next(((unit, name) for unit, name in _UNITS if seconds >= 2 * unit), (1, ""))
     return f"{seconds / unit:,.0f} {name}" if name else f"{seconds:.1f} s"
 
 
 def span(seconds: float) -> str:
-    """Return a length of time exactly: `12 h`, `2.5 d`; in the largest unit of which it has one."""
+    """Format a duration in the largest unit that gives at least one: `12 h`, `2.5 d`."""
     unit, name = next((one for one in _SYMBOLS if seconds >= one[0]), _SYMBOLS[-1])
     return f"{seconds / unit:g} {name}"
 
 
 def counted(count: int, name: str) -> str:
-    """Return a number of things: `1 window`, `2,000 windows`."""
+    """Format a count with its noun: `1 window`, `2,000 windows`."""
     return f"{count:,} {name}" + ("" if count == 1 else "s")
 
 

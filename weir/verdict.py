@@ -1,4 +1,4 @@
-"""What figures mean, in words, and when there are too few of them to mean anything."""
+"""Verdicts on evaluation figures, in words: better, worse, not to be told apart, or too small a log."""
 
 import math
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 __all__ = ["SMALL_LOG", "against", "against_all", "judgement", "too_small", "wilson"]
 
 SMALL_LOG: Final = 1000
-"""With fewer events a log is too small to judge a model by."""
+"""Least events of a log on which a model can be judged."""
 
 _Z: Final = 1.96
 
 
 def wilson(share: float, cases: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of so many cases, at least one (Wilson 1927)."""
+    """Return the 95 % interval of a share observed in `cases` >= 1 cases (Wilson 1927)."""
     scale = _Z * _Z / cases
     middle = (share + scale / 2) / (1 + scale)
     reach = math.sqrt(share * (1 - share) * scale + scale * scale / 4) / (1 + scale)
@@ -24,12 +24,12 @@ def wilson(share: float, cases: int) -> tuple[float, float]:
 
 
 def too_small(events: int) -> str:
-    """Return what to say of a log of fewer than `SMALL_LOG` events."""
+    """Return the verdict on a log with fewer than `SMALL_LOG` events."""
     return f"too small to judge: {events:,} events, {SMALL_LOG:,} are enough"
 
 
 def against(difference: "Difference", model: float, other: float, name: str = "popularity") -> str:
-    """Return whether a model is better than another method of this name, by how much, and whether that is chance."""
+    """Return the comparison of a model with another method: better or worse, by how much, with interval."""
     of = f"{difference.metric} {model:.3f} against {other:.3f}"
     sampled = f"over {difference.cases:,} test cases of {difference.users:,} users"
     if difference.users < 2:
@@ -42,14 +42,14 @@ def against(difference: "Difference", model: float, other: float, name: str = "p
 
 
 def judgement(difference: "Difference") -> str:
-    """Return in a word or two what the model is beside another method."""
+    """Return the verdict in a word: ``better``, ``worse`` or ``not to be told apart``."""
     if not difference.excludes_zero:
         return "not to be told apart"
     return "better" if difference.mean > 0 else "worse"
 
 
 def against_all(differences: Mapping[str, "Difference"]) -> str:
-    """Return which methods of these names a model beats, which beat it, and which are too close."""
+    """Return which of the named methods the model beats, which beat it, and which are too close."""
     by_word = dict[str, list[str]]()
     for name, difference in differences.items():
         by_word.setdefault(judgement(difference), []).append(name)

@@ -1,4 +1,4 @@
-//! Which calls are begun: those that can be answered before their deadline. `serving/admission.py` says why.
+//! Admission: begin only calls that can be answered before their deadline. `serving/admission.py` has the reasons.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ pub struct Admission {
     state: Mutex<State>,
 }
 
-/// A call that was begun; its end is noted when this is dropped.
+/// A call in progress; dropping it records its end.
 pub struct Entry {
     admission: Arc<Admission>,
     ahead: usize,
     began: Instant,
-    /// It was answered, or its deadline passed while it waited.
+    /// Whether it was answered, or its deadline passed while it waited.
     pub waited: bool,
 }
 
@@ -31,7 +31,7 @@ impl Admission {
         Arc::new(Admission { limit, state: Mutex::new(State { under_way: 0, pace: FIRST }) })
     }
 
-    /// Say whether to read and begin a call for which so much time is left; None: it has no deadline.
+    /// Return whether to read and begin a call with this time left; None: no deadline.
     pub fn has_time(&self, left: Option<Duration>) -> bool {
         let state = self.state.lock().expect("no holder of this lock panics");
         let ahead = state.under_way;
@@ -69,7 +69,7 @@ mod tests {
         assert!(admission.has_time(second));
         let first = admission.enter();
         admission.state.lock().unwrap().pace = 0.4;
-        // One under way takes .4 s, less than half of a second.
+        // One call in progress takes .4 s, less than half a second.
         assert!(admission.has_time(second) && admission.has_time(None));
         let other = admission.enter();
         assert!(!admission.has_time(second));

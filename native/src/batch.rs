@@ -1,4 +1,4 @@
-//! Requests that are answered together: what Python reads of them, and how it answers.
+//! A batch of plain requests: the columns that Python reads, and its answers.
 
 use crate::plain::{Kind, Wanted};
 use crate::queue::Job;
@@ -20,18 +20,18 @@ pub struct Batch {
     taken: Instant,
 }
 
-/// What was found for all queries of a batch, one after the other.
+/// Results of all queries of a batch, concatenated.
 #[derive(FromPyObject)]
 struct Found<'py> {
-    /// Items, best first, of the first query, then of the second, ...
+    /// Item ids, best first, of the first query, then of the second, ...
     #[pyo3(item)]
     ids: Vec<PyBackedStr>,
     #[pyo3(item)]
     scores: PyReadonlyArray1<'py, f32>,
-    /// How many items each query has, (queries,).
+    /// Number of items per query, (queries,).
     #[pyo3(item)]
     counts: Vec<usize>,
-    /// Whether each key is that of an item, (keys,); those of users are not looked at.
+    /// Whether the bundle has the item of each key, (keys,); ignored for keys of users.
     #[pyo3(item)]
     known: PyReadonlyArray1<'py, bool>,
     #[pyo3(item)]
@@ -40,7 +40,7 @@ struct Found<'py> {
     seen_bounded: Vec<bool>,
     #[pyo3(item)]
     complete: Vec<bool>,
-    /// Whether each item is cold; empty: none is.
+    /// Whether each item is cold; empty if none is.
     #[pyo3(item)]
     cold: PyReadonlyArray1<'py, bool>,
 }
@@ -53,8 +53,8 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// Keys, one after the other; for each query how many it has, its kind, and how many items it wants, (n,) each; and
-    /// the embeddings, (m, dimension), or (m, 0) where some have other dimensions than others.
+    /// Return the concatenated keys; the number of keys, the kind and k of each query, (n,) each; and the embeddings,
+    /// (m, dimension), or (m, 0) if their dimensions differ.
     fn wanted<'py>(&self, py: Python<'py>) -> PyResult<Columns<'py>> {
         let queries = || self.jobs.iter().flat_map(|job| &job.plain.queries);
         let column = |of: fn(&Wanted) -> i64| queries().map(of).collect::<Vec<_>>().into_pyarray(py);
@@ -73,19 +73,19 @@ impl Batch {
         ))
     }
 
-    /// The ids of each query's history, or its item; none for a user or an embedding.
+    /// Return the ids of each query's history or item; empty for a user or an embedding.
     fn ids(&self) -> Vec<Vec<String>> {
         let queries = self.jobs.iter().flat_map(|job| &job.plain.queries);
         let spelled = |id: &bytes::Bytes| String::from_utf8_lossy(id).into_owned();
         queries.map(|query| query.ids.iter().map(spelled).collect()).collect()
     }
 
-    /// How many queries each request has, and whether nobody is shown its answer.
+    /// Return the number of queries of each request, and whether it is a probe.
     fn requests(&self) -> Vec<(usize, bool)> {
         self.jobs.iter().map(|job| (job.plain.queries.len(), job.plain.probe)).collect()
     }
 
-    /// What each request leaves out: whether what was seen, and which keys; None: all leave out nothing.
+    /// Return whether each request excludes seen items, and its excluded keys; None if no request excludes anything.
     fn left_out<'py>(&self, py: Python<'py>) -> Option<Vec<(bool, Bound<'py, PyArray1<i64>>)>> {
         let all = self.jobs.iter().map(|job| &job.plain.left_out);
         let spelled = || all.clone().map(|each| (each.seen, each.keys.clone().into_pyarray(py))).collect();
@@ -138,7 +138,7 @@ impl Batch {
         }
     }
 
-    /// Return as many batches as there are requests; this one has none any more.
+    /// Split into one batch per request; this batch is empty afterwards.
     fn split(&mut self) -> Vec<Batch> {
         let taken = self.taken;
         std::mem::take(&mut self.jobs).into_iter().map(|job| Batch { jobs: vec![job], taken }).collect()

@@ -1,11 +1,11 @@
-//! A connection of which the first bytes have been read.
+//! A connection whose first bytes have already been read.
 
 use std::io::Result;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// Bytes that HTTP/2 begins with.
+/// Length of the connection preface of HTTP/2, in bytes.
 const PREFACE: usize = 24;
 
 pub struct Begun<Stream> {
@@ -15,7 +15,7 @@ pub struct Begun<Stream> {
 }
 
 impl<Stream: AsyncRead + Unpin> Begun<Stream> {
-    /// Wait until a client has sent what HTTP/2 begins with.
+    /// Wait until a client has sent as many bytes as the preface of HTTP/2 has.
     pub async fn of(mut stream: Stream) -> Result<Self> {
         let mut first = [0; PREFACE];
         stream.read_exact(&mut first).await?;

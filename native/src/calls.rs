@@ -1,4 +1,4 @@
-//! A call: answered here if it is plain, else by Python.
+//! Handle a call: plain ones are answered here, all others are forwarded to Python.
 
 use crate::admission::{Admission, Entry};
 use crate::counts::Counts;
@@ -21,16 +21,16 @@ use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 
 const RETRIEVE: &str = "/weir.retrieval.v1.RetrievalService/Retrieve";
-/// Bytes of a request that may be plain.
+/// Largest size of a plain request, in bytes.
 const LARGE: usize = 1 << 16;
 const OK: u16 = 0;
 const CANCELLED: u16 = 1;
 const DEADLINE_EXCEEDED: u16 = 4;
-/// Share of a deadline that may be left here when it is over for the client (`serving/ending.py`).
+/// Share of a deadline that may still be left here when the client's has passed (`serving/ending.py`).
 const ROUNDED: f64 = 0.02;
 static ECHOED: [HeaderName; 2] = [HeaderName::from_static("x-request-id"), HeaderName::from_static("traceparent")];
 
-/// What all calls share.
+/// State shared by all calls.
 pub struct Shared {
     pub queue: Queue,
     pub admission: Arc<Admission>,
@@ -43,7 +43,7 @@ pub struct Shared {
     pub tls: RwLock<Option<TlsAcceptor>>,
     /// Plain calls in progress.
     pub under_way: AtomicUsize,
-    /// None: Python answers all.
+    /// None: Python answers all calls.
     pub rules: RwLock<Option<Arc<Rules>>>,
 }
 
@@ -67,20 +67,20 @@ async fn retrieve(shared: Arc<Shared>, rules: &Rules, request: Request<Incoming>
     }
     let (head, mut body) = request.into_parts();
     let Ok((read, is_whole)) = first(&mut body).await else {
-        return shared.stopping.response(); // The client has gone.
+        return shared.stopping.response(); // The client has disconnected.
     };
     let found = message(&read).filter(|_| is_whole);
     match found.and_then(|found| rules.plain(found)) {
         Some(plain) => Call::begun(shared, arrived, left).answered(plain, &head.headers).await,
         None => {
-            // Python counts it, and decides by itself whether to begin it.
+            // Python counts it, and has its own admission.
             let body = Begun { read: Some(read), rest: body }.boxed_unsync();
             shared.upstream.forward(Request::from_parts(head, body)).await
         }
     }
 }
 
-/// The first bytes of a body, and whether they are all.
+/// Read the first bytes of a body; return them, and whether they are the whole body.
 async fn first(body: &mut Incoming) -> Result<(Bytes, bool), hyper::Error> {
     let mut read = BytesMut::new();
     while read.len() <= LARGE {
@@ -96,7 +96,7 @@ fn message(call: &Bytes) -> Option<RetrieveRequest> {
     RetrieveRequest::decode(unframed(call)?).ok()
 }
 
-/// A plain call: counted from its start to its end, also where its client leaves before.
+/// A plain call: counted from its start to its end, even if its client disconnects early.
 struct Call {
     shared: Arc<Shared>,
     arrived: Instant,
@@ -138,13 +138,13 @@ impl Call {
         self.failed(&status)
     }
 
-    /// End with a status that is counted already.
+    /// End with a status whose reason was counted already.
     fn failed(&mut self, status: &Status) -> Response<Body> {
         self.code = Some(status.code);
         status.response()
     }
 
-    /// Whether the client's deadline is over.
+    /// Whether the client's deadline has passed.
     fn is_over(&self) -> bool {
         self.left.is_some_and(|left| self.arrived.elapsed().as_secs_f64() >= (1.0 - ROUNDED) * left.as_secs_f64())
     }
@@ -153,7 +153,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let code = self.code.unwrap_or_else(|| {
-            // Its client has gone.
+            // Its client has disconnected.
             self.entry.waited = self.is_over();
             if self.entry.waited { DEADLINE_EXCEEDED } else { CANCELLED }
         });
@@ -175,7 +175,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// The time that a caller waits, from the header `grpc-timeout`.
+/// Parse the header `grpc-timeout`: the time that the caller waits.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -191,7 +191,7 @@ fn timeout(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// A body of which the first bytes have been read.
+/// A body whose first bytes have already been read.
 struct Begun {
     read: Option<Bytes>,
     rest: Incoming,

@@ -1,11 +1,11 @@
-//! What Prometheus shows of the calls that are answered here. Python adds it to its own counts.
+//! Metrics of the calls that are answered here. Python adds them to its own counts.
 
 use crate::wire::Stages;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Counts of values up to each bound, the last of all values, and their sum.
+/// A histogram: counts per bucket, the last one for values above all bounds, and the sum of the values.
 #[derive(Clone)]
 pub struct Histogram {
     pub counts: Vec<u64>,
@@ -17,12 +17,12 @@ pub struct Counted {
     pub started: u64,
     /// Calls that have ended, by gRPC code.
     pub handled: BTreeMap<u16, u64>,
-    /// Calls that got an error from here, by its reason.
+    /// Calls refused here, by reason.
     pub refused: BTreeMap<&'static str, u64>,
-    /// Calls that were not searched for, by why.
+    /// Calls dropped before the search, by reason.
     pub dropped: BTreeMap<&'static str, u64>,
     pub seconds: Histogram,
-    /// Of total, queue, tower and search.
+    /// Seconds in total, and of queue, tower and search.
     pub stages: [Histogram; 4],
 }
 
@@ -32,7 +32,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// `bounds` are those of all histograms, in seconds, ascending.
+    /// `bounds` are the bucket bounds of all histograms, in seconds, ascending.
     pub fn new(bounds: Vec<f64>) -> Self {
         let empty = Histogram { counts: vec![0; bounds.len() + 1], sum: 0.0 };
         let none = BTreeMap::new;

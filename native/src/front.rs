@@ -1,4 +1,4 @@
-//! The front as Python sees it.
+//! `Front`: the Python class of the front.
 
 use crate::admission::Admission;
 use crate::batch::Batch;
@@ -23,10 +23,10 @@ use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-/// A status as Python gives it: code, message, details.
+/// A status from Python: code, message, serialised details.
 type Spelled = (u16, String, Vec<u8>);
 
-/// A chain, its key, and authorities of clients where those are asked for certificates: PEM.
+/// Certificate chain, private key and, if clients need certificates, their authorities; as PEM.
 type Certificate = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 
 fn made((chain, key, authorities): Certificate) -> PyResult<TlsAcceptor> {
@@ -89,8 +89,8 @@ struct Limits {
     secret: Vec<u8>,
 }
 
-/// Answers on listening sockets, of which it takes over the file `descriptors`; what it does not answer goes to the
-/// socket `upstream`.
+/// Answers calls on listening sockets, whose file `descriptors` it takes over; forwards other calls to the socket
+/// `upstream`.
 #[pyclass(frozen)]
 pub struct Front {
     shared: Arc<Shared>,
@@ -150,7 +150,7 @@ impl Front {
         Ok(Front { shared, stop, runtime: Mutex::new(Some(runtime)) })
     }
 
-    /// Answer plain requests within these limits from now on; None: leave all to Python.
+    /// Answer plain requests within these limits from now on; None: forward all calls to Python.
     fn answer_plain(&self, limits: Option<Limits>) {
         let rules = limits.map(|limits| {
             Arc::new(Rules {
@@ -171,41 +171,41 @@ impl Front {
         *self.shared.rules.write().expect("no holder of this lock panics") = rules;
     }
 
-    /// Show another certificate to those who connect from now on.
+    /// Replace the certificate, for new connections.
     fn certify(&self, certificate: Certificate) -> PyResult<()> {
         let tls = Some(made(certificate)?);
         *self.shared.tls.write().expect("no holder of this lock panics") = tls;
         Ok(())
     }
 
-    /// Wait until a request waits, or `ring` was called since the last wait, or the front is closed.
+    /// Block until a request waits, `ring` was called since the last wait, or the front is closed.
     fn wait(&self, py: Python<'_>) {
         py.detach(|| self.shared.queue.wait());
     }
 
-    /// End a wait.
+    /// Wake the waiting thread.
     fn ring(&self, py: Python<'_>) {
         py.detach(|| self.shared.queue.ring());
     }
 
-    /// Take requests with at most so many queries that cost so much together, one at least; None where none waits.
+    /// Take waiting requests with at most `queries` queries and total `cost`, but at least one; None if none waits.
     fn take(&self, queries: usize, cost: f64) -> Option<Batch> {
         Batch::of(self.shared.queue.take(queries, cost))
     }
 
-    /// How many queries wait.
+    /// Number of waiting queries.
     #[getter]
     fn depth(&self) -> usize {
         self.shared.queue.depth()
     }
 
-    /// How many plain calls are in progress.
+    /// Number of plain calls in progress.
     #[getter]
     fn under_way(&self) -> usize {
         self.shared.under_way.load(Ordering::Relaxed)
     }
 
-    /// What has been counted since the start: see `Counted`. Histograms are the counts by bucket, and the sum.
+    /// Return the counts since the start: see `Counted`. Histograms are the counts per bucket, and the sum.
     fn counts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let (now, found) = (self.shared.counts.now(), PyDict::new(py));
         let spelled = |histogram: Histogram| (histogram.counts, histogram.sum);
@@ -218,12 +218,12 @@ impl Front {
         Ok(found)
     }
 
-    /// Accept no further connection, and ask those that are open to end after their calls.
+    /// Accept no new connections, and close the open ones gracefully, after their calls.
     fn stop(&self) {
         let _ = self.stop.send(true);
     }
 
-    /// End everything.
+    /// Stop, and close the queue and all connections.
     fn close(&self, py: Python<'_>) {
         self.stop();
         self.shared.queue.close();

@@ -1,7 +1,7 @@
 //! A front for the retrieval server without Python: HTTP/2, protobuf, checks, hashing, admission and the queue.
 //!
-//! Python is called once for each batch of plain requests, with flat arrays, and answers with flat arrays. All other
-//! calls go on to the server of Python, which answers whatever there is.
+//! Python answers each batch of plain requests at once; requests and answers are flat arrays. All other calls are
+//! forwarded to the Python server, which can answer any call.
 
 mod admission;
 mod batch;

@@ -1,4 +1,4 @@
-//! Connections: how many there are, and how long each may last.
+//! Accept connections, within limits of their number and age, and serve them.
 
 use crate::begun::Begun;
 use crate::calls::{Shared, answer};
@@ -23,14 +23,14 @@ use tokio_rustls::server::TlsStream;
 
 type Secured = TlsStream<TcpStream>;
 
-/// The certificate of a client, which TLS has verified: what gRPC decodes from base64 ends with -bin.
+/// Header with the client's certificate, verified by TLS; gRPC decodes headers from base64 if they end in -bin.
 const CLIENT: &str = "x-weir-client-certificate-bin";
 const LOOK: Duration = Duration::from_millis(250);
 const HEADERS: u32 = 16 << 10;
 const STREAM_WINDOW: u32 = 1 << 18;
 const CONNECTION_WINDOW: u32 = 1 << 22;
 
-/// Bounds of connections.
+/// Limits of connections.
 #[derive(Clone, Copy)]
 pub struct Bounds {
     pub streams: u32,
@@ -39,7 +39,7 @@ pub struct Bounds {
     pub handshake: Duration,
 }
 
-/// One more of what is counted, as long as this lives.
+/// Adds one to a counter, and takes it back when dropped.
 struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
@@ -55,8 +55,8 @@ impl Drop for Counted {
     }
 }
 
-/// Accept connections until `stop` says so, as long as all listeners together have room; those that are open then end
-/// with their calls.
+/// Accept connections until `stop` is set, as long as all listeners together have room; the open ones then end after
+/// their calls.
 pub async fn listen(
     listener: TcpListener,
     room: Arc<Semaphore>,
@@ -70,12 +70,12 @@ pub async fn listen(
             _ = stop.wait_for(|stops| *stops) => return,
         };
         let Ok((stream, caller)) = accepted else {
-            // No file is left: there will be when a connection ends.
+            // Out of file descriptors: some become free when a connection ends.
             sleep(LOOK).await;
             continue;
         };
         if let Ok(place) = room.clone().try_acquire_owned() {
-            // Connections that begin together do not end together.
+            // Jitter: connections that begin together must not end together.
             let age = bounds.age.mul_f64(0.9 + f64::from(caller.port() % 1024) / 5120.0);
             let connected = connect(stream, shared.clone(), Bounds { age, ..bounds }, stop.clone());
             tokio::spawn(async move {
@@ -86,9 +86,9 @@ pub async fn listen(
     }
 }
 
-/// Answer the calls of a connection, until it ends.
+/// Serve the calls of a connection until it ends.
 async fn connect(stream: TcpStream, shared: Arc<Shared>, bounds: Bounds, stop: watch::Receiver<bool>) {
-    // Or answers wait for the acknowledgement of those before.
+    // Otherwise answers wait for the acknowledgement of earlier ones.
     let _ = stream.set_nodelay(true);
     let tls = shared.tls.read().expect("no holder of this lock panics").clone();
     if let Some(tls) = tls {
@@ -100,7 +100,7 @@ async fn connect(stream: TcpStream, shared: Arc<Shared>, bounds: Bounds, stop: w
     }
 }
 
-/// Begin a connection over TLS; return with it the certificate of the client, as Python's server reads it.
+/// Begin a connection over TLS; return it with the client's certificate, as a header for the Python server.
 async fn secured(stream: TcpStream, tls: TlsAcceptor) -> Result<(Begun<Secured>, Option<HeaderValue>), Failure> {
     let stream = tls.accept(stream).await?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -118,7 +118,7 @@ async fn serve(
     let here = Arc::new(AtomicUsize::new(0));
     let calls = service_fn(|mut request: Request<Incoming>| {
         let (shared, counted) = (shared.clone(), Counted::in_all(&here));
-        // Nobody else may say it.
+        // Clients must not set this header themselves.
         request.headers_mut().remove(CLIENT);
         client.iter().for_each(|client| drop(request.headers_mut().insert(CLIENT, client.clone())));
         async move {
@@ -130,7 +130,7 @@ async fn serve(
     let mut builder = Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).auto_date_header(false);
     builder.max_concurrent_streams(bounds.streams).max_header_list_size(HEADERS);
-    // As many calls as may be under way may be given up at once: an overloaded server must not end the connection for it.
+    // All calls of a connection may be cancelled at once: an overloaded server must not close the connection for that.
     builder.max_pending_accept_reset_streams(bounds.streams as usize);
     builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), calls));

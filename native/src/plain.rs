@@ -1,4 +1,4 @@
-//! Plain requests: those that are answered here. Whatever is not plain, valid or not, Python answers.
+//! Plain requests, which are answered here. Python answers all others, valid or not.
 
 use crate::wire::{Embedding, History, Query, RetrieveRequest};
 use blake2::Blake2bMac;
@@ -7,10 +7,10 @@ use blake2::digest::{FixedOutput, Update};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Length of an embedding up to which it is plain, whatever the metric (`serving/requests.py` allows somewhat more).
+/// Largest length of an embedding in a plain request, for any metric (`serving/requests.py` allows somewhat more).
 const LONGEST: f64 = 1e17;
 
-/// What a plain request may ask for, and what it costs (`serving/cost.py`).
+/// Limits and cost parameters of plain requests (`serving/cost.py`).
 pub struct Rules {
     pub max_queries: usize,
     pub max_k: u32,
@@ -19,19 +19,19 @@ pub struct Rules {
     pub max_item_ids: usize,
     pub max_id_bytes: usize,
     pub default_k: u32,
-    /// Values of an embedding.
+    /// Number of values of an embedding.
     pub dimension: usize,
     /// Cost of a query besides its ids and its k.
     pub query_cost: f64,
-    /// Cost of leaving out what a user has seen.
+    /// Cost of excluding a user's seen items.
     pub seen_cost: f64,
-    /// Requests that cost more are not plain.
+    /// Largest cost of a plain request.
     pub max_cost: f64,
-    /// The key of the store's hashes; empty: they have none.
+    /// Secret of the store's key hashes; empty: none.
     pub secret: Vec<u8>,
 }
 
-/// What a query is made from, numbered as for Python (`serving/native/columns.py`).
+/// Kind of a query's source, numbered as in `serving/native/columns.py`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     User = 0,
@@ -43,15 +43,15 @@ pub enum Kind {
 /// One query: the key of a user, the items of a history, the values of an embedding, or an item.
 pub struct Wanted {
     pub kind: Kind,
-    /// Items, to be said again where there is no such item.
+    /// Ids of the items, to be returned as missing if the bundle lacks them.
     pub ids: Vec<Bytes>,
-    /// Those of the user or of the items.
+    /// Keys of the user or of the items.
     pub keys: Vec<i64>,
     pub values: Vec<f32>,
     pub k: u32,
 }
 
-/// What a request does not want: what its users have seen, or the items of its histories, and items by key.
+/// Exclusions of a request: the items that its users have seen, or those of its histories, and items by key.
 #[derive(Default)]
 pub struct LeftOut {
     pub seen: bool,
@@ -73,9 +73,9 @@ pub struct Plain {
 }
 
 impl Rules {
-    /// Return what a plain request asks for; None: it is not plain.
+    /// Parse and check a request; None if it is not plain.
     pub fn plain(&self, request: RetrieveRequest) -> Option<Plain> {
-        // Empty parameters and an empty filter say nothing, and clients send them; an empty diversity is a mistake.
+        // Clients send empty parameters and an empty filter, which have no effect; an empty diversity is an error.
         let says = |message: &Option<Bytes>| message.as_ref().is_some_and(|bytes| !bytes.is_empty());
         let has_wishes = says(&request.params) || says(&request.filter) || request.diversity.is_some();
         let (queries, excluded) = (request.queries, request.excluded_item_ids);
@@ -122,13 +122,13 @@ impl Rules {
         }
     }
 
-    /// Whether an embedding is one of the bundle's, with scores that do not overflow.
+    /// Return whether an embedding has the bundle's dimension and a length whose scores do not overflow.
     fn is_direction(&self, values: &[f32]) -> bool {
         let square: f64 = values.iter().map(|value| f64::from(*value).powi(2)).sum();
         values.len() == self.dimension && square > 0.0 && square <= LONGEST * LONGEST
     }
 
-    /// The key of an id (`weir/contracts/keys.py`); None: it is no id.
+    /// Return the key of an id (`weir/contracts/keys.py`); None if the id is invalid.
     fn key(&self, id: &Bytes) -> Option<i64> {
         if id.is_empty() || id.len() > self.max_id_bytes || std::str::from_utf8(id).is_err() {
             return None;
@@ -249,7 +249,7 @@ mod tests {
             RetrieveRequest { excluded_item_ids: vec![Bytes::new()], ..request(vec![user("ann")]) },
             RetrieveRequest { excluded_item_ids: vec![Bytes::from_static(b"a"); 3], ..request(vec![user("ann")]) },
         ];
-        // Three users whose seen items are left out cost 930: within the limit until one wants more items.
+        // Three users with excluded seen items cost 930: within the limit until k grows.
         let mut dear = RetrieveRequest { exclude_seen: true, ..request(vec![user("a"), user("b"), user("c")]) };
         assert!(plain(dear.clone()));
         dear.queries.iter_mut().for_each(|query| query.k = Some(40));

@@ -1,4 +1,4 @@
-//! The bounded queue between the connections and the thread of Python that searches.
+//! The bounded queue between the connections and Python's search thread.
 
 use crate::counts::Counts;
 use crate::plain::Plain;
@@ -49,7 +49,7 @@ impl Queue {
         Queue { waiting: Mutex::default(), changed: Condvar::new(), limit, late, counts }
     }
 
-    /// Queue a job; false: there is no room.
+    /// Queue a job; return false if the queue is full.
     pub fn push(&self, job: Job) -> bool {
         let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
         let has_room = waiting.jobs.is_empty() || waiting.queries + job.plain.queries.len() <= self.limit;
@@ -62,7 +62,7 @@ impl Queue {
         true
     }
 
-    /// Wait until a job is there, or `ring` was called since the last wait, or all is closed.
+    /// Block until a job waits, `ring` was called since the last wait, or the queue is closed.
     pub fn wait(&self) {
         let waiting = self.waiting.lock().expect("no holder of this lock panics");
         let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.rung && !waiting.closed;
@@ -74,10 +74,10 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Remove the jobs that make a batch: one, and more as long as they have at most so many queries and cost so much.
+    /// Remove the jobs of the next batch: one, and more within `queries` queries and total `cost`.
     ///
-    /// All of a batch leave something out, or none does. Jobs whose client has gone are dropped, and those whose deadline
-    /// has passed are refused.
+    /// Either all jobs of a batch have exclusions, or none has. Jobs of disconnected clients are dropped, and jobs past
+    /// their deadline are refused.
     pub fn take(&self, queries: usize, cost: f64) -> Vec<Job> {
         let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
         let (mut taken, mut others) = (Vec::<Job>::new(), VecDeque::new());
@@ -110,7 +110,7 @@ impl Queue {
         self.waiting.lock().expect("no holder of this lock panics").queries
     }
 
-    /// Take no more jobs, and wake who waits; those that wait are dropped.
+    /// Accept no more jobs, drop the waiting ones, and wake the waiting thread.
     pub fn close(&self) {
         let mut waiting = self.waiting.lock().expect("no holder of this lock panics");
         waiting.closed = true;
@@ -130,7 +130,7 @@ mod tests {
         Queue::new(limit, Status::new(4, "late", b""), Arc::new(Counts::new(vec![1.0])))
     }
 
-    /// Queue a job of so many queries that costs `cost`; return who waits for its answer, None where there is no room.
+    /// Queue a job of `queries` queries and this `cost`; return the receiver of its answer, None if the queue is full.
     fn pushed(queue: &Queue, queries: usize, cost: f64, seen: bool) -> Option<oneshot::Receiver<Reply>> {
         let (reply, wait) = oneshot::channel();
         let wanted = || Wanted { kind: Kind::User, ids: vec![], keys: vec![1], values: vec![], k: 1 };

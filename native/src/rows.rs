@@ -1,4 +1,4 @@
-//! From the keys of items to what the tower reads, as `weir/contracts/item_rows.py` has it.
+//! Look up rows by item keys, and build the tower's inputs, as `weir/contracts/item_rows.py` does.
 
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 type Ints<'py> = PyReadonlyArray1<'py, i64>;
 type Read<'py> = (Bound<'py, PyArray2<i64>>, Bound<'py, PyArray2<bool>>);
 
-/// What the tower reads where there is no item.
+/// The tower's input row for padding.
 const PADDING: i64 = 0;
 
-/// Return the row of each key (n,), -1 for those that are not there: `rows` (m,) are those of ascending `keys` (m,),
-/// those of ascending `later_keys` take their place.
+/// Return the row of each key (n,), -1 for unknown ones. `rows` (m,) belong to ascending `keys` (m,); the rows of
+/// ascending `later_keys` override them.
 #[pyfunction]
 pub fn look_up<'py>(
     py: Python<'py>,
@@ -33,9 +33,9 @@ pub fn look_up<'py>(
     Ok(found.into_pyarray(py))
 }
 
-/// Put the rows of those keys that are there.
+/// Write the rows of the known keys into `found`.
 ///
-/// All are searched level by level: each level reads memory at many places at once, none of which waits for another.
+/// All binary searches advance level by level, so that their memory accesses are independent and overlap.
 fn replace(wanted: &[i64], keys: &[i64], rows: &[i64], found: &mut [i64]) {
     if keys.is_empty() {
         return;
@@ -55,8 +55,8 @@ fn replace(wanted: &[i64], keys: &[i64], rows: &[i64], found: &mut [i64]) {
     }
 }
 
-/// Return what the tower reads of n histories, one after the other, which have `lengths` (n,) items each: the newest
-/// `length` known ones, left-padded, with `first` added to their `rows`, which are -1 where not known; and the mask.
+/// Return the tower's input rows and their mask for n concatenated histories of `lengths` (n,) items each: the newest
+/// `length` known `rows` (-1: unknown), left-padded, with `first` added.
 #[pyfunction]
 pub fn tower_inputs<'py>(
     py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Errors that are answered here, as Python spells them, and the form that gRPC gives to answers and errors.
+//! Errors that are answered here, with Python's messages, and gRPC's framing of answers and errors.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -29,7 +29,7 @@ impl Status {
         Status { code, message, details: header(STANDARD_NO_PAD.encode(details)) }
     }
 
-    /// The whole response: gRPC calls it trailers only.
+    /// Return the whole response for this status (trailers-only in gRPC's terms).
     pub fn response(&self) -> Response<Body> {
         let mut response = Response::new(Empty::new().map_err(never).boxed_unsync());
         let headers = response.headers_mut();
@@ -41,7 +41,7 @@ impl Status {
     }
 }
 
-/// An answer: its message as a frame, and a status of 0.
+/// Build an answer: the message as a frame, and status 0.
 pub fn answered(message: &[u8]) -> Response<Body> {
     let mut frame = BytesMut::with_capacity(message.len() + 5);
     frame.put_u8(0);
@@ -55,7 +55,7 @@ pub fn answered(message: &[u8]) -> Response<Body> {
     response
 }
 
-/// The message of a call's bytes; None: they are not one uncompressed frame.
+/// Return the message in a call's bytes; None if they are not one uncompressed frame.
 pub fn unframed(call: &Bytes) -> Option<Bytes> {
     let head: [u8; 5] = call.get(..5)?.try_into().ok()?;
     let size = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;

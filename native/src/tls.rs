@@ -1,4 +1,4 @@
-//! TLS: a server's certificate, and where callers are asked for theirs, whose certificates count.
+//! TLS: the server's certificate and, optionally, verification of clients' certificates.
 
 use crate::status::Failure;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-/// Return what accepts connections with a certificate chain and its key, and with `authorities` only those of clients
-/// whose certificate is of one of them; all are PEM.
+/// Return an acceptor of TLS connections with a certificate chain and its key; with `authorities`, clients must have a
+/// certificate from one of them; all are PEM.
 pub fn acceptor(chain: &[u8], key: &[u8], authorities: Option<&[u8]>) -> Result<TlsAcceptor, Failure> {
     let provider = Arc::new(default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
@@ -24,7 +24,7 @@ pub fn acceptor(chain: &[u8], key: &[u8], authorities: Option<&[u8]>) -> Result<
     let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<_, _>>()?;
     let mut config = builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(key)?)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // A resumed session would not be checked against authorities that have changed.
+    // No session resumption: a resumed session would not be checked against changed authorities.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(TlsAcceptor::from(Arc::new(config)))

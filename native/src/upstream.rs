@@ -1,4 +1,4 @@
-//! The server of Python, on a socket of this machine alone: it answers what is not answered here.
+//! Forward calls to the Python server, over a local socket.
 
 use crate::status::{Body, Failure, Status};
 use http::{Request, Response, Uri};
@@ -19,12 +19,12 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// `gone` is what callers get where the server cannot be reached.
+    /// `gone` is the status for callers if the server cannot be reached.
     pub fn new(path: PathBuf, gone: Status) -> Self {
         Upstream { path, gone, sender: Mutex::new(None) }
     }
 
-    /// Have a call answered; its answer is passed on as it comes, with its metadata.
+    /// Forward a call; its answer is streamed back unchanged, with its metadata.
     pub async fn forward(&self, request: Request<Body>) -> Response<Body> {
         match self.sent(request).await {
             Ok(response) => response.map(|body| body.map_err(Failure::from).boxed_unsync()),
@@ -39,7 +39,7 @@ impl Upstream {
         Ok(sender.send_request(request).await?)
     }
 
-    /// All calls share a connection, which is opened again where it has ended.
+    /// Return the connection that all calls share, reopened if it has ended.
     async fn connected(&self) -> Result<SendRequest<Body>, Failure> {
         let mut known = self.sender.lock().await;
         if let Some(sender) = known.as_ref().filter(|sender| !sender.is_closed()) {

@@ -1,11 +1,11 @@
-//! Protobuf as it is on the wire: the requests that are answered here, and their answers.
+//! Protobuf messages of plain requests, and encoding of their answers.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use std::time::Duration;
 
-/// `weir.retrieval.v1.RetrieveRequest`. What is only looked at for being there is read as bytes.
+/// `weir.retrieval.v1.RetrieveRequest`. Fields of which only the presence matters are read as bytes.
 #[derive(Clone, PartialEq, Message)]
 pub struct RetrieveRequest {
     #[prost(message, repeated, tag = "1")]
@@ -26,7 +26,7 @@ pub struct RetrieveRequest {
     pub probe: bool,
 }
 
-/// `Query`: of the sources at most one is set in what is answered here.
+/// `Query`; plain requests have at most one source set.
 #[derive(Clone, PartialEq, Message)]
 pub struct Query {
     #[prost(bytes = "bytes", optional, tag = "1")]
@@ -43,7 +43,7 @@ pub struct Query {
     pub features: Vec<Bytes>,
 }
 
-/// `History`; that the ids are UTF-8 is checked where they are hashed.
+/// `History`; the ids are checked to be UTF-8 when they are hashed.
 #[derive(Clone, PartialEq, Message)]
 pub struct History {
     #[prost(bytes = "bytes", repeated, tag = "1")]
@@ -57,7 +57,7 @@ pub struct Embedding {
     pub values: Vec<f32>,
 }
 
-/// What was found for one query, best first; `cold` is empty, or says it of each item.
+/// Hits of one query, best first; `cold` marks cold items, empty if none is.
 pub struct Hits<'a> {
     pub ids: Vec<&'a str>,
     pub scores: &'a [f32],
@@ -68,7 +68,7 @@ pub struct Hits<'a> {
     pub cold: &'a [bool],
 }
 
-/// How long each stage of a request took.
+/// Durations of a request's stages.
 #[derive(Clone, Copy)]
 pub struct Stages {
     pub total: Duration,
@@ -106,7 +106,7 @@ impl Hits<'_> {
     }
 }
 
-/// Append all but the hits to a `RetrieveResponse`.
+/// Append everything but the hits to a `RetrieveResponse`.
 pub fn put_end(version: &str, token: &str, stages: &Stages, out: &mut BytesMut) {
     put_bytes(2, version.as_bytes(), out);
     put_bytes(3, token.as_bytes(), out);
@@ -124,7 +124,7 @@ pub fn put_end(version: &str, token: &str, stages: &Stages, out: &mut BytesMut) 
     put_bytes(4, &timing, out);
 }
 
-/// The size of a field of so many bytes, with its key (of a tag below 16) and its length.
+/// Return the encoded size of a field of `size` bytes, with its key (for a tag below 16) and its length.
 fn delimited(size: usize) -> usize {
     1 + encoded_len_varint(size as u64) + size
 }

@@ -1,1 +1,1 @@
-"""Who may call: TLS, tokens, rights and rates, the same for gRPC, HTTP and the page."""
+"""Access control: TLS, tokens, rights and rate limits, the same for gRPC, HTTP and the page."""

@@ -1,4 +1,4 @@
-"""The verdict on a call: who calls, and whether the caller may, by the settings. It knows no transport."""
+"""Authentication and authorisation of calls by tokens, certificates and rules; independent of the transport."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,24 +16,23 @@ __all__ = ["Access", "Caller"]
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls, what it may do, and until when (Unix time)."""
+    """An authenticated caller: its name, its rights, and when its token expires (Unix time)."""
 
     name: str
     rights: frozenset[Right]
     ends: float = float("inf")
 
     def require(self, *rights: Right) -> None:
-        """Raise `NotAllowedError` where a right is missing."""
+        """Raise `NotAllowedError` if a right is missing."""
         for right in rights:
             if right not in self.rights:
                 raise NotAllowedError(right)
 
 
 class Access:
-    """Admits callers; one per process, as it counts their calls.
+    """Authenticates callers, and checks their rights and rates; one per process, as it counts their calls.
 
-    `asks` says whether callers have to be known at all. Raises `OSError` or `ValueError` where a file of keys cannot be
-    read.
+    `asks`: whether callers must authenticate at all. Raises `OSError` or `ValueError` if a key file cannot be read.
     """
 
     def __init__(self, config: AuthConfig, *, certificates: bool = False) -> None:
@@ -43,14 +42,14 @@ class Access:
         self.asks = certificates or self._tokens is not None
 
     async def admit(self, authorization: Sequence[str], certificate: bytes | None, *rights: Right) -> Caller:
-        """Return the caller of a call, who has the rights.
+        """Authenticate a call, check its rate and rights, and return its caller.
 
         Parameters
         ----------
         authorization
-            The call's headers of this name.
+            The call's ``authorization`` headers.
         certificate
-            The client's certificate (PEM), which TLS has verified.
+            The client's certificate (PEM), verified by TLS.
 
         Raises
         ------
@@ -59,7 +58,7 @@ class Access:
         """
         caller = await self._caller(authorization, certificate)
         note(caller=caller.name)
-        # What is refused counts as well: nobody may try out rights as often as it likes.
+        # Counted before the rights are checked: refused calls use up the rate as well.
         if self._rates is not None and (waits := self._rates.take(caller.name)):
             raise CallRateError(self._rates.per_second, waits)
         caller.require(*rights)
@@ -72,7 +71,7 @@ class Access:
             token = await self._tokens.verified(_bearer(authorization))
         if token is not None:
             return Caller(f"token {token.subject}", self._rights(token, names), token.ends)
-        # With tokens, a certificate alone counts where a rule names it.
+        # If tokens are configured, a certificate without a token only counts if a rule names it.
         rights = self._rights(None, names)
         if self._tokens is not None and not rights:
             raise TokenMissingError

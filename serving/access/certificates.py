@@ -1,4 +1,4 @@
-"""The server's certificate for gRPC and for HTTP: each new connection gets the newest; open ones stay as they are."""
+"""TLS certificates of the server for gRPC and HTTP, reloaded when their files change, for new connections only."""
 
 import ssl
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ __all__ = ["Certificate", "certificate_of", "grpc_credentials", "http_context", 
 
 
 class Certificate(NamedTuple):
-    """A chain, its key and, where callers are asked for theirs, the authorities of their certificates; as PEM."""
+    """Certificate chain, private key and, if clients need certificates, their authorities; as PEM."""
 
     chain: bytes
     key: bytes
@@ -26,19 +26,19 @@ class Certificate(NamedTuple):
 
 
 def certificate_of(config: TlsConfig, seconds: float | None = None) -> FromFiles[Certificate]:
-    """Return the newest certificate for gRPC, looked for so often; raises `OSError` or `ValueError`."""
+    """Return the certificate for gRPC, reloaded on change, checked every `seconds`; raises `OSError`, `ValueError`."""
     return FromFiles("the certificate for gRPC", _files(config), lambda: _read(config), seconds)
 
 
 def grpc_credentials(config: TlsConfig) -> grpc.ServerCredentials:
-    """Return credentials for gRPC, with a certificate; raises `OSError` or `ValueError`."""
+    """Return server credentials for gRPC that reload the certificate; raises `OSError` or `ValueError`."""
     certificates = certificate_of(config)
     served = certificates.get()
 
     def newest() -> Any:
         nonlocal served
         before, served = served, certificates.get()
-        return None if served is before else _grpc_configuration(served)  # None: what gRPC has is still right
+        return None if served is before else _grpc_configuration(served)  # None: unchanged
 
     return grpc.dynamic_ssl_server_credentials(
         _grpc_configuration(served), newest, require_client_authentication=config.client_ca_file is not None
@@ -46,9 +46,9 @@ def grpc_credentials(config: TlsConfig) -> grpc.ServerCredentials:
 
 
 def http_context(config: TlsConfig, *, asks_clients: bool = True) -> ssl.SSLContext:
-    """Return the context of a server of HTTP, with a certificate; raises `OSError` or `ValueError`.
+    """Return the TLS context of an HTTP server, which reloads the certificate; raises `OSError` or `ValueError`.
 
-    Clients are asked for a certificate where the settings have authorities for it, unless `asks_clients` is false.
+    If `client_ca_file` is set, clients must show a certificate, unless `asks_clients` is false.
     """
 
     def make() -> ssl.SSLContext:
@@ -57,7 +57,7 @@ def http_context(config: TlsConfig, *, asks_clients: bool = True) -> ssl.SSLCont
         context.load_cert_chain(certificate, key)
         if asks_clients and authorities:
             context.verify_mode = ssl.CERT_REQUIRED
-            # A resumed session would not be checked against authorities that have changed.
+            # No session resumption: a resumed session would not be checked against changed authorities.
             context.minimum_version, context.num_tickets = ssl.TLSVersion.TLSv1_3, 0
             context.load_verify_locations(authorities[0])
         return context
@@ -68,20 +68,20 @@ def http_context(config: TlsConfig, *, asks_clients: bool = True) -> ssl.SSLCont
     def newest(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:  # noqa: ARG001
         connection.context = contexts.get()
 
-    # Called for each connection, also where the client names no server.
+    # Called for each connection, even if the client sends no server name.
     first.sni_callback = newest
     return first
 
 
 @lru_cache(1024)
 def names_of(certificate: bytes) -> tuple[str, ...]:
-    """Return the names in a certificate (PEM) that its authority has verified: ``URI:...``, ``DNS:...``, ``CN:...``."""
+    """Return the names in a verified certificate (PEM), such as ``URI:...``, ``DNS:...`` and ``CN:...``."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
         common = [each.value for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         others = [*_other_names(found)]
     except ValueError:
-        # OpenSSL reads some that are not as the standard wants them: their holder has no name.
+        # OpenSSL accepts some certificates that violate the standard: their holder gets no name.
         return ()
     return (*others, *(f"CN:{name}" for name in common if isinstance(name, str)))
 
@@ -110,7 +110,7 @@ def _files(config: TlsConfig) -> list[Path]:
 
 def _read(config: TlsConfig) -> Certificate:
     chain, key, *authorities = (file.read_bytes() for file in _files(config))
-    # gRPC would take a key that does not fit, and then fail every handshake.
+    # gRPC would accept a key that does not match, and then fail every handshake.
     if _private_key(key, config.key_file).public_key() != x509.load_pem_x509_certificate(chain).public_key():
         raise ValueError(f"{config.key_file} is not the key of {config.certificate_file}")
     x509.load_pem_x509_certificates(authorities[0] if authorities else chain)

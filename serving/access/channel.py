@@ -1,4 +1,4 @@
-"""The one way of clients to the server: plain text or TLS, with the certificate and token that the settings name."""
+"""gRPC channels of clients: plain text or TLS, with the certificate and token from the settings."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,13 +19,13 @@ __all__ = ["AsyncChannel", "Channel", "SentToken", "bearer_token", "credentials_
 ChannelT = TypeVar("ChannelT")
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""RFC 6750. Anything else is not put into a header, whose errors would show it."""
+"""Syntax of a bearer token (RFC 6750). Other text is not sent as a header: an error about the header would show it."""
 
 
 class Reopened(Generic[ChannelT]):
-    """A gRPC channel that is opened again when the files of certificates change; calls under way end on the old one.
+    """A gRPC channel that is reopened when certificate files change; calls in progress finish on the old one.
 
-    `plain` and `secure` open it. Raises `OSError` or `ValueError` where a file cannot be used.
+    `plain` and `secure` open it. Raises `OSError` or `ValueError` if a file cannot be used.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Reopened(Generic[ChannelT]):
         self._channels = FromFiles("certificates", [file for file in files if file is not None], self._opened)
 
     def open(self) -> ChannelT:
-        """Return the channel to call on now."""
+        """Return the current channel."""
         return self._channels.get()
 
     def _opened(self) -> ChannelT:
@@ -55,14 +55,14 @@ class Reopened(Generic[ChannelT]):
 
 
 def _authority(target: str) -> list[tuple[str, str]]:
-    """Name one of several addresses as what is asked: gRPC names all, which servers may refuse as no authority."""
+    """Return the option that sends one of several addresses as authority: gRPC sends all, which servers may refuse."""
     scheme, _, addresses = target.partition(":")
     several = addresses.split(",") if scheme in {"ipv4", "ipv6"} else []
     return [("grpc.default_authority", several[0])] if len(several) > 1 else []
 
 
 class Channel(Reopened[grpc.Channel]):
-    """For calls that block."""
+    """A channel for blocking calls."""
 
     def __init__(self, target: str, config: ClientConfig | None, options: Sequence[tuple[str, Any]]) -> None:
         super().__init__(target, config, options, grpc.insecure_channel, grpc.secure_channel)
@@ -73,7 +73,7 @@ class Channel(Reopened[grpc.Channel]):
 
 
 class AsyncChannel(Reopened[grpc.aio.Channel]):
-    """For calls of the event loop in which it is made."""
+    """A channel for calls in the event loop in which it is created."""
 
     def __init__(self, target: str, config: ClientConfig | None, options: Sequence[tuple[str, Any]]) -> None:
         super().__init__(target, config, options, grpc.aio.insecure_channel, grpc.aio.secure_channel)
@@ -84,7 +84,7 @@ class AsyncChannel(Reopened[grpc.aio.Channel]):
 
 
 def credentials_of(config: ClientConfig, token: "SentToken | None") -> grpc.ChannelCredentials:
-    """Return what a channel with TLS needs, as the files are now; raises `OSError` or `ValueError`."""
+    """Return TLS credentials from the current files, with the token; raises `OSError` or `ValueError`."""
     credentials = _certificates(config)
     if token is None:
         return credentials
@@ -94,11 +94,11 @@ def credentials_of(config: ClientConfig, token: "SentToken | None") -> grpc.Chan
 
 @cache
 def _keep_threads() -> grpc.Channel:
-    """Keep the threads of gRPC as long as the process lives, by a channel that never connects.
+    """Keep gRPC's threads for the lifetime of the process, by a channel that never connects; avoids a deadlock.
 
-    The last channel that is closed waits for them and holds Python's lock meanwhile (as of gRPC 1.85, whose pull
-    request 42247 is about it). A thread that drops the token of a channel closed before it waits for that lock, so
-    that the whole process would hang.
+    Closing the last channel waits for these threads while it holds Python's lock (as of gRPC 1.85, see its pull request
+    42247). A thread that releases the token of an earlier closed channel waits for that lock, so that the process would
+    hang.
     """
     return grpc.insecure_channel("127.0.0.1:1")
 
@@ -108,7 +108,7 @@ def _certificates(config: ClientConfig) -> grpc.ChannelCredentials:
         None if file is None else file.read_bytes()
         for file in (config.key_file, config.certificate_file, config.ca_file)
     )
-    # gRPC would only say that the connection failed.
+    # Checked here: gRPC would only report that the connection failed.
     if authorities is not None:
         x509.load_pem_x509_certificates(authorities)
     if key is not None and certificate is not None:
@@ -119,23 +119,23 @@ def _certificates(config: ClientConfig) -> grpc.ChannelCredentials:
 
 
 class SentToken(grpc.AuthMetadataPlugin):
-    """Sends the token that a file holds now."""
+    """Sends the current token from a file with each call."""
 
     def __init__(self, path: Path) -> None:
         self._token = FromFiles("the token", [path], lambda: bearer_token(path))
 
     @classmethod
     def of(cls, config: ClientConfig) -> "SentToken | None":
-        """Return the token that the settings name; raises `OSError` or `ValueError`."""
+        """Return the token of the settings, None if not set; raises `OSError` or `ValueError`."""
         return None if config.token_file is None else cls(config.token_file)
 
     def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:  # noqa: ARG002
-        """Give gRPC the header of a call."""
+        """Pass the authorization header of a call to gRPC."""
         callback((("authorization", f"Bearer {self._token.get()}"),), None)
 
 
 def bearer_token(path: Path) -> str:
-    """Return the token in a file; raises `OSError`, or `ValueError` for what is none, without showing it."""
+    """Read a token from a file; raises `OSError`, or `ValueError` if it is not a token, without showing it."""
     token = path.read_text().strip()
     if _TOKEN.fullmatch(token) is None:
         raise ValueError(f"{path} holds no bearer token")

@@ -1,4 +1,4 @@
-"""The settings of TLS, of tokens, and of who may call what; and those of a client that calls."""
+"""The settings of TLS, tokens and access rules of the server, and of its clients."""
 
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self, get_args
@@ -14,11 +14,11 @@ Right = Literal["Retrieve", "Embed", "GetInfo", "exact", "pin", "reflection"]
 RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Asymmetric ones only: with HMAC, whoever can verify a token can make one."""
+"""Asymmetric algorithms only: with HMAC, every verifier of a token could also sign one."""
 
 _LOCAL: Final = {"127.0.0.1", "::1", "localhost"}
 
-# Absolute, as `weir up` hands its settings to commands in other folders.
+# Made absolute, as `weir up` passes its settings to commands in other folders.
 File = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 

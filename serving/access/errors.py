@@ -1,4 +1,4 @@
-"""Why a call is refused before it is looked at. No message repeats what the caller sent."""
+"""Errors of authentication, rights and rates. Their messages never repeat what the caller sent."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 class TokenMissingError(RequestError):
-    """The call brings no token, and its certificate alone allows nothing."""
+    """The call has no token, and no rule allows its certificate alone."""
 
     reason = "TOKEN_MISSING"
 
@@ -28,7 +28,7 @@ class TokenMissingError(RequestError):
 
 
 class TokenInvalidError(RequestError):
-    """The token is none, or nobody who may sign has signed it."""
+    """The token is malformed, or not signed by a trusted key."""
 
     reason = "TOKEN_INVALID"
 
@@ -37,7 +37,7 @@ class TokenInvalidError(RequestError):
 
 
 class TokenExpiredError(RequestError):
-    """The token was valid until some time ago."""
+    """The token has expired."""
 
     reason = "TOKEN_EXPIRED"
 
@@ -46,7 +46,7 @@ class TokenExpiredError(RequestError):
 
 
 class TokenNotYetValidError(RequestError):
-    """The token will be valid later."""
+    """The token is not valid yet."""
 
     reason = "TOKEN_NOT_YET_VALID"
 
@@ -73,7 +73,7 @@ class TokenIssuerError(RequestError):
 
 
 class NotAllowedError(RequestError):
-    """The caller is known and may not do this."""
+    """The caller is authenticated, but lacks the right."""
 
     reason = "NOT_ALLOWED"
 
@@ -83,12 +83,12 @@ class NotAllowedError(RequestError):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the caller lacks."""
+        """The missing right."""
         return {"right": self.right}
 
 
 class CallRateError(RequestError):
-    """The caller calls too often; others are not affected."""
+    """The caller exceeds its call rate; other callers are not affected."""
 
     reason = "CALL_RATE_EXCEEDED"
 
@@ -123,4 +123,4 @@ AUTHENTICATE: Final = {
     ),
     NotAllowedError.reason: 'Bearer realm="weir", error="insufficient_scope"',
 }
-"""The header ``WWW-Authenticate`` over HTTP, by reason (RFC 6750)."""
+"""Values of the HTTP header ``WWW-Authenticate`` (RFC 6750), by reason."""

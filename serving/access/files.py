@@ -1,4 +1,4 @@
-"""What is made of files, and made again when they change: certificates, keys, tokens."""
+"""Objects loaded from files and reloaded when these change: certificates, keys, tokens."""
 
 import logging
 import threading
@@ -18,20 +18,19 @@ _Stamp = tuple[tuple[int, int, int], ...]
 
 
 class FromFiles(Generic[Made]):
-    """What `make` makes of the files as they are now; where they cannot be used, of what they were before.
+    """An object that `make` creates from files, and creates again when they change; on failure, the old one stays.
 
-    Files that are replaced one after the other do not fit together for a moment: what is made of them must fail then.
-    It may be shared between threads.
+    While several files are replaced one by one, they do not match for a moment: `make` must fail then. Thread-safe.
 
     Parameters
     ----------
     what
-        Names it in the log.
+        Its name in the log.
     files
-        Looked at once a second at most, or as often as `seconds` says.
+        Checked for changes at most once in `seconds`, one second by default.
     make
-        Raises `OSError` or `ValueError` for what cannot be used.
-        It is called here for the first time, and that error is raised.
+        Creates the object; raises `OSError` or `ValueError` for unusable files.
+        It is first called by the constructor, which raises its error.
     """
 
     def __init__(
@@ -45,7 +44,7 @@ class FromFiles(Generic[Made]):
         self._made = make()
 
     def get(self) -> Made:
-        """Return the newest that can be used; the same object as long as nothing has changed."""
+        """Return the object from the newest usable files; the same one as long as nothing has changed."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked >= (_LOOK_SECONDS if self._seconds is None else self._seconds):
@@ -58,7 +57,7 @@ class FromFiles(Generic[Made]):
             stamp = _stamp(self._files)
             if stamp == self._stamp:
                 return
-            # Taken before the files are read: what changes meanwhile is read at the next look.
+            # Set before the files are read: a change meanwhile is noticed at the next check.
             self._stamp = stamp
             self._made = self._make()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a file, what was read before is good

@@ -1,4 +1,4 @@
-"""Asks every call over gRPC who calls. Health checks stay open: probes have no tokens, and health tells no data."""
+"""gRPC interceptors that authenticate callers and check rights. Health checks stay open: probes have no tokens."""
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,14 +26,14 @@ _RETRIEVAL: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _REFLECTION: Final = {reflection.SERVICE_NAME, REFLECTION_V1}
 
 _CLIENT: Final = "x-weir-client-certificate-bin"
-"""Set by the compiled front, which takes away what callers send by this name."""
+"""Header set by the compiled front, which removes such headers from callers."""
 
 _caller: ContextVar[Caller] = ContextVar("caller")
-"""Of the call that this task answers."""
+"""Caller of the call that the current task answers."""
 
 
 def rights_of(request: Any) -> tuple[Right, ...]:
-    """Return what a request asks for beyond its method."""
+    """Return the rights that a request needs besides that of its method."""
     rights: list[Right] = []
     if isinstance(request, pb.RetrieveRequest) and request.params.exact:
         rights.append("exact")
@@ -43,7 +43,7 @@ def rights_of(request: Any) -> tuple[Right, ...]:
 
 
 def keep_headers_out_of_logs() -> None:
-    """Have gRPC not log headers that are no UTF-8: anyone can send them, and one may hold most of a token."""
+    """Filter out gRPC's log lines about headers that are not UTF-8: such a header may hold most of a token."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_header)
 
 
@@ -52,9 +52,9 @@ def _is_no_header(record: logging.LogRecord) -> bool:
 
 
 class AccessInterceptor(WrappingInterceptor):
-    """Admits calls before their request is decoded; `refuse` is given the error and the context, and ends the call.
+    """Authenticates calls before their request is decoded; `refuse` gets the error and the context, and ends the call.
 
-    Behind a compiled front (`has_front`), that says which certificate a client has shown it.
+    Behind a compiled front (`has_front`), the client's certificate comes in a header from that front.
     """
 
     def __init__(self, access: Access, refuse: Refuse, *, has_front: bool = False) -> None:
@@ -62,7 +62,7 @@ class AccessInterceptor(WrappingInterceptor):
         self._access, self._refuse, self._has_front = access, refuse, has_front
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Put the check before all methods but those of health."""
+        """Add the check to all methods except health checks."""
         service, method = names_of(path)
         if service == health.SERVICE_NAME:
             return handler
@@ -106,14 +106,14 @@ class AccessInterceptor(WrappingInterceptor):
 
 
 class RequestRightsInterceptor(WrappingInterceptor):
-    """Asks for the rights that only a decoded request shows; it comes behind `AccessInterceptor` and decoding."""
+    """Checks the rights that depend on the decoded request; comes after `AccessInterceptor` and decoding."""
 
     def __init__(self, refuse: Refuse) -> None:
         super().__init__()
         self._refuse = refuse
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Put the check before the methods of retrieval."""
+        """Add the check to the methods of the retrieval service."""
         if names_of(path)[0] != _RETRIEVAL.full_name:
             return handler
         inner = handler.unary_unary

@@ -1,4 +1,4 @@
-"""The public keys that sign tokens, of a file or a URL (JWKS), in their newest form."""
+"""The public keys that verify tokens, from a JWKS file or URL, kept up to date."""
 
 import asyncio
 import json
@@ -19,18 +19,18 @@ __all__ = ["FileKeys", "Keys", "UrlKeys", "keys_of"]
 log = logging.getLogger(__name__)
 
 Keys = dict[str | None, PyJWK]
-"""By key id; a single key without an id is under None, as is a single one altogether."""
+"""Keys by key id; under None the key without an id, or the only key."""
 
 _TYPES: Final = ("RSA", "EC", "OKP")
-"""Public keys: a secret (``oct``) in the document must never verify anything."""
+"""Types of public keys: a shared secret (``oct``) in the document must never verify anything."""
 
 _FETCH_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 5.0
-"""Between two fetches for key ids that are unknown: anyone can invent such ids."""
+"""Least seconds between two fetches for unknown key ids: anyone can invent such ids."""
 
 
 class FileKeys:
-    """Keys of a file, read again when it changes; raises `OSError` or `ValueError` at the start."""
+    """Keys from a file, reloaded when it changes; the constructor raises `OSError` or `ValueError`."""
 
     def __init__(self, path: Path) -> None:
         def read() -> Keys:
@@ -42,12 +42,12 @@ class FileKeys:
         self._keys = FromFiles("the keys of tokens", [path], read)
 
     async def get(self, kid: str | None) -> Keys:  # noqa: ARG002 - those of a URL look at it
-        """Return the keys; another object whenever they have changed."""
+        """Return the keys; a new object whenever they have changed."""
         return self._keys.get()
 
 
 class UrlKeys:
-    """Keys of a URL: fetched now and then, and for a key id that is new. What was fetched stays while it is away."""
+    """Keys from a URL, fetched every `every` seconds and for an unknown key id; old keys stay if a fetch fails."""
 
     def __init__(self, url: str, every: float) -> None:
         self._client = PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_SECONDS)
@@ -58,10 +58,10 @@ class UrlKeys:
         self._problems = Problems(log)
 
     async def get(self, kid: str | None) -> Keys:
-        """Return the keys, fetched again where the id is unknown; raises `KeysNotLoadedError` where there are none."""
+        """Return the keys, fetched again if the id is unknown; raises `KeysNotLoadedError` if there are none."""
         age = time.monotonic() - self._tried
         if kid not in self._keys and (self._fetching is not None or age > _PAUSE_SECONDS):
-            # One caller who goes must not end the fetch that others wait for.
+            # Shielded: a caller that disconnects must not cancel the fetch that others wait for.
             await asyncio.shield(self._fetched())
         elif age > self._every:
             self._fetched()
@@ -79,19 +79,19 @@ class UrlKeys:
             self._keys = parsed(await asyncio.to_thread(self._client.fetch_data))
             self._problems.over()
         except Exception as error:  # noqa: BLE001 - whatever a server answers, the keys from before are good
-            # As one that is expected: it takes a line.
+            # Reported as an `OSError`, which is expected: one line, without a traceback.
             self._problems.report(OSError(str(error)), "keys of tokens could not be fetched, those from before stay")
         finally:
             self._tried, self._fetching = time.monotonic(), None
 
 
 def keys_of(where: str, every: float) -> FileKeys | UrlKeys:
-    """Return the keys of a path or URL, the latter fetched again after so many seconds."""
+    """Return the keys of a path or URL; a URL is fetched again every `every` seconds."""
     return UrlKeys(where, every) if "://" in where else FileKeys(Path(where))
 
 
 def parsed(document: Any) -> Keys:
-    """Return the usable public keys of a JWKS; raises `ValueError` where there is none."""
+    """Return the usable public keys of a JWKS document; raises `ValueError` if there is none."""
     entries = document.get("keys") if isinstance(document, dict) else None
     found: Keys = {}
     for entry in entries if isinstance(entries, list) else []:

@@ -1,4 +1,4 @@
-"""How often each caller may call: a bucket of calls that fills at a steady rate (token bucket)."""
+"""Rate limit per caller: a token bucket."""
 
 import time
 from collections import OrderedDict
@@ -11,14 +11,14 @@ _MOST_CALLERS: Final = 65_536
 
 
 class Rates:
-    """Buckets of at most 65,536 callers: the one that has been quiet for longest is forgotten, and so full.
+    """Token buckets of at most 65,536 callers: beyond that, the one unused for longest is dropped and counts as full.
 
     Parameters
     ----------
     per_second
-        Calls that each bucket gains.
+        Calls per second that refill each bucket.
     burst
-        Calls that it holds.
+        Most calls that a bucket holds.
     now
         The clock, in seconds.
     """
@@ -29,7 +29,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> float:
-        """Take a call out of a caller's bucket, and return 0; where it is empty, the seconds until it holds one."""
+        """Take a call from a caller's bucket and return 0; if it is empty, return the seconds until it holds one."""
         now = self._now()
         held, filled = self._buckets.pop(caller, (float(self._burst), now))
         held = min(self._burst, held + (now - filled) * self.per_second)

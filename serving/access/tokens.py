@@ -1,4 +1,4 @@
-"""Bearer tokens (JWT, RFC 7519 and 8725): who signed them, for whom, until when, and what they say of the caller."""
+"""Verify bearer tokens (JWT, RFC 7519 and 8725): signature, issuer, audience and expiry; read subject and scopes."""
 
 import time
 from collections import OrderedDict
@@ -26,7 +26,7 @@ _MOST_KNOWN: Final = 4096
 
 @dataclass(frozen=True)
 class Token:
-    """What a verified token says; `ends` is Unix time, the leeway included."""
+    """The claims of a verified token; `ends` is its expiry in Unix time, leeway included."""
 
     subject: str
     scopes: frozenset[str]
@@ -34,7 +34,7 @@ class Token:
 
 
 class Tokens:
-    """Verifies tokens; one that was verified is known for as long as it is valid and the keys are the same."""
+    """Verifies tokens, and caches verified ones until they expire or the keys change."""
 
     def __init__(self, config: AuthConfig, keys: FileKeys | UrlKeys) -> None:
         self._config, self._keys = config, keys
@@ -42,11 +42,11 @@ class Tokens:
         self._of: Keys | None = None
 
     async def verified(self, token: str) -> Token:
-        """Return what a token says.
+        """Verify a token and return its claims.
 
         Raises `KeysNotLoadedError` and the errors of tokens in `weir.serving.access.errors`.
         """
-        # Only its hash is kept: a dump of the memory holds no collection of tokens.
+        # Only the hash is cached, so that a memory dump does not hold a collection of tokens.
         name = sha256(token.encode(errors="surrogatepass")).digest()
         known = self._known.get(name)
         kid = _kid(token) if known is None else known[0]
@@ -77,7 +77,7 @@ class Tokens:
     def _claims(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
         config = self._config
         try:
-            # The key's own algorithm counts, never the one that the token's header asks for.
+            # The key determines the algorithm, never the token's header.
             claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
@@ -93,7 +93,7 @@ class Tokens:
 
 
 _CAUSES: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
-"""What PyJWT raises for bytes that are no token, or for claims of the wrong type."""
+"""Exceptions of PyJWT for malformed tokens and claims of the wrong type."""
 
 _REFUSALS: Final[dict[type[Exception], type[RequestError]]] = {
     jwt.ExpiredSignatureError: TokenExpiredError,
@@ -115,7 +115,7 @@ def _refusal(error: Exception) -> RequestError:
 
 
 def _kid(token: str) -> str | None:
-    """Return the id of the key that has signed a token, as it says itself."""
+    """Return the key id in a token's header, which is not verified yet."""
     try:
         kid = jwt.get_unverified_header(token).get("kid")
     except _CAUSES as error:
@@ -124,7 +124,7 @@ def _kid(token: str) -> str | None:
 
 
 def _at(claims: dict[str, Any], name: str) -> Any:
-    """Return a claim by its name, or by its path: names may hold dots."""
+    """Return a claim by its name, which may contain dots, or else by its dotted path."""
     if name in claims:
         return claims[name]
     found: Any = claims

@@ -1,1 +1,1 @@
-"""JSON over HTTP: the same service for callers without gRPC."""
+"""JSON over HTTP: the retrieval service for callers without gRPC."""

@@ -1,4 +1,4 @@
-"""A call over HTTP as the service sees it: what it uses of gRPC's context, and no more."""
+"""The context of a call over HTTP: those methods of gRPC's context that the service uses."""
 
 import re
 import ssl
@@ -20,7 +20,7 @@ _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e
 
 
 class AbortedError(Exception):
-    """The service has ended the call; `status` is what gRPC would carry."""
+    """The service has aborted the call; `status` is the error as gRPC would send it."""
 
     def __init__(self, status: status_pb2.Status) -> None:
         super().__init__(status.message)
@@ -28,7 +28,7 @@ class AbortedError(Exception):
 
 
 class HttpCall:
-    """The context of one request; `sent` are headers of the answer."""
+    """The context of one request; `sent` are headers for the answer."""
 
     def __init__(self, request: web.Request) -> None:
         self._metadata = tuple((name.lower(), value) for name, value in request.headers.items())
@@ -39,11 +39,11 @@ class HttpCall:
         self.sent: dict[str, str] = {}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers, by their names in lower case."""
+        """Return the headers, with names in lower case."""
         return self._metadata
 
     def certificate(self) -> bytes | None:
-        """Return the client's certificate (PEM), which TLS has verified."""
+        """Return the client's certificate (PEM), verified by TLS; None without one."""
         connection = self._connection and self._connection.get_extra_info("ssl_object")
         found = connection and connection.getpeercert(binary_form=True)
         return ssl.DER_cert_to_PEM_cert(found).encode() if found else None
@@ -53,11 +53,11 @@ class HttpCall:
         self.sent.update(metadata)
 
     def time_remaining(self) -> float | None:
-        """Return the seconds that the caller still waits, None if it has not said."""
+        """Return the seconds until the caller's deadline; None without one."""
         return None if self._ends is None else self._ends - time.monotonic()
 
     def code(self) -> grpc.StatusCode | None:
-        """Return the code that the call was aborted with."""
+        """Return the code with which the call was aborted; None if it was not."""
         return self._code
 
     async def abort(
@@ -72,6 +72,6 @@ class HttpCall:
 
 
 def seconds_of(timeout: str) -> float | None:
-    """Return the seconds of a gRPC timeout such as ``200m`` (milliseconds), None if it is none."""
+    """Return the seconds of a gRPC timeout such as ``200m`` (milliseconds); None if it cannot be parsed."""
     found = _TIMEOUT.fullmatch(timeout)
     return None if found is None else int(found[1]) * _UNITS[found[2]]

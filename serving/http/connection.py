@@ -1,8 +1,9 @@
-"""A connection over HTTP, and how long each part of a request may take on it.
+"""HTTP connections, with time limits for the headers, body and answer of each request.
 
-What is no HTTP is answered in JSON, and neither logged nor repeated: it may hold a token. A caller who sends or reads
-slowly, or not at all, holds a connection for a bounded time: `HEAD_SECONDS` from the first byte of a request to the
-last of its headers, `BODY_SECONDS` for its body, `ANSWER_SECONDS` for the answer. The time between is the service's.
+Invalid HTTP is answered with a JSON error, and neither logged nor echoed: it may hold a token. A caller that sends or
+reads slowly, or not at all, holds a connection for a limited time: `HEAD_SECONDS` from the first byte of a request to
+the last of its headers, `BODY_SECONDS` for its body, `ANSWER_SECONDS` for the answer. The service's own time between
+body and answer is not limited here.
 """
 
 import asyncio
@@ -23,17 +24,17 @@ BODY_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 30.0
 
 _MOST_BODIES: Final = 256
-"""Bodies that are waited for at once; they hold memory and connections."""
+"""Most bodies awaited at once: they hold memory and connections."""
 
 _LINGERING_SECONDS: Final = 1.0
-"""How long the rest of a refused body is read, so that its sender sees the answer."""
+"""Seconds for which the rest of a refused body is read, so that its sender sees the answer."""
 
 
 class Bodies:
     """Reads the bodies of requests, in one event loop.
 
-    Each has its time, and one more than may wait takes the place of the one that has waited for longest: callers who
-    send headers only keep no other caller out.
+    Each body has a time limit. If too many are awaited, the oldest is refused, so that callers that send only headers
+    cannot lock out others.
     """
 
     def __init__(self, most: int = _MOST_BODIES, seconds: float | None = None) -> None:
@@ -41,10 +42,10 @@ class Bodies:
         self._waiting: dict[asyncio.Timeout, None] = {}
 
     async def read(self, request: web.Request) -> bytes:
-        """Return a body.
+        """Return the body of a request.
 
         Raises `BodyLateError`, and what aiohttp raises: `RequestPayloadError`, `HTTPRequestEntityTooLarge`,
-        `ConnectionError` where the caller has left.
+        `ConnectionError` if the caller has disconnected.
         """
         try:
             async with asyncio.timeout(BODY_SECONDS if self._seconds is None else self._seconds) as limit:
@@ -62,7 +63,7 @@ class Bodies:
 
 
 class Connection(web.RequestHandler):
-    """Serves the requests of one connection, in the event loop that runs; it ends after `idle_seconds` without one."""
+    """Serves the requests of one connection in the running event loop; closed after `idle_seconds` without one."""
 
     __slots__ = ("_head",)
 
@@ -73,18 +74,18 @@ class Connection(web.RequestHandler):
             loop=asyncio.get_running_loop(),
             keepalive_timeout=idle_seconds,
             lingering_time=_LINGERING_SECONDS,
-            # Without a log of requests, as aiohttp's own runner has it for None.
+            # None: no request log, as in aiohttp's own runner.
             access_log=None,  # type: ignore[arg-type]
         )
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; the first of a request have to be followed by all of its headers in time."""
+        """Receive bytes; start the time limit of the headers if a request is incomplete."""
         super().data_received(data)
-        # After aiohttp has started to handle what is complete.
+        # Run after aiohttp has started to handle the complete requests.
         asyncio.get_running_loop().call_soon(self._watch_head)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End what waits for the connection."""
+        """Cancel the time limit of the headers."""
         if self._head is not None:
             self._head.cancel()
             self._head = None
@@ -93,7 +94,7 @@ class Connection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send what is left of an answer; who does not read it is cut off."""
+        """Send the rest of an answer; a caller that does not read it in time is disconnected."""
         late = asyncio.get_running_loop().call_later(ANSWER_SECONDS, self._cut)
         try:
             return await super().finish_response(request, resp, start_time)
@@ -107,7 +108,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that did not become a call; what a handler raises is left to aiohttp, which logs it."""
+        """Answer a request that is not valid HTTP; aiohttp answers and logs exceptions of handlers."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         problem = "a line or a header of it is too long" if isinstance(exc, LineTooLong) else "it cannot be read"
@@ -117,12 +118,12 @@ class Connection(web.RequestHandler):
         return answer
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log a fault of the server's own; a broken body, which aiohttp reads to its end after the answer, is none."""
+        """Log the server's own faults; not a broken body, which aiohttp reads to its end after the answer."""
         if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
             super().log_exception(*args, **kw)
 
     def _watch_head(self) -> None:
-        """Start or stop the clock, called after bytes have come: aiohttp still waits where no request is complete."""
+        """Start or stop the time limit of the headers, after bytes came: aiohttp still waits if they are incomplete."""
         waits = self.transport is not None and self._waiter is not None and not self._waiter.done()
         if waits and self._head is None:
             self._head = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._cut)
@@ -131,13 +132,13 @@ class Connection(web.RequestHandler):
             self._head = None
 
     def _cut(self) -> None:
-        """End the connection at once; `close` would wait until the caller has read what is left to send."""
+        """Abort the connection at once; `close` would wait until the caller has read the remaining bytes."""
         if self.transport is not None:
             self.transport.abort()
 
 
 def connections(server: web.Server, idle_seconds: float, most: int) -> Callable[[], asyncio.BaseProtocol]:
-    """Return what takes connections, as long as there are not too many: each is an open file."""
+    """Return the protocol factory, which refuses connections beyond `most`: each is an open file."""
 
     def connected() -> asyncio.BaseProtocol:
         return _Refused() if len(server.connections) >= most else Connection(server, idle_seconds)

@@ -1,4 +1,4 @@
-"""Answers over HTTP what the service answers over gRPC; the .proto file says which path is which method."""
+"""The HTTP gateway: the methods of the gRPC service as JSON, at the paths in the .proto file."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -36,28 +36,28 @@ T = TypeVar("T")
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _LARGE: Final = 1 << 14
-"""Bytes of JSON that the event loop reads or writes by itself: about a millisecond."""
+"""Bytes of JSON up to which the event loop reads or writes a message: about a millisecond."""
 
 
 class Gateway:
-    """Listens for HTTP in the event loop that runs; the calls are counted with those over gRPC.
+    """Listens for HTTP in the running event loop; calls are counted together with those over gRPC.
 
     Parameters
     ----------
     service
-        Answers the calls, within the same limits and with the same errors as over gRPC.
+        Answers the calls, with the same limits and errors as over gRPC.
     dimension
-        Returns the length of the vectors served now.
+        Returns the dimension of the served vectors.
     calls
         Counts the calls.
     aside
-        Where large requests and answers are read and written.
+        The background thread that reads and writes large requests and answers.
     access
-        Says who may call.
+        Verifies callers and their rights.
     admission
-        Says which calls to begin.
+        Refuses calls that would miss their deadline.
     around
-        Put around each method, the first one outermost: its trace, its line in the access log.
+        Wrappers of each method, the first one outermost: traces, access log.
     """
 
     def __init__(
@@ -82,20 +82,20 @@ class Gateway:
                 timed = wrap(timed, SERVICE.full_name, method.name)
             application.router.add_route(rule.WhichOneof("pattern"), rule.post or rule.get, partial(_answer, timed))
         application.router.add_get("/openapi.yaml", _schema)
-        # Nobody waits for the answer to a caller who has left; without it, half a request ends in a traceback.
+        # Cancel the handler if the caller disconnects; without this, half a request ends in a traceback.
         self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=config.grace_seconds)
         self._listeners: list[asyncio.Server] = []
         self._bodies = Bodies()
 
     async def start(self) -> str:
-        """Listen, if the settings want it; returns words for the log. Raises `CannotListenError`."""
+        """Listen if `http_port` is set; return the address as text for the log. Raises `CannotListenError`."""
         if self._config.http_port is None:
             return ""
         await self._runner.setup()
         loop, tls = asyncio.get_running_loop(), self._config.tls
         secure = None if tls.certificate_file is None else http_context(tls)
         connected = connections(
-            cast(web.Server, self._runner.server),  # there, once it is set up
+            cast(web.Server, self._runner.server),  # not None after `setup`
             self._config.max_connection_idle_seconds,
             self._config.max_connections,
         )
@@ -109,7 +109,7 @@ class Gateway:
         return f"{'HTTPS' if secure else 'HTTP'} on {in_url(host)}:{port}, "
 
     async def stop(self) -> None:
-        """Take no more calls, and end the connections when those under way are answered."""
+        """Accept no new calls, and close the connections once the calls in progress are answered."""
         for listener in self._listeners:
             listener.close()
         await self._runner.cleanup()

@@ -1,4 +1,4 @@
-"""Which names a server on the loopback interface answers to."""
+"""Loopback addresses, and the Host headers that a server on the loopback interface accepts."""
 
 from ipaddress import ip_address
 from typing import Final
@@ -11,7 +11,7 @@ _LOCAL: Final = "localhost"
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine reaches an address."""
+    """Return whether an address is on the loopback interface, reachable from this machine only."""
     try:
         bare = bare_host(host)
         return bare == _LOCAL or ip_address(bare).is_loopback
@@ -20,9 +20,10 @@ def is_loopback(host: str) -> bool:
 
 
 def is_own_host(header: str) -> bool:
-    """Say whether the Host header of a request names this machine.
+    """Return whether the Host header of a request names this machine.
 
-    A page of the web may let its own name point to 127.0.0.1, and would then read what only this machine may read.
+    Protects against DNS rebinding: a web page whose domain resolves to 127.0.0.1 could read data meant for this machine
+    only.
     """
     name = header.rpartition(":")[0] if not header.endswith("]") and ":" in header else header
     return is_loopback(name)

@@ -1,4 +1,4 @@
-"""Messages as JSON, by the mapping of protobuf, within the limits of a request."""
+"""Convert protobuf messages from and to JSON, within the limits of a request."""
 
 import json
 from typing import Any, Final, TypeVar
@@ -13,16 +13,16 @@ __all__ = ["as_json", "message_of", "object_of"]
 Request = TypeVar("Request", bound=Message)
 
 _PER_FIELD: Final = 4
-"""Commas and brackets that a field may bring, those within its text included."""
+"""Commas and brackets allowed per field, including those within its text."""
 
 
 def message_of(data: bytes, empty: Request, fields: int, numbers: int) -> Request:
-    """Fill an empty message from JSON; its names may be spelt as in JSON or as in the .proto file.
+    """Fill an empty message from JSON; field names may be spelt as in JSON or as in the .proto file.
 
-    A message of at most `fields` fields and `numbers` values of vectors is within the limits. More is refused before an
-    object is made of it: a megabyte of ``[],[],...`` would take a hundred.
+    The limits are `fields` fields and `numbers` values of vectors. A larger message is refused before it is parsed: a
+    megabyte of ``[],[],...`` would take a hundred.
 
-    Raises `NotJsonError` for what is no such message, `InvalidRequestError` for one beyond the limits.
+    Raises `NotJsonError` if it is not such a message, `InvalidRequestError` if it exceeds the limits.
     """
     if sum(map(data.count, (b",", b"{", b"["))) > _PER_FIELD * fields + numbers:
         raise InvalidRequestError([Violation("", f"the request holds more than {fields} fields: see /v1/info, limits")])
@@ -33,7 +33,7 @@ def message_of(data: bytes, empty: Request, fields: int, numbers: int) -> Reques
 
 
 def object_of(data: bytes) -> dict[str, Any]:
-    """Return the JSON object that a body is; raises `NotJsonError`."""
+    """Parse a body as a JSON object; raises `NotJsonError`."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -44,5 +44,5 @@ def object_of(data: bytes) -> dict[str, Any]:
 
 
 def as_json(message: Message) -> bytes:
-    """Write a message; fields without a value are there, too, so that an answer always looks the same."""
+    """Convert a message to JSON; fields without a value are included, so that all answers have the same fields."""
     return json_format.MessageToJson(message, always_print_fields_with_no_presence=True, indent=None).encode()

@@ -1,4 +1,4 @@
-"""Errors over HTTP: the `google.rpc.Status` that gRPC carries, as JSON, under the HTTP status of its code."""
+"""Errors over HTTP: the `google.rpc.Status` of the gRPC error as JSON, with the HTTP status of its code."""
 
 import math
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ _HTTP: Final = {
     code_pb2.UNAVAILABLE: 503,
     code_pb2.DEADLINE_EXCEEDED: 504,
 }
-"""HTTP statuses, as the comments of google.rpc.Code have them; every other code is 500."""
+"""HTTP statuses by gRPC code, from the comments of google.rpc.Code; every other code is 500."""
 _LATE: Final = 408
 _BY_REASON: Final = {"BODY_LATE": _LATE}
-"""HTTP statuses of errors that only HTTP knows."""
+"""HTTP statuses of errors that only occur over HTTP, by reason."""
 _CODES: Final = {
     403: code_pb2.PERMISSION_DENIED,
     404: code_pb2.NOT_FOUND,
@@ -39,11 +39,11 @@ _CODES: Final = {
     429: code_pb2.RESOURCE_EXHAUSTED,
     503: code_pb2.UNAVAILABLE,
 }
-"""Codes of what never becomes a call; every other one is INVALID_ARGUMENT."""
+"""gRPC codes of aiohttp's errors before a call starts, by HTTP status; every other one is INVALID_ARGUMENT."""
 
 
 def response_of(status: status_pb2.Status, headers: Mapping[str, str], http: int | None = None) -> web.Response:
-    """Return the answer that carries an error; `http` where its code alone does not say the HTTP status."""
+    """Return the HTTP answer for an error; `http` overrides the HTTP status of its code."""
     retry, info = error_details_pb2.RetryInfo(), error_details_pb2.ErrorInfo()
     reason = next((info.reason for detail in status.details if detail.Unpack(info)), "")
     answer = web.Response(
@@ -55,22 +55,22 @@ def response_of(status: status_pb2.Status, headers: Mapping[str, str], http: int
     if reason in AUTHENTICATE:
         answer.headers["WWW-Authenticate"] = AUTHENTICATE[reason]
     if answer.status == _LATE:
-        answer.force_close()  # what comes late is no request
+        answer.force_close()  # otherwise the late body would be read as the next request
     if any(detail.Unpack(retry) for detail in status.details):
-        # HTTP knows whole seconds only.
+        # Retry-After has whole seconds only.
         answer.headers["Retry-After"] = str(math.ceil(retry.retry_delay.ToTimedelta().total_seconds()))
     return answer
 
 
 def refusal_of(error: RequestError) -> web.Response:
-    """Return the answer to a request that is refused."""
+    """Return the HTTP answer for a refused request."""
     return response_of(status_pb2.Status.FromString(details_of(error)), {})
 
 
 def refusals(host: str) -> Middleware:
-    """Return the middleware of a server that listens on `host`: what never becomes a call is refused as JSON, too.
+    """Return the middleware that converts errors to JSON answers, for a server that listens on `host`.
 
-    It is the one table of errors over HTTP, of the gateway and of the page.
+    Shared by the gateway and the page; includes requests that fail before a call starts.
     """
 
     @web.middleware
@@ -90,7 +90,7 @@ def refusals(host: str) -> Middleware:
 
 
 def _check(request: web.Request, host: str) -> None:
-    """Refuse what a page of the web can have a browser send: it may not read or load what is for this machine."""
+    """Refuse requests that a foreign web page can make a browser send: wrong Host on loopback, POST without JSON."""
     if is_loopback(host) and not is_own_host(request.host):
         raise web.HTTPForbidden(text=f"Host: {request.host[:128]} does not name this machine; use {host}")
     if request.method == "POST" and request.content_type != "application/json":

@@ -1,1 +1,1 @@
-"""The compiled front (`native/`): it answers plain requests from batches of columns, and passes all others on."""
+"""The Python side of the compiled front (`native/`), which answers plain requests and passes all others on."""

@@ -1,4 +1,4 @@
-"""Answers batches of plain requests as `weir.serving.service` answers calls: bundle, tokens, metrics and errors."""
+"""Answer batches of plain requests, with the same bundles, tokens, metrics and errors as `weir.serving.service`."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -26,16 +26,16 @@ __all__ = ["Answering", "spelled"]
 log = logging.getLogger(__name__)
 
 _OVERHEAD: Final = 8
-"""Bytes of an item in an answer beside its id: the id's length, a score, and whether it is cold."""
+"""Bytes of an item in an answer besides its id: the id's length, a score, and the cold flag."""
 
 _PER_ID: Final = _OVERHEAD + MAX_ID_BYTES
 _PER_QUERY: Final = 32
-"""Bytes of a query's hits in an answer beside its items."""
+"""Bytes of a query's hits in an answer besides its items."""
 
 
 @dataclass(frozen=True)
 class Answering:
-    """Called by the batcher's thread; answers from the first of the bundles that `loaded` returns at that moment."""
+    """Answers batches in the batcher's thread, from the first bundle that `loaded` returns at that moment."""
 
     loaded: Callable[[], Sequence[LoadedBundle]]
     retriever: PlainRetriever
@@ -44,9 +44,9 @@ class Answering:
     max_bytes: int
 
     def __call__(self, batch: PlainBatch) -> LoadedBundle | None:
-        """Answer or refuse each request, and return the bundle that answered.
+        """Answer or refuse each request; return the bundle that answered, None if none did.
 
-        If the batch fails, its requests are run one by one, and only one that fails again is refused.
+        If the batch fails, its requests are retried one by one, and only those that fail again are refused.
         """
         requests = batch.requests()
         self.metrics.batch(sum(queries for queries, _ in requests))
@@ -83,7 +83,7 @@ class Answering:
         return bundle
 
     def _tokens(self, version: str, batch: PlainBatch, wanted: Wanted, found: Found) -> list[str]:
-        """Name each answer, and keep those whose turn it is."""
+        """Return the attribution token of each answer, and keep the sampled ones as served lists."""
         tokens, first = [], 0
         for queries, probe in batch.requests():
             answer = partial(_of_request, slice(first, first + queries), batch, wanted, found)
@@ -97,12 +97,12 @@ class Answering:
 
 
 def spelled(error: RequestError) -> tuple[int, str, bytes]:
-    """Return an error as gRPC sends it: code, message and details."""
+    """Return an error as gRPC sends it: code, message and serialised status details."""
     return code_of(error).value[0], str(error), details_of(error)
 
 
 def _require_dimension(wanted: Wanted, bundle: LoadedBundle) -> None:
-    """Raise `InvalidRequestError` where embeddings are those of a bundle of another dimension, replaced meanwhile."""
+    """Raise `InvalidRequestError` if embeddings have the dimension of a bundle that was replaced meanwhile."""
     given = wanted.embeddings.shape[1]
     if len(wanted.embeddings) and given != bundle.manifest.dimension:
         problem = wrong_length(given, bundle)
@@ -112,9 +112,9 @@ def _require_dimension(wanted: Wanted, bundle: LoadedBundle) -> None:
 
 
 def _require_room(batch: PlainBatch, wanted: Wanted, found: Found, most: int) -> None:
-    """Raise `AnswerTooLargeError` where an answer of a batch may be larger than `most` bytes."""
+    """Raise `AnswerTooLargeError` if an answer of a batch may exceed `most` bytes."""
     if TOKEN_BYTES + _PER_QUERY * len(found.counts) + _PER_ID * (len(found.ids) + len(wanted.keys)) <= most:
-        return  # whatever the ids are, as nearly always
+        return  # small enough even with ids of the maximum length, which is nearly always the case
     items, keys = (np.append(0, np.cumsum(counts)).tolist() for counts in (found.counts, wanted.lengths))
     ids = batch.ids()
     missing = [

@@ -1,4 +1,4 @@
-"""The metrics of a server with a compiled front: its own, and what the front has counted, each series once."""
+"""Merge the metrics of the Python server with the counts of its compiled front, each series once."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def shown_together(own: CollectorRegistry, counts: Callable[[], dict[str, Any]]) -> CollectorRegistry:
-    """Return a registry that shows both; `counts` are those of `NativeFront`."""
+    """Return a registry with the metrics of `own` and the `counts` of `NativeFront`, added up."""
     together = CollectorRegistry()
     together.register(_Together(own, counts))
     return together

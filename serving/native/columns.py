@@ -1,4 +1,4 @@
-"""Plain requests and their answers as columns, which is how the compiled front gives and takes them."""
+"""Plain requests and their answers as columns, the interface to the compiled front."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Kind(IntEnum):
-    """What a query is made from, as the front numbers it (`native/src/plain.rs`)."""
+    """Kind of a query's source, numbered as in `native/src/plain.rs`."""
 
     USER = 0
     HISTORY = 1
@@ -29,35 +29,35 @@ class Kind(IntEnum):
 
 
 class PlainBatch(Protocol):
-    """Requests that the front has taken for one batch; answered, or refused, once."""
+    """A batch of requests from the front; it must be answered or refused exactly once."""
 
     def wanted(self) -> tuple[I64, I64, I64, I64, F32]:
         """Return the columns of `Wanted`."""
 
     def ids(self) -> list[list[str]]:
-        """Return the ids of each query's history, or its item; none for a user or an embedding."""
+        """Return the ids of each query's history or item; empty for a user or an embedding."""
 
     def left_out(self) -> list[tuple[bool, I64]] | None:
-        """Return for each request whether it leaves out what was seen, and the keys of what else; None: nothing all."""
+        """Return each request's `exclude_seen` and its excluded keys; None if no request excludes anything."""
 
     def requests(self) -> list[tuple[int, bool]]:
-        """Return how many queries each request has, and whether nobody is shown its answer."""
+        """Return the number of queries of each request, and whether it is a probe."""
 
     def answer(self, version: str, tokens: Sequence[str], found: dict[str, Any], seconds: tuple[float, float]) -> None:
-        """Answer each request, with its token; `seconds` are those of tower and search."""
+        """Answer each request, with its token; `seconds` are the times of tower and search."""
 
     def fail(self, code: int, message: str, details: bytes) -> None:
         """Refuse all requests."""
 
     def split(self) -> "list[PlainBatch]":
-        """Return a batch for each request."""
+        """Split into one batch per request."""
 
 
 class Wanted(NamedTuple):
-    """What n queries want: their `keys`, one after the other, `lengths` (n,) of them, `kinds` (n,), and `k` (n,) items.
+    """n queries as columns: concatenated `keys`, with `lengths` (n,) of them each, `kinds` (n,), and `k` (n,) items.
 
-    The single key of a user or an item names it, those of a history its items, oldest first. Embeddings have none: they
-    are the rows of `embeddings` (m, dimension), which is (m, 0) where some have other dimensions than others.
+    A user or an item has a single key, a history the keys of its items, oldest first. Embeddings have no keys: they are
+    the rows of `embeddings` (m, dimension), which is (m, 0) if their dimensions differ.
     """
 
     keys: I64
@@ -67,17 +67,17 @@ class Wanted(NamedTuple):
     embeddings: F32
 
     def of(self, kind: Kind) -> Bools:
-        """Say which queries are of a kind."""
+        """Return a mask of the queries of a kind, (n,)."""
         there: Bools = self.kinds == kind
         return there
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Items found for n queries, best first, those of each behind those of the one before.
+    """Items found for n queries, best first, concatenated in the order of the queries.
 
-    `counts` (n,) says how many each has, `known` (keys,) which keys of `Wanted` have an item. `cold` is empty, or says
-    it of each item.
+    `counts` (n,) is the number of items per query, `known` (keys,) marks the keys of `Wanted` that the bundle has.
+    `cold` marks cold items; empty if there is none.
     """
 
     ids: list[str]
@@ -90,12 +90,12 @@ class Found:
     cold: Bools
 
     def columns(self) -> dict[str, Any]:
-        """Return what the front takes."""
+        """Return the columns in the form that the front accepts."""
         lists = ("counts", "fallback", "seen_bounded", "complete")
         return {**vars(self), **{name: getattr(self, name).tolist() for name in lists}}
 
     def hits(self) -> Iterator[Hits]:
-        """Yield the hits of each query, for the lists that are kept."""
+        """Yield the hits of each query, for served lists."""
         ends = np.cumsum(self.counts).tolist()
         for (start, end), fallback in zip(pairwise([0, *ends]), self.fallback.tolist(), strict=True):
             vector = None if fallback else np.empty(0, np.float32)
@@ -103,7 +103,7 @@ class Found:
 
 
 def queries_of(wanted: Wanted, ids: Sequence[Sequence[str]]) -> Iterator[Query]:
-    """Yield the queries one by one, with the `ids` of each."""
+    """Yield each query of the columns, with its `ids`."""
     ends, embeddings = np.cumsum(wanted.lengths).tolist(), iter(wanted.embeddings)
     rows = zip(pairwise([0, *ends]), wanted.kinds.tolist(), wanted.k.tolist(), ids, strict=True)
     for (start, end), kind, k, spelled in rows:

@@ -1,4 +1,4 @@
-"""The package of the compiled front, which is optional: built from the folder ``native`` of weir's sources."""
+"""Import of the compiled front, the optional package ``weir_front`` built from the folder ``native``."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -13,25 +13,25 @@ Bools = npt.NDArray[np.bool_]
 
 
 class Compiled(Protocol):
-    """What the package has."""
+    """The contents of the package ``weir_front``."""
 
     @property
     def Front(self) -> Callable[..., Any]:  # noqa: N802 - a class
-        """Listens on a socket; `weir.serving.native.front` uses it."""
+        """The class that listens on sockets; `weir.serving.native.front` uses it."""
 
     def look_up(self, wanted: I64, keys: I64, rows: I64, later_keys: I64, later_rows: I64, /) -> I64:
-        """Return what `ItemRows.look_up` does of keys (n,)."""
+        """Return the rows of keys (n,), as `ItemRows.look_up` does."""
 
     def tower_inputs(self, rows: I64, lengths: I64, length: int, first: int, /) -> tuple[I64, Bools]:
-        """Return what the tower reads of n histories, (n, length), and the mask.
+        """Return the tower's input rows of n histories, (n, length), and their mask.
 
-        Their `rows`, -1 where not known, are one after the other, `lengths` (n,) of them; the newest `length` known
-        ones count, with `first` added.
+        `rows` are the concatenated histories, -1 for unknown items, with `lengths` (n,) rows each. Only the newest
+        `length` known ones count; `first` is added to them.
         """
 
 
 def compiled() -> Compiled:
-    """Return the package; raises `ValueError` where it is not installed."""
+    """Import the package; raises `ValueError` if it is not installed."""
     try:
         import weir_front  # noqa: PLC0415 - a package of its own, which is optional
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Starts the compiled front before the server of Python, and answers its plain requests on the thread that searches."""
+"""Run the compiled front ahead of the Python server, and answer its plain requests on the search thread."""
 
 import asyncio
 import logging
@@ -29,17 +29,17 @@ __all__ = ["NativeFront"]
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.25
-"""How old the certificate may be that a new caller is shown: nothing asks for it when a caller connects."""
+"""Interval of checks for a new certificate: the front cannot check when a caller connects."""
 
 _MOST_ITEMS: Final = FEW - 2
-"""Items of a query, and itself, up to which it makes no difference to a search how many they are."""
+"""Largest k of a plain query: with its own item, still within `FEW`, where k makes no difference to the search."""
 
 
 @dataclass
 class NativeFront(Beside):
-    """Listens on the port of gRPC; Python's server has to listen at `upstream`.
+    """The front: it listens on the gRPC port, and passes other calls to the Python server at `upstream`.
 
-    `answers` False: nothing is plain, so that Python sees each call.
+    With `answers` False, no request counts as plain, so that Python handles every call.
     """
 
     package: Compiled
@@ -59,7 +59,7 @@ class NativeFront(Beside):
 
     @property
     def upstream(self) -> Path:
-        """The socket at which Python's server has to listen; nobody else can open it."""
+        """The Unix socket at which the Python server must listen; other users cannot open it."""
         return Path(self._folder.name) / "python.sock"
 
     def start(self) -> int:
@@ -75,14 +75,14 @@ class NativeFront(Beside):
         return port
 
     def follow(self, bundle: LoadedBundle | None) -> None:
-        """Answer plain requests from a bundle from now on; None: leave all to Python, which says that there is none."""
+        """Answer plain requests from a bundle from now on; None: pass all calls to Python, which refuses them."""
         if self._front is None or not self.answers or bundle is self._bundle:
             return
         self._bundle = bundle
         self._front.answer_plain(None if bundle is None else self._limits(bundle))
 
     async def follow_certificate(self) -> None:
-        """Show new callers the newest certificate, for as long as this runs."""
+        """Keep the front's certificate up to date; runs until cancelled."""
         while self._certificates is not None:
             await asyncio.sleep(_LOOK_SECONDS)
             newest = await asyncio.to_thread(self._certificates.get)
@@ -97,7 +97,7 @@ class NativeFront(Beside):
             log.error("the certificate for gRPC cannot be used, the one before stays: %s", error)
 
     def counts(self) -> dict[str, Any]:
-        """Return what the front has counted, nothing before it listens."""
+        """Return the front's counts; empty before it listens."""
         return {} if self._front is None else {**self._front.counts(), "depth": self._front.depth}
 
     @property
@@ -106,11 +106,11 @@ class NativeFront(Beside):
         return bool(self._front.depth)
 
     def ring(self) -> None:
-        """Wake the thread that waits."""
+        """Wake the waiting thread."""
         self._front.ring()
 
     def wait(self) -> None:
-        """Wait until the bell rings or plain requests wait."""
+        """Block until `ring` is called or plain requests wait."""
         self._front.wait()
 
     def answer(self) -> None:
@@ -120,7 +120,7 @@ class NativeFront(Beside):
             self.follow(bundle)
 
     def end(self) -> None:
-        """Leave all to Python from now on, which refuses it, and refuse what waits."""
+        """Pass all calls to Python from now on, which refuses them, and refuse the waiting ones."""
         self.follow(None)
         self.answers = False
         while (batch := self._front.take(self.config.max_batch_queries, float(self.config.max_batch_cost))) is not None:
@@ -128,16 +128,16 @@ class NativeFront(Beside):
 
     @property
     def under_way(self) -> int:
-        """How many plain calls are in progress."""
+        """Number of plain calls in progress."""
         return 0 if self._front is None else int(self._front.under_way)
 
     def stop(self) -> None:
-        """Take no further connection, and ask clients to leave those that are open."""
+        """Accept no new connections, and ask clients to leave the open ones (GOAWAY)."""
         if self._front is not None:
             self._front.stop()
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections and the front."""
         if self._front is not None:
             self.batcher.attach(Bell())
             await asyncio.to_thread(self._front.close)
@@ -175,7 +175,7 @@ class NativeFront(Beside):
             "dimension": bundle.manifest.dimension,
             "query_cost": QUERY + bundle.index.cost() + RESCORED * bundle.rescored,
             "seen_cost": SEEN,
-            # What costs more waits in a lane of its own.
+            # More expensive requests wait in a lane of their own, in Python.
             "max_cost": min(limits.max_cost, self.config.max_batch_cost / 2),
             "secret": bytes.fromhex(bundle.key_secret),
         }

@@ -1,7 +1,7 @@
-"""Answers a batch of plain requests: one tower run and one search, on columns from start to end.
+"""Answer a batch of plain requests: one tower run and one search, on columns from start to end.
 
-What is found is what `weir.serving.retriever` finds. Where items must not be returned, some are cold, or the best are
-scored again, it does so itself.
+The results equal those of `weir.serving.retriever`, which answers the batch itself if items are blocked or cold, or if
+there is a second phase.
 """
 
 import time
@@ -25,9 +25,9 @@ __all__ = ["PlainRetriever"]
 
 
 class _Read(NamedTuple):
-    """What n queries say: `rows` (keys,), -1 where there is no such item, 0 for users; and what the tower reads.
+    """n queries as rows: `rows` (keys,), -1 for unknown items, 0 for users; and the tower's `inputs` and `mask`.
 
-    `own` (n,) has the rows of the items whose neighbours are wanted, -1 for other queries.
+    `own` (n,) are the rows of the items in queries for similar items, -1 for other queries.
     """
 
     rows: I64
@@ -38,16 +38,16 @@ class _Read(NamedTuple):
 
 @dataclass(frozen=True)
 class PlainRetriever:
-    """Called by the batcher's thread."""
+    """Answers plain requests in the batcher's thread."""
 
     retriever: Retriever
     compiled: Compiled
 
     def is_flat(self, bundle: LoadedBundle, wanted: Wanted) -> bool:
-        """Say whether what is found in one search is the answer.
+        """Return whether a single search without filters gives the answer.
 
-        That is, whether all items may be returned and all are the bundle's own, its lists hold enough beside an item,
-        and nothing is scored again.
+        It does if no item is blocked, there are no cold items, the default lists hold enough rows despite one excluded
+        item, and there is no re-scoring.
         """
         tagged = bundle.shelf.tagged
         if self.retriever.candidates(bundle):
@@ -58,7 +58,7 @@ class PlainRetriever:
         return not (wanted.of(Kind.ITEM).any() and lists_beyond(bundle, 1))
 
     def flat(self, bundle: LoadedBundle, wanted: Wanted) -> tuple[Found, float, float]:
-        """Return what is found, and the seconds of tower and search."""
+        """Answer by a single search; return the items, and the seconds of tower and search."""
         started = time.monotonic()
         faiss.omp_set_num_threads(self.retriever.threads)  # OpenMP keeps this per thread
         read = self._read(bundle, wanted)
@@ -73,12 +73,12 @@ class PlainRetriever:
         return found, planned - started, time.monotonic() - planned
 
     def by_tasks(self, tasks: Sequence[Task]) -> tuple[Found, float, float]:
-        """Return the same of tasks in place of columns: whatever they leave out, and whatever may be returned."""
+        """Answer tasks by the retriever, with exclusions, filters and re-scoring; return the same as `flat`."""
         answers = self.retriever(tasks)
         return _found(answers, tasks), answers[0].tower_seconds, answers[0].search_seconds
 
     def _read(self, bundle: LoadedBundle, wanted: Wanted) -> _Read:
-        """Look up the items and the histories of users."""
+        """Look up the rows of items and of users' histories."""
         own = np.full(len(wanted.k), -1)
         if wanted.of(Kind.HISTORY).all():
             rows = self._rows(bundle, wanted.keys)
@@ -96,7 +96,7 @@ class PlainRetriever:
         return _Read(rows, own, inputs, mask)
 
     def _rows(self, bundle: LoadedBundle, keys: I64) -> I64:
-        """Return what `bundle.rows_of` does: numpy takes three times as long for a few keys."""
+        """Return the same as `bundle.rows_of`, compiled: numpy takes three times as long for a few keys."""
         own = bundle.item_rows
         return self.compiled.look_up(keys, own.keys, own.rows, own.later.keys, own.later.values)
 
@@ -110,7 +110,7 @@ class PlainRetriever:
 
 
 def _vectors(bundle: LoadedBundle, wanted: Wanted, read: _Read) -> tuple[Bools, F32]:
-    """Return which queries have a vector, (n,), and the vectors of these, one after the other."""
+    """Return a mask of the queries that have a vector, (n,), and these vectors, in order."""
     there: Bools = np.logical_or.reduce(read.mask, axis=1)
     if there.all():
         return there, bundle.normalised(bundle.tower(bundle.embeddings[read.inputs], read.mask))
@@ -127,7 +127,7 @@ def _vectors(bundle: LoadedBundle, wanted: Wanted, read: _Read) -> tuple[Bools, 
 
 
 def _searched(bundle: LoadedBundle, there: Bools, vectors: F32, needed: I64) -> tuple[F32, I64]:
-    """Return scores and rows, (n, width), best first: of popular items where there is no vector."""
+    """Return scores and rows, (n, width), best first; popular items for queries without a vector."""
     width = min(int(needed.max()), bundle.items)
     if there.all():
         return nearest(bundle, vectors, width, needed)
@@ -140,7 +140,7 @@ def _searched(bundle: LoadedBundle, there: Bools, vectors: F32, needed: I64) -> 
 
 
 def _kept(scores: F32, rows: I64, k: I64, own: I64 | None) -> tuple[F32, I64, I64]:
-    """Return what all queries have found, one after the other, and how much each: `k` at most, none its `own`."""
+    """Return the concatenated scores and rows of all queries, at most `k` each and without `own`, and their counts."""
     width = rows.shape[1]
     if own is None and (k == width).all() and (rows[:, -1] >= 0).all():
         return scores.ravel(), rows.ravel(), k
@@ -169,7 +169,7 @@ def _found(answers: Sequence[Answer], tasks: Sequence[Task]) -> Found:
 
 
 def _known(source: Source, hits: Hits) -> Bools:
-    """Return which of a query's keys have an item; the single key of a user counts as if it had."""
+    """Return a mask of a query's keys that the bundle has; the key of a user counts as known."""
     missing = set(hits.missing)
     match source:
         case ByHistory():

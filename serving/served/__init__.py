@@ -1,1 +1,1 @@
-"""Keeps what was answered, for attribution: `lists` holds it, `writer` brings it to the store."""
+"""Served lists: answers kept for attribution; `lists` collects them, `writer` writes them to the store."""

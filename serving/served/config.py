@@ -1,4 +1,4 @@
-"""The settings of served lists: one frozen, documented model."""
+"""The settings of served lists."""
 
 from pydantic import Field
 

@@ -1,4 +1,4 @@
-"""Served lists in memory, from the answer to the file: bounded, and nothing waits for them."""
+"""Collect served lists in memory, up to a limit, until they are written; answers never wait for this."""
 
 import secrets
 import threading
@@ -18,7 +18,7 @@ from weir.serving.served.config import ServedConfig
 __all__ = ["Batch", "ServedLists"]
 
 _AT_ONCE: Final = 32
-"""Lists that become columns in one go: nothing else runs in Python meanwhile, some 100 us for lists of 100."""
+"""Lists converted to columns per step, which holds the interpreter's lock: some 100 us for lists of 100 items."""
 
 _RANGE: Final = 1 << 64
 
@@ -35,7 +35,7 @@ class _List(NamedTuple):
 
 @dataclass
 class Batch:
-    """Lists that go into one file, which `segment` names; `items` are all of theirs."""
+    """Lists that go into one file, named by `segment`; `items` counts the items of all lists."""
 
     segment: str = field(default_factory=new_segment)
     lists: list[_List] = field(default_factory=list)
@@ -57,18 +57,18 @@ def _columns_of(lists: Sequence[_List]) -> pa.Table:
 
 
 class ServedLists:
-    """Takes answers from the event loop and hands them on in batches; safe between threads."""
+    """Collects answers from the event loop and hands them over in batches; thread-safe."""
 
     def __init__(self, config: ServedConfig, metrics: ServedMetrics) -> None:
         self._share, self._most, self._metrics = config.share, config.max_waiting_items, metrics
         self._lock, self._batch = threading.Lock(), Batch()
 
     def note(self, version: str, queries: Sequence[Query], hits: Sequence[Hits], *, probe: bool = False) -> str:
-        """Keep an answer if it is one of the share and there is room; return its token, which says where it is kept."""
+        """Keep a sampled answer if there is room; return its attribution token, which names the file if it is kept."""
         return self.token(version, lambda: (queries, hits), probe=probe)
 
     def token(self, version: str, answer: Callable[[], tuple[Sequence[Query], Sequence[Hits]]], *, probe: bool) -> str:
-        """Do what `note` does with an `answer` that is made only where it is kept."""
+        """Return the token as `note` does; `answer` is only called if the answer is sampled."""
         number = secrets.token_hex(8)
         if probe or int(number, 16) >= self._share * _RANGE:
             return served_token(version, "", number)
@@ -85,7 +85,7 @@ class ServedLists:
         return token
 
     def take(self) -> Batch:
-        """Return what has been kept so far, and begin with an empty batch."""
+        """Return the current batch, and start an empty one."""
         with self._lock:
             taken, self._batch = self._batch, Batch()
         return taken

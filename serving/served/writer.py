@@ -1,4 +1,4 @@
-"""The thread that brings served lists to the store, and removes old ones."""
+"""The thread that writes served lists to the store, and removes old ones."""
 
 import logging
 import threading
@@ -19,15 +19,15 @@ log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_REMOVALS: Final = 600.0
 _LAST_SECONDS: Final = 5.0
-"""How long a stopping server waits for its last file."""
+"""Most seconds that a stopping server waits for its last file."""
 
 
 @dataclass
 class ServedWriter:
-    """Writes what `lists` has taken every `flush_seconds`, if there is anything.
+    """Writes the collected `lists` every `flush_seconds`, if there are any.
 
-    What cannot be written is tried again; meanwhile `lists` fills up, and drops what is beyond its limit. Nothing else
-    in the server waits for this thread.
+    A failed write is retried; meanwhile `lists` fills up, and drops lists beyond its limit. Only `close` waits for this
+    thread.
     """
 
     store: Store
@@ -41,14 +41,14 @@ class ServedWriter:
     _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
 
     def start(self) -> None:
-        """Start the thread, where anything is kept at all."""
+        """Start the thread if `share` is above 0."""
         if self.config.share:
-            # The end of the process does not wait for a store that hangs.
+            # A daemon thread: the process must be able to exit although the store hangs.
             self._thread = threading.Thread(target=self._run, name="weir-served", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Write what is left, unless the store takes too long."""
+        """Write the remaining lists, and warn if the store takes too long."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_LAST_SECONDS)
@@ -56,7 +56,7 @@ class ServedWriter:
                 log.warning("the last served lists may be lost: the store did not take them in time")
 
     def flush(self) -> None:
-        """Write a file of what there is, and remove old ones if it is time to; failures are counted and logged once."""
+        """Write the collected lists to a file, and remove old ones if due; failures are counted and logged once."""
         try:
             self._write()
             self._remove_old()
@@ -68,7 +68,7 @@ class ServedWriter:
     def _run(self) -> None:
         while not self._stop.wait(self.config.flush_seconds):
             self.flush()
-        # A batch that had to wait, and what has come since.
+        # A batch whose write had failed, then the lists since.
         for _ in range(2):
             self.flush()
 
@@ -84,7 +84,7 @@ class ServedWriter:
     def _remove_old(self) -> None:
         if time.monotonic() - self._removed_at < _SECONDS_BETWEEN_REMOVALS:
             return
-        # An hour ends 3,600 seconds after its start.
+        # A folder holds lists up to 3,600 seconds after its hour's start.
         oldest = hour_of(time.time() - 86_400 * self.config.keep_days - 3600)
         for hour, folder in served_hours(self.store).items():
             if hour < oldest:

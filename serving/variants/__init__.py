@@ -1,1 +1,1 @@
-"""Two bundles in one server, champion and challenger: `lines` follows both, `split` says which one answers a call."""
+"""Champion and challenger in one server: `lines` follows both variants' bundles, `split` routes each call to one."""

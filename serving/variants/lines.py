@@ -1,7 +1,8 @@
-"""Follows two lines of bundles, champion and challenger, each with its own watcher.
+"""Variant router: follow the bundles of champion and challenger, and choose the bundle of each call.
 
-When the challenger becomes the champion, its bundle is in memory already: the roles change by one assignment. Where
-the new champion is another line, the one before answers until the new one is loaded. A line without a role is dropped.
+When the challenger becomes the champion, its bundle is already in memory: the roles change by one assignment. If a
+third variant becomes the champion, the previous one answers until the new one is loaded. A variant without a role is
+dropped.
 """
 
 import logging
@@ -30,11 +31,11 @@ __all__ = ["Lines", "bundles_of", "check_roles"]
 log = logging.getLogger(__name__)
 
 Watching = Callable[[str, BundleMetrics], BundleWatcher]
-"""Given a line and its metrics, returns what follows it."""
+"""Takes a variant and its metrics, and returns its watcher."""
 
 
 class _Pair(NamedTuple):
-    """What answers: read once per call."""
+    """The roles and their watchers; read once per call."""
 
     roles: Roles
     champion: BundleWatcher
@@ -43,9 +44,9 @@ class _Pair(NamedTuple):
 
 @dataclass
 class Lines:
-    """The bundles of champion and challenger; `names` are the variants that there are, `share` is the challenger's.
+    """The bundles of champion and challenger; `names` lists all variants, `share` is the challenger's share of users.
 
-    One thread calls `refresh`. The metrics of bundles are the champion's.
+    One thread calls `refresh`. `shown`, the exported bundle metrics, are those of the champion.
     """
 
     store: Store
@@ -66,17 +67,17 @@ class Lines:
 
     @property
     def promoted(self) -> str | None:
-        """The version that the champion is to serve."""
+        """The promoted version of the champion."""
         return self._pair.champion.promoted if self._pair else None
 
     @property
     def loaded(self) -> list[LoadedBundle]:
-        """The bundles that answer, the champion's first."""
+        """The loaded bundles, the champion's first."""
         watchers = (self._pair.champion, self._pair.challenger) if self._pair else ()
         return [bundle for one in watchers if one is not None and (bundle := one.bundle) is not None]
 
     def choose(self, request: Request, champion: LoadedBundle) -> LoadedBundle:
-        """Return the bundle that answers a call."""
+        """Return the bundle that answers a call, and count the call for its variant."""
         pair = self._pair
         challenger = pair.challenger.bundle if pair and pair.challenger else None
         found = champion if challenger is None else chosen(request, champion, challenger, self.share)
@@ -85,7 +86,7 @@ class Lines:
         return found
 
     def refresh(self) -> None:
-        """Look once at the roles and at the bundles of both lines; raises nothing."""
+        """Check the roles and the bundles of both variants once; never raises."""
         roles = self._roles()
         if roles is None:
             return
@@ -101,7 +102,7 @@ class Lines:
             self.metrics.show(self._pair.roles, loaded)
 
     def _roles(self) -> Roles | None:
-        """Return the roles in the store; those of before where they cannot be read."""
+        """Return the roles in the store; the previous roles if they cannot be read."""
         try:
             found = roles_in(self.store, self.names)
             self._problems.over()
@@ -112,7 +113,7 @@ class Lines:
         return found
 
     def _take(self, roles: Roles) -> None:
-        """Let the lines have these roles, unless the new champion cannot answer yet and another one can."""
+        """Switch to these roles, unless the new champion has no bundle yet and the previous one has."""
         before, champion = self._pair, self._watchers[roles.champion]
         if before is not None and before.roles == roles:
             return
@@ -126,25 +127,25 @@ class Lines:
         log.info("champion: %s, challenger: %s", roles.champion, roles.challenger or "none")
 
     def _watcher(self, line: str) -> BundleWatcher:
-        """Return what follows a line; at first, nobody sees its metrics."""
+        """Return the watcher of a variant; a new one has metrics that are not exported."""
         if line not in self._watchers:
             self._watchers[line] = made = self.watching(line, BundleMetrics(CollectorRegistry()))
             made.beside = partial(self._beside, line)
         return self._watchers[line]
 
     def _beside(self, line: str) -> int:
-        """Return the bytes that the bundles of other lines take."""
+        """Return the bytes that the bundles of other variants take."""
         return sum(bundle.size for bundle in self.loaded if bundle.manifest.variant != line)
 
     def _hand_over(self, before: BundleWatcher, champion: BundleWatcher) -> None:
-        """Show the metrics of the new champion from now on."""
+        """Export the metrics of the new champion from now on."""
         before.metrics = BundleMetrics(CollectorRegistry())
         champion.metrics = self.shown
-        champion.show(None)  # another line is no older version of this one
+        champion.show(None)  # None: the previous champion's bundle is not an older version of this one
 
 
 def check_roles(store: Store, names: Sequence[str]) -> None:
-    """Raise `VariantError` where settings and store do not agree on the roles; what cannot be read yet is no fault."""
+    """Raise `VariantError` if settings and store disagree on the roles; an unreadable store is only logged."""
     try:
         roles_in(store, names)
     except VariantError:
@@ -162,7 +163,7 @@ def bundles_of(
     between: Callable[[Callable[[], LoadedBundle]], LoadedBundle],
     describe: Callable[[LoadedBundle, LoadedBundle | None], None],
 ) -> Bundles:
-    """Return what follows the bundles of a store: one line, or with `names` of variants, two."""
+    """Return the follower of a store's bundles: one watcher, or with variant `names`, champion and challenger."""
     policy = DeltaPolicy(config.deltas, Memory.found(config.memory_bytes))
 
     def watching(variant: str, metrics: BundleMetrics) -> BundleWatcher:

@@ -1,4 +1,4 @@
-"""The metrics of a server that has two bundles."""
+"""Prometheus metrics of champion and challenger."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -9,7 +9,7 @@ __all__ = ["LineMetrics"]
 
 
 class LineMetrics:
-    """Which lines are served, and who is answered from which."""
+    """The served variants, and the calls that each of them answered."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.served = Gauge(
@@ -26,7 +26,7 @@ class LineMetrics:
         )
 
     def show(self, roles: Roles, loaded: list[LoadedBundle]) -> None:
-        """Show the bundles that answer now."""
+        """Update the metrics to the loaded bundles."""
         self.served.clear()
         for bundle in loaded:
             line = bundle.manifest.variant

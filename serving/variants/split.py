@@ -1,4 +1,4 @@
-"""Which of two bundles answers a call."""
+"""Route a call to the champion's or the challenger's bundle, by a hash of its user."""
 
 from weir.contracts import Key, hash_id
 from weir.contracts.variants import challenges
@@ -11,16 +11,16 @@ Request = pb.RetrieveRequest | pb.EmbedRequest
 
 
 def only(request: Request, champion: LoadedBundle) -> LoadedBundle:  # noqa: ARG001 - the place of `chosen`
-    """Return the one bundle that there is."""
+    """Return the only bundle, of a server without variants."""
     return champion
 
 
 def chosen(request: Request, champion: LoadedBundle, challenger: LoadedBundle, share: float) -> LoadedBundle:
-    """Return the bundle that answers a call, all of it: an answer names one bundle.
+    """Return the bundle that answers all queries of a call: an answer names one bundle.
 
-    That is the pinned one where one of the two is pinned. Else the first user that a Retrieve call names decides, by a
-    hash of its key (`weir.contracts.variants.challenges`). A call that names no user, and every Embed call, whose
-    vectors may come back without their user, are the champion's.
+    A pinned bundle answers itself. Otherwise the first user in a Retrieve call decides, by a hash of its key
+    (`weir.contracts.variants.challenges`). The champion answers calls without a user, and every Embed call, whose
+    vectors may later be sent back as queries without their user.
     """
     if request.bundle_version:
         return challenger if request.bundle_version == challenger.version else champion

@@ -1,1 +1,1 @@
-"""What the age of a bundle and of histories costs in recall, as figures and as a report."""
+"""Loss of recall by the age of bundle and histories, as figures and as a report."""

@@ -1,4 +1,4 @@
-"""What age costs, in figures: by kept bundles on the same events, and as answers were served."""
+"""Compute recall by age: of kept bundles on the same events, and of answers as they were served."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ _AGED: Final[tuple[Aged, ...]] = ("bundle", "history", "both")
 
 
 class AgePoint(FrozenModel):
-    """Recall at one age, beside the freshest on the same events."""
+    """Recall at one age, and that of the freshest on the same events."""
 
     aged: Aged = Field(description="what is older: the bundle, the history, or both")
     windows: int = Field(description="age: windows of event time")
@@ -33,12 +33,12 @@ class AgePoint(FrozenModel):
 
     @property
     def difference(self) -> float:
-        """What the age costs; negative where it does."""
+        """Difference in recall to the freshest; negative if age costs recall."""
         return self.recall - self.freshest
 
 
 class Longer(FrozenModel):
-    """What windows so many times as long would have given: the mean over the ages that they would have had."""
+    """Estimated recall difference with windows `times` as long: the mean over the ages that bundles would have had."""
 
     times: int
     cases: int
@@ -48,7 +48,7 @@ class Longer(FrozenModel):
 
 
 class ServedAge(FrozenModel):
-    """Recall as served of answers whose bundle, or histories, had an age in a range."""
+    """Recall of served answers whose bundle or histories had an age in a range."""
 
     of: Of
     up_to: float | None = Field(description="seconds; null: beyond the largest range")
@@ -59,7 +59,7 @@ class ServedAge(FrozenModel):
 
 
 class AgeFacts(FrozenModel):
-    """All of it, at one k; `window_seconds` is None where no window could be judged."""
+    """All figures at one k; `window_seconds` is None if no window could be evaluated."""
 
     k: int
     window_seconds: float | None
@@ -70,7 +70,7 @@ class AgeFacts(FrozenModel):
 
 
 def age_facts(store: Store, sampling: Sampling) -> AgeFacts:
-    """Ask kept bundles, and add up what the monitor has recorded; raises `CorruptArtefactError`."""
+    """Evaluate the kept bundles, and sum up the monitor's records; raises `CorruptArtefactError`."""
     found = judged(store, sampling)
     points = (_point(found, aged, age) for aged in _AGED for age in range(1, sampling.ages + 1))
     longer = (_longer(found, times) for times in range(2, sampling.ages + 1))
@@ -97,7 +97,7 @@ def _point(found: Iterable[Judged], aged: Aged, age: int) -> AgePoint | None:
 
 
 def _longer(found: Iterable[Judged], times: int) -> Longer | None:
-    """Compare on windows of which bundles of all ages are kept: an event would have met each as often."""
+    """Compare on windows with kept bundles of all these ages, with the same weight for each age."""
     ages = range(1, times + 1)
     chosen = [one for one in found if all(("both", age) in one.hits for age in ages)]
     if not chosen:

@@ -1,4 +1,4 @@
-"""The report: pictures and tables on one page that needs nothing else."""
+"""The report of recall by age: a self-contained HTML page with a picture and tables."""
 
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ _SIDES: Final = ((look.WIDTH, ("left", "right")), (_HEIGHT, ("top", "bottom")))
 
 
 def draw_ages(facts: AgeFacts, theme: look.Theme = look.LIGHT) -> bytes:
-    """Draw the difference in recall by age with its intervals as a PNG."""
+    """Draw the difference in recall by age, with intervals, as a PNG."""
     title = f"What age costs: recall@{facts.k}, against the freshest on the same events"
     said = f"windows of {span(facts.window_seconds or 0)}; bars: 95 % intervals over users"
     with look.look(theme):
@@ -45,21 +45,21 @@ def _draw(axes: Axes, facts: AgeFacts, theme: look.Theme) -> None:
             names.append(name)
             ends.append((float(points[-1].windows), points[-1].difference))
             strokes.append(look.stroke(number))
-    axes.autoscale_view()  # labels follow the limits as they are now
+    axes.autoscale_view()  # must be before the labels, which depend on the limits
     look.label_ends(axes, names, ends, strokes)
 
 
 def _line(axes: Axes, points: list[AgePoint], stroke: look.Stroke, theme: look.Theme, offset: float) -> None:
-    """Draw a line; its bars lie beside those of others."""
+    """Draw a line and its interval bars, shifted by `offset` so that bars of several lines do not overlap."""
     at, values = [point.windows + offset for point in points], [point.difference for point in points]
     axes.plot(at, values, **stroke.style(theme))
     axes.vlines(at, [point.low for point in points], [point.high for point in points], color=stroke.colour, alpha=0.6)
 
 
 def write_report(folder: Path, facts: AgeFacts) -> Path:
-    """Write ``age.html``, which holds its picture, ``age.png`` and ``age.json``; return the page's path.
+    """Write ``age.html`` (with embedded picture), ``age.png`` and ``age.json``; return the page's path.
 
-    There is no picture where no bundle could be asked.
+    Without figures on kept bundles there is no picture.
     """
     templates = environment(Path(__file__).parent)
     templates.filters["span"] = span

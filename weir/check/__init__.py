@@ -1,1 +1,1 @@
-"""What a log holds, and which settings fit it: a sample, read and judged as the pipeline reads and judges all of it."""
+"""`weir check`: sample a log, validate it as the pipeline would, and propose settings."""

@@ -1,4 +1,4 @@
-"""The columns of a log by name and kind, and which of them are likely to be the user, the item and the time."""
+"""Detect a log's columns and their kinds, and guess which are the user, the item and the time."""
 
 import re
 from collections import Counter
@@ -43,7 +43,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     columns.EVENT_ID: ("eventid", "eventuuid", "eventkey"),
     columns.EVENT_TYPE: ("eventtype", "event", "action", "eventname", "behavior", "behaviour", "interaction", "type"),
 }
-"""Field -> words that its column is likely to be called by, the likeliest first."""
+"""Field -> likely words in its column's name, the likeliest first."""
 
 _FEW_VALUED: Final = {columns.EVENT_TYPE}
 _PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -60,7 +60,7 @@ _KINDS: Final = {
 class Column:
     """A column: its kind is text, time, integer, number, boolean, list, object, mixed or empty.
 
-    `few` counts its values in the first rows, where they are few.
+    `few` counts its values in the first rows; empty if there are many distinct ones.
     """
 
     name: str
@@ -86,7 +86,7 @@ def columns_of(blocks: Iterable[tuple[Chunk, Block]]) -> list[Column]:
 
 
 def _head(partition: Partition) -> TableRows:
-    """Return the first rows of a Parquet file with all of its columns."""
+    """Return the first rows of a Parquet file, with all columns."""
     with partition.open() as file:
         batch = next(pq.ParquetFile(file, arrow_extensions_enabled=True).iter_batches(_ROWS))
     return TableRows(pa.Table.from_batches([batch]), np.arange(len(batch)))
@@ -116,7 +116,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
         with suppress(ValueError, OverflowError, ArithmeticError):
             values: list[Any] = column.to_pylist()
             return values
-    # Bytes are shown as the text that they hold, and so is what Python's types do not hold.
+    # Bytes, and values without a Python type, are shown as text.
     return [cell(value) for value in column]
 
 
@@ -148,7 +148,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _kind_of_texts(texts: list[str]) -> str:
-    """Return what texts spell: CSV has nothing but texts."""
+    """Return the kind of the values that texts spell, as CSV has only texts."""
     values = pa.array(texts)
     for kind, name in ((pa.int64(), "integer"), (pa.float64(), "number")):
         try:
@@ -178,7 +178,7 @@ def _is_whole(kind: pa.DataType) -> bool:
 
 
 def likely_columns(found: Sequence[Column], known: dict[str, str]) -> dict[str, str]:
-    """Return field -> column for the fields whose own column, in `known`, is not there, as far as names tell."""
+    """Guess, by names and kinds, field -> column for the fields whose configured column, in `known`, is missing."""
     names = {column.name for column in found}
     taken = {name for name in known.values() if name in names}
     likely: dict[str, str] = {}
@@ -199,13 +199,13 @@ def _best(field: str, free: Sequence[Column]) -> str | None:
     best = max(scores, key=scores.__getitem__, default="")
     if scores.get(best):
         return best
-    # Only a timestamp is of this kind: if there is one such column, it is that, whatever its name.
+    # A single column of kind time is taken as the timestamp, whatever its name.
     times = [column.name for column in free if column.kind == "time"]
     return times[0] if len(times) == 1 else None
 
 
 def _score(name: str, words: Sequence[str]) -> float:
-    """Return how much a name looks like one of the words; 0 for not at all."""
+    """Return how well a name matches one of the words; 0: no match."""
     parts = [part.lower() for part in _PARTS.findall(name)]
     joined = "".join(parts)
     for rank, word in enumerate(words):
@@ -213,6 +213,6 @@ def _score(name: str, words: Sequence[str]) -> float:
             return 3 - rank / 100
     for rank, word in enumerate(words):
         if word in parts:
-            # `user_id` before `user_name`.
+            # Prefer `user_id` to `user_name`.
             return (2 if {"id", "code", "key", "at", "no"} & {*parts} else 1) - rank / 100
     return 0.0

@@ -1,4 +1,4 @@
-"""`weir init`: the settings for a log as a YAML file."""
+"""`weir init`: generate the YAML settings file for a log."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["settings_file"]
 
 
 def settings_file(report: LogReport, settings: Settings) -> str:
-    """Return the file: what the log needs, with a comment each, and what may be worth a change as comments."""
+    """Return the file: the settings that the log needs, and optional ones as comments."""
     config = with_settings(settings.pipeline, report.settings)
     default = type(config)()
     columns = _named(report, config.columns.model_dump(), default.columns.model_dump())
@@ -45,7 +45,7 @@ def settings_file(report: LogReport, settings: Settings) -> str:
 
 
 def _named(report: LogReport, columns: dict[str, str], default: dict[str, str]) -> list[tuple[str, Any]]:
-    """Return the columns that are there, those that must be, and those that are named to leave one out."""
+    """Return the columns to write: present in the log, required, or different from the default."""
     present = {column.name for column in report.columns}
     return [
         (name, column)

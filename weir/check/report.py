@@ -1,4 +1,4 @@
-"""`weir check`: what a log holds, what is wrong with it, and the settings with which it can be read."""
+"""Build the report of `weir check`: a log's contents, its invalid rows, and proposed settings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ __all__ = ["REQUIRED", "BadRow", "ColumnFacts", "LogReport", "check_log"]
 
 REQUIRED: Final = (columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP)
 _FEW: Final = 3
-"""Pieces on which proposed settings are tried."""
+"""Number of pieces on which proposed settings are tried."""
 _COUNTED: Final = 1 << 26
-"""Up to this byte the number of a bad line is counted."""
+"""Byte position up to which the number of a bad line is counted."""
 _RAW: Final = 160
 _MANY: Final = 0.01
-"""From this share of the rows on, large weights are no accident."""
+"""Share of rows from which on too large weights are considered systematic."""
 _OFF: Final = (1, 2, 3, 6, 9, 12, 14, 24)
-"""Hours by which the times of files may be off: of another zone, or of a day."""
+"""Hours by which times may be off, such as for another time zone or a day; tried as tolerance."""
 
 
 class ColumnFacts(FrozenModel):
-    """A column; `read_as` is the field that it is read as, by the settings or by the proposal."""
+    """A column; `read_as` is the field that it maps to, by the given or the proposed settings."""
 
     name: str
     kind: str
@@ -41,7 +41,7 @@ class ColumnFacts(FrozenModel):
 
 
 class BadRow(FrozenModel):
-    """A row that is not valid."""
+    """An invalid row."""
 
     file: str
     place: str
@@ -51,7 +51,7 @@ class BadRow(FrozenModel):
 
 
 class LogReport(FrozenModel):
-    """A log as a sample shows it; numbers of rows, users and items are those of the sample."""
+    """Report on a sample of a log; numbers of rows, users and items are those of the sample."""
 
     log: str
     files: int
@@ -80,12 +80,12 @@ class LogReport(FrozenModel):
 
     @property
     def missing_ids(self) -> int:
-        """Rows whose user or item is empty, or a text that stands for no id."""
+        """Number of rows whose user or item is empty or a placeholder for a missing id."""
         return sum(self.reasons.get(reason, 0) for reason in (Reason.EMPTY_ID, Reason.MISSING_ID))
 
     @property
     def is_readable(self) -> bool:
-        """Whether any row is valid without further settings."""
+        """Whether any row is valid without the proposed settings."""
         return self.valid_before > 0
 
 
@@ -104,7 +104,7 @@ class _Verdict:
 
 
 def check_log(config: LogConfig) -> LogReport:
-    """Look at a log; raises `FileNotFoundError` where there is none, and `TopicError` for a topic."""
+    """Sample and check a log; raises `FileNotFoundError` if there is none, and `TopicError` for a topic."""
     sample = take_sample(config)
     found = columns_of(_heads(sample, config))
     settings = _proposal(sample, config, found)
@@ -141,7 +141,7 @@ def check_log(config: LogConfig) -> LogReport:
 
 
 def with_settings(config: LogConfig, settings: Sequence[str]) -> LogConfig:
-    """Return the settings with some of them changed, given as in `LogReport.settings`."""
+    """Return the config with some settings changed, given as in `LogReport.settings`."""
     values = config.model_dump()
     for setting in settings:
         path, _, value = setting.removeprefix("pipeline.").partition("=")
@@ -154,14 +154,14 @@ def with_settings(config: LogConfig, settings: Sequence[str]) -> LogConfig:
 
 
 def _heads(sample: Sample, config: LogConfig) -> Iterator[tuple[Chunk, Block]]:
-    """Yield the first block of the first and of the last file that can be read."""
+    """Yield the first block of the first and of the last readable piece."""
     for piece in spread([piece for piece in sample.pieces if piece.chunk is not None], 2):
         if piece.chunk is not None:
             yield from ((piece.chunk, block) for block in islice(piece.read(config), 1))
 
 
 def _proposal(sample: Sample, config: LogConfig, found: Sequence[Column]) -> list[str]:
-    """Return the settings with which most rows are valid: none if the present ones are as good, unless none is."""
+    """Return the settings that make most rows valid; only repairs if the current ones are as good."""
     free = [column for column in found if column.name and column.name not in config.features.all]
     likely = likely_columns(free, config.columns.model_dump())
     named = [f"pipeline.columns.{name}={column}" for name, column in likely.items()]
@@ -173,10 +173,10 @@ def _proposal(sample: Sample, config: LogConfig, found: Sequence[Column]) -> lis
 
 
 def _repairs(pieces: Sequence[Piece], config: LogConfig, names: Sequence[str]) -> list[str]:
-    """Return further settings, for reasons that refuse rows of which nothing else is wrong."""
+    """Return further settings for rows that are otherwise valid: no weight column, or a clock tolerance."""
     look, repairs = _judge(pieces, config).look, []
     if look.reasons[Reason.WEIGHT_TOO_LARGE] >= _MANY * look.rows:
-        # What is a play count or a price is no weight: without one each event counts as one.
+        # A play count or a price is not a weight: without a weight column each event counts as one.
         absent = next(name for number in count() if (name := f"none{number or ''}") not in names)
         repairs.append(f"pipeline.columns.weight={absent}")
     if look.reasons[Reason.AHEAD_OF_ARRIVAL]:
@@ -188,7 +188,7 @@ def _repairs(pieces: Sequence[Piece], config: LogConfig, names: Sequence[str]) -
 
 
 def _judge(pieces: Sequence[Piece], config: LogConfig) -> _Verdict:
-    """Validate what was sampled as the pipeline does."""
+    """Validate the sampled rows as the pipeline does."""
     files = {piece.partition.key: piece.partition for piece in pieces}
     verdict, validator = _Verdict(FirstLook(files=files)), Validator(config)
     for piece in pieces:
@@ -214,7 +214,7 @@ def _bad_row(piece: Piece, letters: Letters) -> BadRow:
 
 
 def _place(chunk: Chunk | None, position: int) -> str:
-    """Return where a row is, as people count: lines of a text from 1."""
+    """Return the place of a row in words; lines of a text count from 1."""
     if chunk is None:
         return "the whole file"
     if chunk.partition.format is Format.PARQUET:
@@ -240,7 +240,7 @@ def _distinct(verdict: _Verdict, name: str) -> int:
 
 
 def _event_types(config: LogConfig, found: Sequence[Column]) -> dict[str, int]:
-    """Return how often the first rows have each event type."""
+    """Return the count of each event type in the first rows."""
     return next((column.few for column in found if column.name == config.columns.event_type), {})
 
 

@@ -1,4 +1,4 @@
-"""A sample of a log: pieces of some of its files, from the first to the last, so that a look takes seconds."""
+"""Sample a log: pieces of some of its files, evenly spaced, so that a check takes seconds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Piece:
-    """A chunk of which the blocks with these numbers are looked at, or the one block that says why a file cannot be."""
+    """A chunk with the `numbers` of its sampled blocks, or the `unreadable` block that has the error of a file."""
 
     partition: Partition
     chunk: Chunk | None
@@ -43,7 +43,7 @@ class Piece:
     unreadable: Block | None = None
 
     def read(self, config: LogConfig) -> Iterator[Block]:
-        """Yield the blocks."""
+        """Yield the sampled blocks."""
         if self.unreadable is not None:
             yield self.unreadable
         if self.chunk is not None:
@@ -56,7 +56,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Sample:
-    """What of a log is looked at: `pieces` of some of its files; `share` of its bytes, None where gzip hides it."""
+    """The sampled `pieces` of a log, and their `share` of its bytes or rows; None if gzip makes it unknown."""
 
     partitions: list[Partition]
     pieces: list[Piece]
@@ -64,12 +64,12 @@ class Sample:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Size of all files in bytes."""
         return sum(partition.size for partition in self.partitions)
 
 
 def take_sample(config: LogConfig) -> Sample:
-    """Choose the pieces; raises `FileNotFoundError` where there is no log, and `TopicError` for a topic."""
+    """Choose the pieces; raises `FileNotFoundError` if there is no log, and `TopicError` for a topic."""
     partitions = [partition for partition in discover(config.log) if partition.size]
     chosen = spread(partitions, _FILES)
     pieces: list[Piece] = []
@@ -83,14 +83,14 @@ def take_sample(config: LogConfig) -> Sample:
 
 
 def spread(found: Sequence[T], most: int) -> list[T]:
-    """Return at most so many of them, evenly spaced, the first and the last among them."""
+    """Return at most `most` elements, evenly spaced, including the first and the last."""
     if len(found) <= most:
         return list(found)
     return [found[number * (len(found) - 1) // (most - 1)] for number in range(most)]
 
 
 def _pieces(partition: Partition, most: int) -> tuple[list[Piece], float | None]:
-    """Return the pieces of a file, and the share of it that they are."""
+    """Return the pieces of a file, and their share of it; None if it is unknown."""
     try:
         chunks, stop = chunks_of(Reading(partition), _PIECE_BYTES)
     except UnreadableError as error:
@@ -116,5 +116,5 @@ def _rows(group: Chunk, number: int) -> int:
 
 
 def _block_count(group: Chunk) -> int:
-    """Return the blocks of a row group; they can only be read one after the other, so late ones are dear."""
+    """Return the number of blocks in a row group; they must be read in order, so late ones are expensive."""
     return -(-(group.stop - group.start) // _PIECE_ROWS)

@@ -1,4 +1,4 @@
-"""A report on a log for people: on a terminal, and in the sentences of other commands."""
+"""Print the report of `weir check`, and format its parts for other commands."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,27 +20,27 @@ __all__ = ["UnreadableLogError", "in_one_line", "print_report", "proposed", "req
 _SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _DIMENSION = 64
 _ROW_BYTES = 4 * _DIMENSION + 60
-"""Of the item table: a vector, the state of its optimiser and the counts."""
+"""Bytes per row of the item table: a vector, its optimiser state and the counts."""
 
 
 Given: TypeAlias = Sequence[tuple[str, str]]
-"""Options of the command that looked at a log, with their values: what it proposes needs them, too."""
+"""Options of the current command, with their values; they are repeated in the proposed commands."""
 
 
 class UnreadableLogError(UserError):
-    """No row of a log is valid; the lines say why, and which settings would read it."""
+    """No row of a log is valid; the lines have the reasons, and settings that would read it."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__("\n".join(lines))
         self.lines = lines
 
     def explain(self) -> list[str]:
-        """Return the lines."""
+        """Return the lines of the message."""
         return self.lines
 
 
 def require_readable(report: LogReport, command: str, given: Given = ()) -> None:
-    """Raise `UnreadableLogError` where no row is valid; `command` is to be run with the settings that read it."""
+    """Raise `UnreadableLogError` if no row is valid; its message repeats `command` with settings that read the log."""
     if report.is_readable:
         return
     lines = [f"no row of {report.log} is valid", *what_is_wrong(report)]
@@ -53,7 +53,7 @@ def require_readable(report: LogReport, command: str, given: Given = ()) -> None
 
 
 def print_report(console: Console, report: LogReport, given: Given = ()) -> None:
-    """Print a report: facts, columns, the first bad row, and what to do next, with the options that were `given`."""
+    """Print a report: facts, columns, the first bad row, and the next commands, with the options that were `given`."""
     facts = Table(box=None, show_header=False)
     for name, value in _facts(report):
         facts.add_row(plain(name, style="bold"), plain(value))
@@ -61,7 +61,7 @@ def print_report(console: Console, report: LogReport, given: Given = ()) -> None
     if report.columns:
         console.print()
         _print_columns(console, report)
-    # What to do next is said with more than a hint where nothing is valid.
+    # Without a valid row, `_next_steps` has more advice than the hint.
     for lines in (what_is_wrong(report, hint=report.valid > 0), _next_steps(report, given)):
         if lines:
             console.print()
@@ -102,7 +102,7 @@ def _print_columns(console: Console, report: LogReport) -> None:
 
 
 def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
-    """Return the lines about rows that are not valid: the first of them, the reasons, and what mends the commonest."""
+    """Return lines about the invalid rows: the first one, the reasons, and the fix for the commonest reason."""
     bad = report.first_bad or report.first_bad_before
     if bad is None:
         return []
@@ -115,7 +115,7 @@ def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
         lines.append(f"without the settings below {refused}: {next_step(before)}")
     if report.reasons:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.reasons.items())
-        # What is wrong with a few rows is no fault of the settings, unless it is not in the rows.
+        # A few invalid rows do not call for other settings, unless the cause is outside the rows.
         is_told = 2 * report.valid < report.rows or next(iter(report.reasons)) in OUTSIDE
         mends = f"; {report.next_step}" if hint and is_told else ""
         lines.append(f"not valid: {reasons}{mends}")
@@ -139,12 +139,12 @@ def _next_steps(report: LogReport, given: Given) -> list[str]:
 
 
 def proposed(report: LogReport) -> list[str]:
-    """Return the proposed settings, a line each; none where there are none."""
+    """Return the proposed settings, a line each; empty without any."""
     return ["settings:", *(f"  {setting(one)}" for one in report.settings)] if report.settings else []
 
 
 def _quick(report: LogReport, given: Given) -> str:
-    """Return the command that says whether a model beats popularity; it needs no store."""
+    """Return the command that compares a model with popularity; it needs no store."""
     options = [(name, value) for name, value in given if name != "--store"]
     return f"{program()} evaluate --quick --log {shell(report.log)}{_options(report.settings, options)}"
 
@@ -155,9 +155,9 @@ def _followed(log: str) -> str:
 
 
 def _unnamed(report: LogReport, given: Given) -> list[str]:
-    """Return what mends rows that could not be read; else which columns are to be named, and a command for that."""
+    """Return advice if no row is valid: the fix for the reason, or the missing columns and a command to name them."""
     reason = next(iter(report.reasons), "")
-    # The file itself may show what is wrong, whatever its columns are called.
+    # The problem may be in the file itself, not in the names of its columns.
     if not report.columns or reason in OF_READING or report.next_step != HINTS[Reason(reason)]:
         return [f"no row is valid: {report.next_step}"]
     read = {column.read_as for column in report.columns}
@@ -165,7 +165,7 @@ def _unnamed(report: LogReport, given: Given) -> list[str]:
     if not missing:
         return [f"no row is valid, though its columns are known: {report.next_step}"]
     settings = "".join(f" --set pipeline.columns.{name}=..." for name in missing)
-    # A column of times is found by what it holds: if none was, they may be spelled in another way.
+    # A time column is recognised by its values: if none was found, times may have another format.
     spelling = [HINTS[Reason.UNPARSABLE_TIMESTAMP]] if columns.TIMESTAMP in missing else []
     return [
         *spelling,
@@ -175,17 +175,17 @@ def _unnamed(report: LogReport, given: Given) -> list[str]:
 
 
 def _options(settings: Sequence[str], given: Given) -> str:
-    """Return the options that were given, and further settings after them, each after a space."""
+    """Return the given options and further settings as command-line text, each after a space."""
     return "".join(f" {one}" for one in (*starmap(option, given), *map(setting, settings)))
 
 
 def _path(log: str) -> str:
-    """Return a log as an argument, which is no option even where it starts with a dash."""
+    """Return a log as a shell argument, with ``./`` in front if it starts with a dash."""
     return shell(f"./{log}" if log.startswith("-") else log)
 
 
 def in_one_line(report: LogReport) -> str:
-    """Return the report in a line."""
+    """Return a one-line summary of the report."""
     if not report.rows:
         return "no rows"
     facts = [", ".join(report.formats), f"rows: {_rows(report)}"]
@@ -204,7 +204,7 @@ def _rows(report: LogReport) -> str:
 
 def _share(report: LogReport) -> str:
     share = report.valid / report.rows
-    # 99.99 % must not read as all of them.
+    # Never round up to 100 % unless all rows are valid.
     return "100 %" if report.valid == report.rows else f"{min(99.99, 100 * share):.2f} %"
 
 

@@ -1,1 +1,1 @@
-"""Public data sets as logs that weir reads."""
+"""Conversion of public data sets to logs for weir."""

@@ -1,4 +1,4 @@
-"""A downloaded MovieLens folder as a log: who rated which film when, in order of time.
+"""Convert a downloaded MovieLens folder to a log of ratings in order of time.
 
 Source: Harper & Konstan, "The MovieLens Datasets: History and Context", TiiS 2015. Releases differ in three layouts.
 """
@@ -24,7 +24,7 @@ from weir.contracts.models import FrozenModel
 __all__ = ["LAYOUTS", "Converted", "Layout", "MovieLensError", "convert"]
 
 Report = Callable[[str, float], None]
-"""Called with what is being done to the ratings, ``read`` or ``written``, and the share that is done."""
+"""Called with the current step, ``read`` or ``written``, and the finished share of it."""
 
 _FIELDS: Final = {"user": pa.int64(), "movie": pa.int64(), "rating": pa.float32(), "seconds": pa.int64()}
 _BLOCK_BYTES: Final = 1 << 24
@@ -40,14 +40,14 @@ _SCHEMA: Final = pa.schema(
 
 
 class MovieLensError(UserError):
-    """A folder is no MovieLens data set, or a file of it is damaged."""
+    """A folder is not a MovieLens data set, or one of its files is damaged."""
 
     hint = "download and unpack one of https://grouplens.org/datasets/movielens/"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How some releases are written: the file of ratings, user, film, rating and second per line; and of films."""
+    """File names and separators of some releases; a line of ratings has user, film, rating and second."""
 
     ratings: str
     movies: str
@@ -58,7 +58,7 @@ class Layout:
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line names the columns."""
+        """Whether the first line of the ratings has column names."""
         return self.ratings.endswith(".csv")
 
 
@@ -72,7 +72,7 @@ LAYOUTS: Final = (
 
 
 class Converted(FrozenModel):
-    """The log that was written; times are ms since 1970."""
+    """Summary of the written log; times are ms since 1970."""
 
     log: str
     events: int
@@ -85,8 +85,8 @@ class Converted(FrozenModel):
 def convert(folder: Path, output: Path, report: Report | None = None) -> Converted:
     """Write the ratings of a folder as a Parquet log, atomically, in order of time.
 
-    Each rating is an event, whatever its value, which stays in the column ``rating``. Items are called by their title
-    and number (``toy-story-1995-1``), or by the number where the folder has no file of films.
+    Each rating is an event, whatever its value, which is kept in the column ``rating``. Item ids are title and number
+    (``toy-story-1995-1``), or the number alone if the folder has no file of films.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def convert(folder: Path, output: Path, report: Report | None = None) -> Convert
 
 @dataclass(frozen=True, eq=False)
 class _Films:
-    """The films that were rated: their numbers (n,), ascending, and what they are called."""
+    """The rated films: their numbers (n,), ascending, and their item ids."""
 
     numbers: npt.NDArray[np.int64]
     names: pa.Array
@@ -133,7 +133,7 @@ class _Films:
 
 
 def _events(ratings: pa.Table, films: _Films) -> pa.Table:
-    """Return ratings as rows of the log."""
+    """Convert ratings to rows of the log."""
     film = np.searchsorted(films.numbers, ratings["movie"].to_numpy())
     times = pc.multiply(ratings["seconds"], 1000).cast(_SCHEMA.field(columns.TIMESTAMP).type)
     parts = [ratings["user"].cast(pa.string()), films.names.take(pa.array(film)), times, ratings["rating"]]
@@ -141,7 +141,7 @@ def _events(ratings: pa.Table, films: _Films) -> pa.Table:
 
 
 def _layout(folder: Path) -> Layout:
-    """Return the layout whose ratings are in the folder."""
+    """Return the layout whose ratings file is in the folder; raises `MovieLensError`."""
     for layout in LAYOUTS:
         if (folder / layout.ratings).is_file():
             return layout
@@ -156,7 +156,7 @@ def _layout(folder: Path) -> Layout:
 
 def _ratings(path: Path, layout: Layout, report: Report | None) -> pa.Table:
     """Return the fields of all ratings in the order of the file."""
-    # Arrow separates by one sign only: between the two of `::` is a column without a name.
+    # Arrow supports separators of one character only: between the two of `::` it reads an empty column.
     sign = layout.separator[0]
     names = [part for name in _FIELDS for part in (name, *(f"after {name}" for _ in layout.separator[1:]))]
     names = names[: len(names) - len(layout.separator) + 1]
@@ -180,7 +180,7 @@ def _ratings(path: Path, layout: Layout, report: Report | None) -> pa.Table:
 
 
 def _titles(path: Path, layout: Layout) -> dict[int, str]:
-    """Return the titles of films by number; nothing where there is no such file."""
+    """Return the titles of films by number; empty without the file."""
     if not path.is_file():
         return {}
     text = path.read_text(layout.encoding)
@@ -192,6 +192,6 @@ def _titles(path: Path, layout: Layout) -> dict[int, str]:
 
 
 def _name(movie: int, title: str) -> str:
-    """Return what a film is called in the log: the words of its title in ASCII, and its number, which is its own."""
+    """Return the item id of a film: the words of its title in ASCII, and its unique number."""
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
     return "-".join([*re.findall(r"[a-z0-9]+", plain), str(movie)])

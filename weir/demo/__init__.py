@@ -1,1 +1,1 @@
-"""Sample logs: a generator, and the replay of a finished log as a stream."""
+"""Demo logs: a generator, and the replay of a finished log as a stream."""

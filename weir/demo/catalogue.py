@@ -36,7 +36,7 @@ class Catalogue:
     """Items by label: arrays of shape (labels, items of a label).
 
     `weight` is the cumulative share of each item within its label by day: (days, labels, items of a label).
-    `appeal` is each label's, by day, (days, labels).
+    `appeal` is the summed popularity of each label by day: (days, labels).
     """
 
     ids: npt.NDArray[np.str_]
@@ -45,7 +45,7 @@ class Catalogue:
     appeal: Float
 
     def lines(self) -> bytes:
-        """Return every item as JSON Lines, tagged with its genre and its label: a catalogue for the server."""
+        """Return the server's catalogue as JSON Lines: every item, tagged with its genre and its label."""
         width = self.labels_per_genre
         tags = [[_GENRES[label // width], _LABELS[label % width]] for label in range(len(self.genre))]
         rows = ({"item_id": str(item), "tags": tags[label]} for label, ids in enumerate(self.ids) for item in ids)
@@ -68,7 +68,7 @@ class Users:
 
 
 def make_catalogue(rng: np.random.Generator, items: int, days: int) -> Catalogue:
-    """Plant popularity: Zipf over all items, a random walk by day, and a quarter of the items published over time.
+    """Draw a catalogue: Zipf popularity, a random walk by day, and a quarter of the items published over time.
 
     A new item starts at four times its later popularity and settles within some days.
     """
@@ -90,7 +90,7 @@ def make_catalogue(rng: np.random.Generator, items: int, days: int) -> Catalogue
 
 
 def make_users(rng: np.random.Generator, users: int) -> Users:
-    """Plant tastes: three genres each, the first preferred, and an activity that differs widely."""
+    """Draw users: three genres each, the first preferred, and a widely varying activity."""
     genres = np.argsort(rng.random((users, len(_GENRES))), axis=1)[:, :_INTERESTS]
     shares = np.cumsum(np.tile([0.6, 0.25, 0.15], (users, 1)), axis=1)
     activity = rng.lognormal(0, 0.8, users)

@@ -1,4 +1,4 @@
-"""A generated log of listeners and records, with the irregularities of a real log.
+"""Generate a log of listeners and records, with the irregularities of a real log.
 
 What a user plays next depends on what they played last: mostly another record of the same label, sometimes
 another label of the same genre, at times another of their genres. A model of histories can learn this; popularity
@@ -22,7 +22,7 @@ __all__ = ["GENERATED", "GeneratedLog", "GeneratorConfig", "LogTruth", "catalogu
 
 
 GENERATED: Final = {"event_types": {"play": "positive", "skip": "negative"}}
-"""What the event types of a generated log mean, as settings of the pipeline."""
+"""Pipeline settings for the event types of a generated log."""
 
 _DAY_MS: Final = 86_400_000
 _START_MS: Final = 1_767_225_600_000
@@ -33,7 +33,7 @@ _BACKLOG_MS: Final = 3 * _DAY_MS // 2
 
 _SAME_LABEL: Final = 0.72
 _SAME_GENRE: Final = 0.88
-"""Below the first: stay with the label. Below the second: stay with the genre. Above: any genre of interest."""
+"""Thresholds of a random draw: below the first, keep the label; below the second, the genre; else any interest."""
 
 _BROKEN: Final = (
     b'{"user_id":"anna-1","item_id":"jazz-bl',
@@ -44,7 +44,7 @@ _BROKEN: Final = (
     b'{"user_id":"anna-1","item_id":"jazz-\xff\xfe-000","timestamp":1767225600000,"event_type":"play"}',
     b'{"user_id":"' + b"a" * (MAX_ID_BYTES + 1) + b'","item_id":"jazz-blue-note-000","timestamp":1767225600000}',
 )
-"""Cut off; no user; empty item; time in words; not an object; not UTF-8; an id that is too long."""
+"""Malformed lines: cut off; no user; empty item; time in words; not an object; not UTF-8; an id that is too long."""
 
 
 class GeneratorConfig(FrozenModel):
@@ -84,7 +84,7 @@ class LogTruth(StoredModel):
 
 @dataclass(frozen=True)
 class GeneratedLog:
-    """JSON Lines in order of arrival, and the truth about them."""
+    """A log as JSON Lines in order of arrival, and its true counts."""
 
     lines: bytes
     truth: LogTruth
@@ -102,7 +102,7 @@ class _Plays:
 
 @dataclass(frozen=True)
 class _Step:
-    """One event of each of n users: a draw of where to go, the label so far, a genre of interest, the day."""
+    """One event of each of n users: a random draw, the current label, a genre of interest, the day; all (n,)."""
 
     where: Float
     label: Int
@@ -165,7 +165,7 @@ def _arrivals(rng: np.random.Generator, config: GeneratorConfig, time: Int) -> t
 
 
 def _simulate(rng: np.random.Generator, config: GeneratorConfig, catalogue: Catalogue, users: Users) -> _Plays:
-    """Let all users play at once: the j-th event of each in one step, so that no loop runs over events."""
+    """Simulate all users in parallel: step j makes the j-th event of each, so that no loop runs over events."""
     counts = rng.multinomial(config.events, users.activity)
     user = np.repeat(np.arange(config.users), counts)
     time = _START_MS + rng.integers(0, config.days * _DAY_MS, config.events)

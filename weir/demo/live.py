@@ -1,4 +1,4 @@
-"""Generated events that happen now, without end, as messages of a topic: what producers would send."""
+"""Endless generated events with the current time, produced to a Kafka topic."""
 
 import itertools
 import json
@@ -31,9 +31,9 @@ _PURGED: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 
 def live_events(config: GeneratorConfig, clock: Callable[[], float] = time.time) -> Iterator[bytes]:
-    """Return the lines of a generated log, lap after lap, each as if it happened when it is taken.
+    """Repeat the lines of a generated log forever, with the time at which each is taken as its timestamp.
 
-    An event of another lap is another event. Malformed lines stay as they are.
+    Event ids differ between repetitions. Malformed lines stay as they are.
     """
     lines = generate(config).lines.splitlines()
     return (_now(line, lap, clock()) for lap in itertools.count() for line in lines)
@@ -50,10 +50,10 @@ def _now(line: bytes, lap: int, seconds: float) -> bytes:
 
 
 def produce(topic: Topic, kafka: KafkaConfig, events: Iterator[bytes], rate: float, stop: threading.Event) -> int:
-    """Send `rate` events a second until `stop` is set or there are no more; return how many the brokers have.
+    """Send `rate` events per second until `stop` is set or `events` ends; return the number that brokers confirmed.
 
-    While no broker answers, the newest are dropped once those that wait are many. Raises `UserError` where the settings
-    make no client.
+    While no broker answers, new events are dropped once the producer's queue is full. Raises `UserError` if the
+    settings are not valid for a Kafka client.
     """
     sender = _Sender(topic, kafka)
     started, sent = time.monotonic(), 0

@@ -1,8 +1,8 @@
 """Replay a finished log faster than real time: its rows appear as segment files, in order, each when it is due.
 
-The log is cut by event time into slices of equal length. A slice becomes one segment, placed atomically when
-it is due, so a reader sees whole segments only, and their concatenation is the log. Names follow from the slices:
-a replay that was killed continues after the last segment placed.
+The log is cut by event time into slices of equal length. A slice becomes one segment, written atomically when it is
+due, so that a reader sees whole segments only, and their concatenation is the log. Names are derived from the slices: a
+replay that was killed continues after its last segment.
 """
 
 import logging
@@ -34,7 +34,7 @@ class ReplayConfig(FrozenModel):
 
 
 class ReplaySummary(FrozenModel):
-    """What was placed, by this run and earlier ones."""
+    """Rows and segments written so far, by this run and earlier ones."""
 
     rows: int
     placed_rows: int
@@ -44,7 +44,7 @@ class ReplaySummary(FrozenModel):
 
 
 class _Plan(FrozenModel):
-    """What a resumed replay must keep, or its segments would no longer make up the log."""
+    """Parameters that a resumed replay must keep, so that its segments still make up the log."""
 
     log: str
     rows: int
@@ -68,14 +68,14 @@ def replay(
     report: Callable[[ReplaySummary], None] | None = None,
     log_config: LogConfig | None = None,
 ) -> ReplaySummary:
-    """Place the rows of the log at `path` into `folder`, and save the `EventClock` in `store`.
+    """Write the rows of the log at `path` into `folder` when they are due, and save the `EventClock` in `store`.
 
-    `log_config` says how the event times of the log are to be read.
+    `log_config` has the log's column names and time format.
 
     Raises
     ------
     ValueError
-        Where `store` holds a replay of another log, or of one cut differently.
+        If `store` holds a replay of another log, or one with other slices.
     """
     config = config or ReplayConfig()
     source = open_log(path, log_config)
@@ -99,7 +99,7 @@ def replay(
 
 
 def _cut(source: LogSource, slices: int) -> list[_Segment]:
-    """Return the segments that are not empty; slice i ends at start + (i + 1) / slices of the span."""
+    """Return the non-empty segments; slice i ends at start + (i + 1) / slices of the span."""
     profile = source.profile
     edges = profile.start_ms + (profile.end_ms - profile.start_ms) * np.arange(1, slices + 1) / slices
     stops = np.searchsorted(source.arrival, edges, side="left")
@@ -113,7 +113,7 @@ def _cut(source: LogSource, slices: int) -> list[_Segment]:
 
 
 def _start_clock(source: LogSource, missing: list[_Segment], config: ReplayConfig) -> EventClock:
-    """Return the clock by which the next segment's slice starts now."""
+    """Return a clock in which the slice of the next segment starts now."""
     profile = source.profile
     span = max(profile.end_ms - profile.start_ms, 1) / 1000
     origin = max(profile.start_ms / 1000, missing[0].due_ms / 1000 - span / config.segments)
@@ -134,7 +134,7 @@ def _summarise(source: LogSource, segments: list[_Segment], missing: list[_Segme
 
 
 def planned_log(store: Store) -> Path | None:
-    """Return the log of which a store holds a replay; None without one."""
+    """Return the path of the log that is replayed into a store; None without a replay."""
     plan = _earlier(store)
     return None if plan is None else Path(plan.log)
 
@@ -144,7 +144,7 @@ def _earlier(store: Store) -> _Plan | None:
 
 
 def check_plan(store: Store, path: Path, rows: int, segments: int) -> bool:
-    """Say whether a store holds the beginning of this replay; raises `ValueError` where it holds another."""
+    """Return whether a store already holds this replay, in part or whole; raises `ValueError` if it holds another."""
     earlier, plan = _earlier(store), _Plan(log=str(path.resolve()), rows=rows, segments=segments)
     if earlier is None:
         return False

@@ -1,4 +1,4 @@
-"""A finished log for a replay: when each row arrived, and any range of rows as the bytes of a file.
+"""Load a finished log for a replay: arrival times of its rows, and any range of rows as the bytes of a file.
 
 JSON Lines, CSV and TSV (also gzipped) keep the bytes of their lines; Parquet stays Parquet. The whole log is held in
 memory.
@@ -45,7 +45,7 @@ _MOST_WINDOWS: Final = 60
 
 @dataclass(frozen=True)
 class LogProfile:
-    """What a log is: its rows, and the span of event time (ms)."""
+    """Number of rows and span of event time (ms) of a log."""
 
     rows: int
     start_ms: int
@@ -53,7 +53,7 @@ class LogProfile:
 
     @property
     def window_seconds(self) -> int:
-        """The window that suits the span; see `nice_window`."""
+        """A suitable window length for the span; see `nice_window`."""
         return nice_window((self.end_ms - self.start_ms) / 1000)
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class LogProfile:
 
 
 def nice_window(span_seconds: float) -> int:
-    """Return the shortest usual length (1, 2, 5 minutes ... 1, 2, 4, 7 days ...) that makes at most 60 windows.
+    """Return the shortest usual window length (1, 2, 5 minutes ... 1, 2, 4, 7 days ...) that gives at most 60 windows.
 
     Neighbouring lengths differ by at most 2.5, so a log has 24 to 60 windows unless it is shorter than that
     many minutes.
@@ -86,7 +86,7 @@ class LogSource(Protocol):
 
     @property
     def profile(self) -> LogProfile:
-        """What the log is."""
+        """Number of rows and span of event time."""
 
     @property
     def arrival(self) -> Int64:
@@ -100,10 +100,10 @@ class LogSource(Protocol):
 
 
 def open_log(path: Path, config: LogConfig | None = None) -> LogSource:
-    """Read a log by its suffix, one of `LOG_SUFFIXES`.
+    """Read a log in the format of its suffix, one of `LOG_SUFFIXES`.
 
-    `config` says what the log calls its fields and how event times are to be read. Raises `FileNotFoundError`,
-    `TopicError`, and `ValueError` where the suffix is another or no row has a valid event time.
+    `config` has its column names and time format. Raises `FileNotFoundError`, `TopicError`, and `ValueError` for
+    another suffix or if no row has a valid event time.
     """
     config = config or LogConfig()
     if (topic := topic_of(path)) is not None:
@@ -119,7 +119,7 @@ def open_log(path: Path, config: LogConfig | None = None) -> LogSource:
 
 @dataclass(frozen=True)
 class _LinesLog:
-    """Lines, from `bounds[i]` to `bounds[i + 1]` each; `first` is the header of CSV and TSV, with its line break."""
+    """A log of lines; line i is ``data[bounds[i]:bounds[i + 1]]``. `first`: header of CSV and TSV, with line break."""
 
     data: memoryview
     bounds: Int64
@@ -133,7 +133,7 @@ class _LinesLog:
     def read(cls, path: Path, config: LogConfig) -> "_LinesLog":
         data = _unpacked(path)
         if not data.endswith(b"\n"):
-            # A pipeline that follows the segments waits for the end of a line.
+            # The pipeline that follows the segments waits for the end of the last line.
             data += b"\n"
         suffix = Path(path.name.lower().removesuffix(".gz")).suffix
         if suffix in (".csv", ".tsv"):
@@ -192,7 +192,7 @@ class _ParquetLog:
 
 
 def _profile(path: Path, content: Lines | TableRows, config: LogConfig) -> tuple[LogProfile, Int64]:
-    """Return what the log is, and when each row arrived: at the newest event time so far, stray times aside."""
+    """Return the profile, and each row's arrival time: the newest event time so far, ignoring outliers."""
     validator = Validator(config)
     times, valid = validator.event_times(content)
     if not valid.any():
@@ -204,6 +204,6 @@ def _profile(path: Path, content: Lines | TableRows, config: LogConfig) -> tuple
     reach = max(high - low, 1)
     plausible = known[(known >= low - reach) & (known <= high + reach)]
     start, end = int(plausible.min()), int(plausible.max())
-    # One row dated a century ahead must not make all that follow it arrive at the end.
+    # One row dated a century ahead must not make all rows after it arrive at the end.
     steady = np.where(valid & (times >= start) & (times <= end), times, start)
     return LogProfile(len(times), start, end), np.maximum.accumulate(steady)

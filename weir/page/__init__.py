@@ -1,1 +1,1 @@
-"""The page: what the stages do, as they do it, in a browser. `server` serves it, from the process of `weir monitor`."""
+"""The live web page about all stages; `server` serves it, in the process of `weir monitor`."""

@@ -1,4 +1,4 @@
-"""The page's paths: its files, the stream of what is new, queries, clicks, and the map."""
+"""The page's HTTP routes: static files, the event stream, queries, clicks, and the map."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ class _Paths:
         self._clicks, self._bodies = 0, Bodies()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Send everything once, then what is new (server-sent events)."""
+        """Send the whole state once, then only changes (server-sent events)."""
         watch = self._watch
         if watch.watchers >= _MOST_STREAMS:
             raise web.HTTPServiceUnavailable(text=f"{_MOST_STREAMS} pages are open already")
@@ -54,7 +54,7 @@ class _Paths:
                 async with asyncio.timeout(ANSWER_SECONDS):
                     await answer.write(f"data: {json.dumps(sent.news())}\n\n".encode())
         except TimeoutError:
-            # Nobody reads; to close the connection would wait for that.
+            # The browser does not read; a normal close would wait for it.
             if request.transport is not None:
                 request.transport.abort()
         except ConnectionResetError:
@@ -64,14 +64,14 @@ class _Paths:
         return answer
 
     async def query(self, request: web.Request) -> web.Response:
-        """Answer a query."""
+        """Answer a query by user, history or item."""
         if not self._rights.data:
             raise web.HTTPForbidden(text=_CLOSED)
         wanted = await _object(request, self._bodies)
         return await _answered(lambda: self._questions.ask(wanted))
 
     async def click(self, request: web.Request) -> web.Response:
-        """Append an event, and answer once it counts."""
+        """Append an event, and answer once it has changed the user's items."""
         if not self._rights.click:
             raise web.HTTPForbidden(text=_READ_ONLY)
         wanted = await _object(request, self._bodies)
@@ -87,7 +87,7 @@ class _Paths:
             self._clicks -= 1
 
     async def caller(self, _: web.Request) -> web.Response:
-        """Answer those who may look: a browser cannot see why a stream was refused."""
+        """Answer an authorised caller: a browser cannot see why its event stream was refused."""
         return web.json_response({})
 
     async def atlas(self, _: web.Request) -> web.Response:
@@ -101,13 +101,13 @@ class _Paths:
 
 
 def _may_still(request: web.Request) -> bool:
-    """Say whether the token, if one was asked for, is still valid."""
+    """Return whether the caller's token is still valid; True if none was required."""
     caller = request.get(CALLER)
     return caller is None or caller.ends > time.time()
 
 
 class _Sent:
-    """What one watcher has got."""
+    """What was already sent to one watcher."""
 
     def __init__(self, watch: Watch, rights: Rights) -> None:
         self._watch, self._rights = watch, rights
@@ -117,7 +117,7 @@ class _Sent:
         self._recalls: dict[int, Any] = {}
 
     def news(self) -> dict[str, Any]:
-        """Return what the watcher does not have; `first` and `whole` where it starts again."""
+        """Return what changed since the last call; `whole` is true if the charts start again."""
         watch = self._watch
         self.looks = watch.looks
         found: dict[str, Any] = {
@@ -149,14 +149,14 @@ async def _answered(make: Callable[[], dict[str, Any] | None]) -> web.Response:
         return web.json_response(await asyncio.to_thread(make))
     except RetrievalError as error:
         status = status_pb2.Status(code=error.code.value[0], message="; ".join(error.explain()))
-        # That the server does not know the page is no fault of the page's caller.
+        # 502: that the server refuses the page itself is not a fault of the page's caller.
         return response_of(status, {}, 502 if error.code in _OF_THE_PAGE else None)
     except (ValueError, TypeError) as error:
         raise web.HTTPBadRequest(text=str(error)) from None
 
 
 def _file(name: str) -> Handler:
-    """Return what answers with one of the page's files."""
+    """Return the handler for one of the page's static files."""
     path = files("weir.page").joinpath("static", name)
     kind = _TYPES["." + name.rpartition(".")[2]]
 
@@ -169,7 +169,7 @@ def _file(name: str) -> Handler:
 def application(
     watch: Watch, questions: Questions, rights: Rights, host: str, door: Door | None = None
 ) -> web.Application:
-    """Return the application of a page that listens on `host`; `door` asks who looks, where that is wanted."""
+    """Return the application of a page that listens on `host`; `door` authenticates callers if given."""
     behind = [] if door is None else [door.guard()]
     made = web.Application(client_max_size=_MOST_BYTES, middlewares=[refusals(host), guard(), *behind])
     if door is not None:

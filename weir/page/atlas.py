@@ -1,4 +1,4 @@
-"""A map of the items: their vectors in two dimensions, such that the next map looks like the one before."""
+"""A two-dimensional map of the item vectors, rotated to match the previous map."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["Atlas", "draw", "families", "project"]
 Floats = npt.NDArray[np.float64]
 
 MOST_ITEMS: Final = 2000
-"""Items on the map: the most popular ones."""
+"""Most items on the map: the most popular ones."""
 _BATCH: Final = 64
 _MOST_FAMILIES: Final = 24
 _SEPARATORS: Final = "-_:/."
@@ -22,7 +22,7 @@ _SEPARATORS: Final = "-_:/."
 
 @dataclass(frozen=True)
 class Atlas:
-    """The items of a bundle by rank, with their places (n, 2), and the share of the variance that these show."""
+    """The items of a bundle by rank, with their places (n, 2), and the share of the variance in these."""
 
     version: str
     ids: tuple[str, ...]
@@ -30,7 +30,7 @@ class Atlas:
     shown: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a browser draws; `family` numbers the first parts of ids, where there are few."""
+        """Return the map as JSON for the browser; `family` is the number of each id's first part, see `families`."""
         names, numbers = families(self.ids)
         return {
             "version": self.version,
@@ -85,9 +85,9 @@ def _turned(ids: Sequence[str], places: Floats, before: Atlas | None) -> Floats:
 
 
 def families(ids: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return the first parts of ids, where there are 2 to 24 of them, and the number of each id's; else nothing.
+    """Return the distinct first parts of ids and each id's index among them; empty unless there are 2 to 24.
 
-    A name such as ``jazz-blue-note-042`` says more about an item than a number; many catalogues have such names.
+    Many catalogues have ids such as ``jazz-blue-note-042``, whose first part groups the items.
     """
     first = [next(_parts(item), item) for item in ids]
     names = sorted(set(first))

@@ -1,4 +1,4 @@
-"""What the commits say: how many events there are, when windows were committed, and which lines were refused."""
+"""Follow the commits of a store: event counts, commit times of windows, and refused lines."""
 
 import json
 from collections import deque
@@ -11,7 +11,7 @@ from weir.contracts import Commit, CommitLog, EventClock, LogState, Store, Windo
 __all__ = ["Letter", "NewestCommits"]
 
 _KEPT: Final = 300
-"""Panes whose times are known, and commits of an old store that are read at the start."""
+"""Panes whose commit times are kept, and commits that are read at the start."""
 _LETTERS: Final = 30
 _RECENT: Final = 5
 
@@ -21,7 +21,7 @@ Letter = dict[str, Any]
 
 @dataclass
 class NewestCommits:
-    """Follows the commits of a store; with `lines`, it also reads what was refused."""
+    """Follows the commits of a store; with `lines`, it also reads the refused lines."""
 
     store: Store
     lines: bool
@@ -34,7 +34,7 @@ class NewestCommits:
         self._log = CommitLog(self.store)
 
     def catch_up(self) -> list[WindowManifest]:
-        """Read the commits that are new, and return their panes; raises what `LogState.open` raises."""
+        """Read the new commits, and return their panes; raises what `LogState.open` raises."""
         commits = self.state.catch_up(self._log) if self._opened else self._open()
         horizon, new = self.state.horizon, list[WindowManifest]()
         for commit in commits:
@@ -45,7 +45,7 @@ class NewestCommits:
         return new
 
     def _open(self) -> list[Commit]:
-        """Return the newest commits of a store."""
+        """Open the log, and return its newest commits."""
         state = LogState.open(self.store)
         first = self._log.first().number
         commits = [self._log.get(number) for number in range(max(first, state.number + 1 - _KEPT), state.number + 1)]
@@ -54,17 +54,17 @@ class NewestCommits:
 
     def _read_letters(self, commit: Commit) -> None:
         if commit.forgets:
-            # Whose lines they are is not known here.
+            # After an erasure drop all lines: the users of the lines are unknown here.
             self.letters.clear()
         for file in commit.letters:
             try:
                 data = self.store.read(file.name)
-            except FileNotFoundError:  # redacted or retired since
+            except FileNotFoundError:  # erased or removed since
                 continue
             self.letters.extend(json.loads(line) for line in data.splitlines()[-_LETTERS:])
 
     def committed_at(self, sequence: int) -> float | None:
-        """Return when a pane was committed, None if it is not among the newest."""
+        """Return the commit time of a pane; None if it is not among the newest."""
         return next((pane.committed_at for pane in reversed(self.panes) if pane.sequence == sequence), None)
 
     def seconds_to_commit(self, clock: EventClock) -> float | None:

@@ -1,4 +1,4 @@
-"""Asks who looks at a page: the same tokens as the server's, by header or, from a browser, by cookie."""
+"""Authenticate the page's callers by the server's tokens, in a header or, from a browser, in a cookie."""
 
 import time
 from typing import Final
@@ -15,11 +15,11 @@ from weir.serving.http.messages import object_of
 __all__ = ["CALLER", "Door"]
 
 CALLER: Final = web.RequestKey("caller", Caller)
-"""Who asks, where the page asks that."""
+"""The authenticated caller of a request, if the page requires tokens."""
 
 _COOKIE: Final = "weir-token"
 _MOST_CHARACTERS: Final = 3800
-"""Browsers keep no larger cookies."""
+"""Most characters of a token: browsers drop larger cookies."""
 
 _API: Final = "/api/"
 _ENTRY: Final = "/api/token"
@@ -30,25 +30,25 @@ _RIGHTS: Final[dict[str, tuple[Right, ...]]] = {
     "/api/click": ("Retrieve", "GetInfo"),
     "/api/map": ("Embed", "GetInfo"),
 }
-"""What the server would ask for; the page itself calls it as one and the same client."""
+"""Rights per path, as the server would require them: the page calls the server as a single client for all users."""
 
 
 class Door:
-    """Lets callers in. What the page is made of is public; all that it shows comes from ``/api/``.
+    """Authenticates callers. The static files are public; all data comes from ``/api/``, which is protected.
 
     Parameters
     ----------
     access
         Verifies tokens and knows the rules.
     secure
-        Whether the page is served over TLS: the cookie then never travels without.
+        Whether the page is served over TLS: then the cookie is only sent over TLS.
     """
 
     def __init__(self, access: Access, *, secure: bool) -> None:
         self._access, self._secure, self._bodies = access, secure, Bodies()
 
     def guard(self) -> Middleware:
-        """Return the middleware that refuses who is not known, or may not do it."""
+        """Return the middleware that refuses unknown callers and missing rights."""
 
         @web.middleware
         async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -63,7 +63,7 @@ class Door:
         return checked
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Take a token that somebody has typed, and have the browser send it from now on; no script can read it."""
+        """Check a token typed into the page, and store it in a cookie that scripts cannot read."""
         token = object_of(await self._bodies.read(request)).get("token")
         if not isinstance(token, str) or len(token) > _MOST_CHARACTERS:
             raise InvalidRequestError([Violation("token", f"give one of at most {_MOST_CHARACTERS} characters")])

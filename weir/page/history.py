@@ -1,4 +1,4 @@
-"""What was measured over time, in bounded memory: the longer it lasts, the further apart the points that are kept."""
+"""Time series in bounded memory: the longer the series, the coarser its points."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,14 +7,14 @@ __all__ = ["History"]
 
 _LIMIT: Final = 720
 _EARLY: Final = 0.1
-"""Seconds by which a timer is early now and then."""
+"""Seconds by which a timer may fire early."""
 
 
 class History:
-    """Named values over time; None where one is not known.
+    """Named values over time; None for an unknown value.
 
-    When `limit` points are there, every second one goes, and new ones are taken half as often: the series always
-    reaches back to the start. `epoch` counts how often that has happened: positions before are void then.
+    At `limit` points, every second one is dropped, and new ones are taken half as often, so that the series always
+    reaches back to the start. `epoch` counts these reductions, each of which makes earlier positions invalid.
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
@@ -27,7 +27,7 @@ class History:
         return len(self.times)
 
     def add(self, time: float, values: Mapping[str, float | None]) -> None:
-        """Take in a point (seconds), unless it is too close to the last one."""
+        """Add a point at `time` (seconds), unless it is too close to the last one."""
         if self.times and time - self.times[-1] < self._interval - _EARLY:
             return
         self.times.append(time)
@@ -38,7 +38,7 @@ class History:
             self.epoch += 1
 
     def since(self, position: int) -> dict[str, list[float | None]]:
-        """Return the columns from a position on; `time` is one of them."""
+        """Return the values since a position as columns by name, `time` among them."""
         values = self._values[position:]
         names = sorted({name for point in values for name in point})
         columns: dict[str, list[float | None]] = {name: [point.get(name) for point in values] for name in names}

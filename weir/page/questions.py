@@ -1,4 +1,4 @@
-"""Queries and clicks of the page, over the same gRPC as everyone's."""
+"""Queries, clicks and the map of the page, answered through the public gRPC service."""
 
 import time
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ _DEFAULT_K: Final = 10
 _MOST_K: Final = 100
 _RANKS_SECONDS: Final = 30.0
 _MOST_RANKED: Final = 200_000
-"""Items of the largest catalogue that the page reads the ranks of; beyond that there are no ranks and no map."""
+"""Largest number of items with popularity ranks; with more items there are no ranks and no map."""
 _CLICK_SECONDS: Final = 60.0
 
 
 def can_click(pipeline: PipelineConfig) -> bool:
-    """Say whether `weir click` can append to the log: a folder of this machine."""
+    """Return whether clicks can be appended to the log: it must be a folder of this machine."""
     if is_topic(pipeline.log):
         return False
     folder = Store(pipeline.log).local_path
@@ -33,7 +33,7 @@ def can_click(pipeline: PipelineConfig) -> bool:
 
 
 def k_in(wanted: Mapping[str, Any]) -> int:
-    """Return the number of items that a query asks for, 100 at most; raises `InvalidRequestError` for no number."""
+    """Return the k of a query, 100 at most; raises `InvalidRequestError` if it is not a whole number."""
     k = wanted.get("k", _DEFAULT_K)
     if not isinstance(k, int) or isinstance(k, bool):
         raise InvalidRequestError([Violation("k", f"is {k!r:.40}, must be a whole number from 1 to {_MOST_K}")])
@@ -42,7 +42,7 @@ def k_in(wanted: Mapping[str, Any]) -> int:
 
 @dataclass
 class Questions:
-    """Asks one server; everything here blocks, and may be called from several threads."""
+    """Queries one server; all methods block, and may be called from several threads."""
 
     client: RetrievalClient
     store: Store
@@ -98,7 +98,7 @@ class Questions:
         }
 
     def atlas(self) -> Atlas | None:
-        """Return the map of what is served, at most half a minute old; None where the catalogue is too large."""
+        """Return the map of the served items, at most half a minute old; None with too many items."""
         info = self.client.info()
         ranks = self._newest_ranks(info.bundle_version)
         if not ranks:
@@ -119,7 +119,7 @@ class Questions:
         ]
 
     def _newest_ranks(self, version: str) -> Mapping[str, int]:
-        """Return the ranks by popularity, read again at most twice a minute: a bundle is new every few seconds."""
+        """Return the popularity ranks, read again at most twice a minute: bundles may change every few seconds."""
         known, at = self._ranked
         if (version != known and time.monotonic() - at > _RANKS_SECONDS) or not known:
             few = self.client.info().items <= _MOST_RANKED

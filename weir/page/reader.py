@@ -1,4 +1,4 @@
-"""What is in the store and at the server now. Each part is read by itself: what fails is named, the rest goes on."""
+"""Read the current state of store and server, each part separately: a failed part is reported, the others continue."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,14 +16,14 @@ from weir.serving.monitor.results import WindowRecall
 __all__ = ["RECALLS", "Reader", "Seen"]
 
 RECALLS: Final = 300
-"""Windows whose recalls are kept."""
+"""Newest windows whose recalls are kept."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was read; `held` says why the newest bundle is not promoted, `loaded` is the manifest of what is served."""
+    """The state as read; `held`: why the newest bundle is not promoted, `loaded`: the served bundle's manifest."""
 
     log: LogState
     clock: EventClock
@@ -37,7 +37,7 @@ class Seen:
 
 @dataclass
 class Reader:
-    """Reads the store and asks the server as any other client could; costs the same whatever the store's age."""
+    """Reads the store and queries the server as any client could; the cost does not grow with the store's age."""
 
     store: Store
     client: RetrievalClient
@@ -50,7 +50,7 @@ class Reader:
         self._recalls = NewestRecalls(self.store, RECALLS)
 
     def read(self) -> Seen:
-        """Return what is so now; never raises."""
+        """Return the current state; never raises."""
         none: list[WindowManifest] = []
         new = self._attempt("windows", self.commits.catch_up, none)
         self._recalls.expect(new)
@@ -80,7 +80,7 @@ class Reader:
         return value
 
     def _follow_bundles(self) -> None:
-        """Read the new manifests; a bundle may be retired meanwhile."""
+        """Read the new manifests; a bundle may be removed meanwhile."""
         bundles, known = champions_log(self.store), {}
         for version in bundles.versions():
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What the stages export for Prometheus, read as Prometheus reads it."""
+"""Scrape the Prometheus metrics of the stages."""
 
 import asyncio
 import math
@@ -21,13 +21,13 @@ _MOST_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of one stage; none where it does not answer."""
+    """The metric samples of one stage."""
 
     values: Mapping[str, list[tuple[Mapping[str, str], float]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, text: str) -> "Samples":
-        """Read the text format; raises `ValueError`."""
+        """Parse Prometheus' text format; raises `ValueError`."""
         found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
@@ -35,23 +35,23 @@ class Samples:
         return cls(found)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """Return the sum over the samples with these labels, None where there is none or it is not a finite number."""
+        """Return the sum over the samples with these labels; None without samples or if it is not finite."""
         matching = [value for have, value in self.values.get(name, ()) if labels.items() <= have.items()]
         total = sum(matching)
         return total if matching and math.isfinite(total) else None
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Return the samples above 0 by the value of one label."""
+        """Return the samples above 0, by the value of one label."""
         return {have[label]: value for have, value in self.values.get(name, ()) if value > 0}
 
 
 def addresses(settings: Settings) -> dict[str, str]:
-    """Return the URL of each stage's metrics: as `monitor.page_metrics` says, else on this machine."""
+    """Return the URL of each stage's metrics: from `monitor.page_metrics`, else on this machine."""
     return {stage: settings.monitor.page_metrics.get(stage) or metrics_url(settings, stage) for stage in STAGES}
 
 
 async def scrape(session: ClientSession, urls: Mapping[str, str]) -> dict[str, Samples | None]:
-    """Read all stages at once; None for one that does not answer."""
+    """Scrape all stages concurrently; None for a stage that does not answer."""
     found = await asyncio.gather(*(_one(session, url) for url in urls.values()))
     return dict(zip(urls, found, strict=True))
 

@@ -1,4 +1,4 @@
-"""Serves the page beside other work, in a thread of its own."""
+"""Serve the page in a background thread."""
 
 import asyncio
 import contextlib
@@ -36,9 +36,10 @@ _MOST_CONNECTIONS: Final = 512
 
 @contextlib.contextmanager
 def page_served(settings: Settings, store: Store) -> Iterator[str | None]:
-    """Serve the page while inside, if `monitor.page_port` says so; yields and logs its address.
+    """Context manager: serve the page if `monitor.page_port` is set; yields and logs its address, else yields None.
 
-    Without the keys that verify its callers' tokens there is no page, and the log says so. Raises `CannotListenError`.
+    If the keys that verify tokens cannot be read, no page is served, and an error is logged. Raises
+    `CannotListenError`.
     """
     config = settings.monitor
     if config.page_port is None:
@@ -71,7 +72,7 @@ def _is_secure(settings: Settings) -> bool:
 
 
 def _door(settings: Settings) -> Door | None:
-    """Return what asks for tokens, where the server asks for them: any process of this machine reaches loopback."""
+    """Return the authentication of the page, if the server has one: on loopback too, open to any local process."""
     is_local = is_loopback(settings.monitor.page_host)
     if settings.serving.auth.jwks is None:
         if settings.serving.tls.client_ca_file is not None and not is_local:
@@ -94,7 +95,7 @@ async def _serve(
         made = application(watch, questions, rights, config.page_host, door)
         runner = web.AppRunner(made, shutdown_timeout=1.0)
         await runner.setup()
-        server = cast(web.Server, runner.server)  # there, once it is set up
+        server = cast(web.Server, runner.server)  # not None after `setup`
         secure = http_context(settings.serving.tls, asks_clients=False) if _is_secure(settings) else None
         loop, connected = asyncio.get_running_loop(), connections(server, _IDLE_SECONDS, _MOST_CONNECTIONS)
         servers = [

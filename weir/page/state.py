@@ -1,4 +1,4 @@
-"""What the page shows of one moment, out of what was read and of the stages' metrics."""
+"""Compute the page's state and chart points from the store's state and the stages' metrics."""
 
 import time
 from collections import deque
@@ -30,7 +30,7 @@ Scraped = Mapping[str, Samples | None]
 
 
 def state_of(seen: Seen, commits: NewestCommits, scraped: Scraped) -> dict[str, Any]:
-    """Return what is so now; ages and lengths are in seconds."""
+    """Return the current state as JSON; ages and durations are in seconds."""
     served, log = seen.served, seen.log
     pipeline = scraped.get("pipeline") or _NOTHING
     newest = seen.clock.wall_time(round(1000 * served.max_event_time)) if served else None
@@ -63,7 +63,7 @@ def state_of(seen: Seen, commits: NewestCommits, scraped: Scraped) -> dict[str, 
 
 
 def _seconds(seen: Seen, commits: NewestCommits, newest_event: float | None) -> dict[str, float | None]:
-    """Return what each step took last, and the whole way from an event to its answer."""
+    """Return the latest duration of each step, and the total from an event to its bundle being served."""
     bundle, served, loaded = seen.newest, seen.served, seen.loaded
     committed = None if bundle is None else commits.committed_at(bundle.trained_sequence)
     return {
@@ -83,12 +83,12 @@ def _mean_query(serving: Samples) -> float | None:
 
 @dataclass
 class Rates:
-    """How fast counters rise."""
+    """Rates of counters, per second."""
 
     _last: dict[str, deque[tuple[float, float]]] = field(default_factory=dict, init=False)
 
     def of(self, name: str, count: float | None, now: float) -> float | None:
-        """Return the rise per second over the last 15 seconds; None at first, and where the count starts again."""
+        """Return the increase per second over the last 15 seconds; None at first and after a counter reset."""
         known = self._last.setdefault(name, deque())
         if count is None or (known and count < known[-1][1]):
             known.clear()
@@ -102,9 +102,9 @@ class Rates:
 
 
 def point_of(state: Mapping[str, Any], scraped: Scraped, rates: Rates) -> dict[str, float | None]:
-    """Return what the charts over time show of a moment."""
+    """Return the chart values for the current moment."""
     trainer, serving = scraped.get("trainer") or _NOTHING, scraped.get("serving") or _NOTHING
-    # Before the first step, the gauge of the loss is 0.
+    # The loss gauge is 0 before the first step, which is not a loss.
     has_trained = bool(trainer.total("weir_trainer_windows_total"))
     return {
         "events_per_second": rates.of("events", state["events"], state["time"]),

@@ -1,4 +1,4 @@
-"""What the log says of items beside their ids: the newest values of their features, as words."""
+"""The newest features of items, as texts for the page."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from weir.contracts import Store, WindowLog, WindowManifest, columns
 __all__ = ["Tags"]
 
 _MOST: Final = 100_000
-"""Items that are known; beyond that, those named longest ago are forgotten."""
+"""Most items that are kept; beyond that, those not updated for longest are dropped."""
 
 
 @dataclass
 class Tags:
-    """The features of the items of the newest windows; without `pipeline.item_features` there are none."""
+    """Features of the items in the newest windows; empty without `pipeline.item_features`."""
 
     store: Store
     _words: dict[str, list[str]] = field(default_factory=dict, init=False)
@@ -34,14 +34,14 @@ class Tags:
             item = ids[row[columns.ITEM_KEY]]
             words = [f"{name} {_text(value)}" for name in names if (value := row[name]) not in (None, [])]
             if words:
-                # The newest ones are at the end.
+                # Moved to the end: the newest are last.
                 self._words.pop(item, None)
                 self._words[item] = words
         for item in list(self._words)[: max(0, len(self._words) - _MOST)]:
             del self._words[item]
 
     def of(self, item: str) -> list[str]:
-        """Return what is known of an item, such as ``genre jazz, blues``."""
+        """Return the features of an item, such as ``genre jazz, blues``."""
         return self._words.get(item, [])
 
 

@@ -1,4 +1,4 @@
-"""Looks at everything, once a second while somebody watches, and tells all who do."""
+"""Refresh the page's state, once a second while it is watched, and notify all watchers."""
 
 import asyncio
 import time
@@ -22,18 +22,18 @@ __all__ = ["Watch"]
 
 _SECONDS: Final = 1.0
 _SECONDS_ALONE: Final = 5.0
-"""Between two looks while nobody watches: the charts still start where the processes did."""
+"""Interval without watchers: the charts should still begin when the processes started."""
 
 
 class Watch:
-    """The state, the charts and the refused lines, as of the last look.
+    """The state, the charts and the refused lines, as of the last refresh.
 
     Parameters
     ----------
     settings, store, client
         Those of the stages.
     tags
-        Learns what the log says of items.
+        Collects the features of items.
     lines
         Whether refused lines are read.
     """
@@ -55,7 +55,7 @@ class Watch:
         self._news = asyncio.Condition()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Refresh the state until cancelled."""
         async with ClientSession() as session:
             while True:
                 scraped = await scrape(session, self._urls)
@@ -64,12 +64,12 @@ class Watch:
                 await self._pause()
 
     async def news(self, seen: int) -> None:
-        """Wait for a look after the one numbered `seen`, or for the end."""
+        """Wait for a refresh after number `seen`, or for the end."""
         async with self._news:
             await self._news.wait_for(lambda: self.looks > seen or self.ended)
 
     async def end(self) -> None:
-        """Let those who watch go."""
+        """Wake all watchers, to end their streams."""
         self.ended = True
         async with self._news:
             self._news.notify_all()
@@ -86,7 +86,7 @@ class Watch:
             await asyncio.sleep(_SECONDS / 4)
 
     async def _look(self, scraped: dict[str, Samples | None]) -> None:
-        """Take in a look; threads read, and the event loop alone changes what is shown."""
+        """Refresh the state: a thread reads, and only the event loop changes the attributes."""
         seen = await asyncio.to_thread(self._reader.read)
         self.state = state_of(seen, self._commits, scraped)
         waits = self.state["replayed"] is None and not self.state["windows"]

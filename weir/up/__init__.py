@@ -1,1 +1,1 @@
-"""``weir up``: every stage as a process on one machine, supervised, watched, and shown; demos included."""
+"""``weir up``: run all stages as supervised processes on one machine, with a status display and demos."""

@@ -1,4 +1,4 @@
-"""How `weir up` shows its status: a live table on a terminal, a plain line every ten seconds elsewhere."""
+"""Status display of `weir up`: a live table on a terminal, else a plain line every ten seconds."""
 
 import contextlib
 import time
@@ -20,11 +20,11 @@ __all__ = ["StatusDisplay"]
 _PLAIN_SECONDS: Final = 10.0
 _K: Final = 20
 _GONE: Final = (OSError, SystemExit)
-"""A closed terminal or pipe (rich exits then) must not end the processes."""
+"""Errors of a closed terminal or pipe (rich exits then), which must not end the processes."""
 
 
 class StatusDisplay:
-    """Shows the status and the children's important lines on one console."""
+    """Shows the status and important log lines of the processes on one console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -43,19 +43,19 @@ class StatusDisplay:
         self.stop()
 
     def stop(self) -> None:
-        """Remove the live table; plain lines may follow."""
+        """Remove the live table; plain lines can still be printed."""
         if self._live:
             self._live.stop()
 
     def say(self, name: str, line: str) -> None:
-        """Print a line of a process after its name."""
+        """Print a line with the name of its process in front."""
         text = Text(f"{name:>8} | ", style="dim")
         text.append(visible(line), style="default")
         with contextlib.suppress(*_GONE):
             self._console.print(text, soft_wrap=True)
 
     def show(self, status: Status) -> None:
-        """Show the newest status; what could not be read is reported once until it can be read again."""
+        """Show the newest status; report each new read problem once."""
         for part, problem in status.problems.items():
             if self._problems.get(part) != problem:
                 self.say("weir", f"cannot read: {problem}")
@@ -102,7 +102,7 @@ def _facts(status: Status) -> list[tuple[str, str]]:
 
 
 def _awaited(status: Status) -> str:
-    """Return what comes next, as long as nothing is served."""
+    """Return the next step until a bundle is served."""
     if status.windows == 0:
         first = f"the first events, which are answered after {in_words(status.longest_seconds)} at most"
         return first if status.replayed is None else "the first window to end"

@@ -1,4 +1,4 @@
-"""What a store holds already, and whether `weir up` may go on with it, or start over."""
+"""Inspect a store before a replay: can `weir up` continue in it, start over, or must it stop."""
 
 import re
 import shutil
@@ -17,13 +17,13 @@ from weir.text import counted
 __all__ = ["CATALOGUE", "GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
 
 GENERATED: Final = "generated.jsonl"
-"""The log of `weir up --demo`, in the store: always the same, and written before the demo is known to begin."""
+"""The log of `weir up --demo`, in the store: always the same; its presence does not mean that a replay has begun."""
 
 CATALOGUE: Final = "catalogue.jsonl"
-"""The tags of its items, beside it."""
+"""The catalogue with the tags of the demo's items, beside it."""
 
 _ORIGIN: Final = "state/replay-of"
-"""Holds the path of the log that is replayed into the store."""
+"""File with the path of the log that is replayed into the store."""
 _MARK: Final = "state/demo"
 """Marked the store of a demo in version 0.1."""
 _REPLAYED: Final = re.compile(r"(dead-letters/)?(segment-\d+|click-\d+-\w+)\.\w+(@\d+)?(/[^/]+\.jsonl#[\w:]+)?")
@@ -32,7 +32,7 @@ _REPLAYED: Final = re.compile(r"(dead-letters/)?(segment-\d+|click-\d+-\w+)\.\w+
 
 @dataclass(frozen=True)
 class Holdings:
-    """What is in a store: `replay` is the log that was replayed into it; `is_all` says that nothing else was."""
+    """Contents of a store: `replay` is the log that was replayed into it; `is_all`: it holds no other data."""
 
     folder: Path
     is_empty: bool
@@ -48,7 +48,7 @@ class Holdings:
 
 
 def holdings(store: Store, folder: Path) -> Holdings:
-    """Return what a store holds; locks, the output of processes and the log of the demo count for nothing."""
+    """Return the contents of a store; locks, process output and the demo's log do not count."""
     files = [path.relative_to(folder) for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     is_empty = all(
         path.suffix == ".lock" or path.parts[0] == "logs" or str(path) in {GENERATED, CATALOGUE} for path in files
@@ -57,7 +57,7 @@ def holdings(store: Store, folder: Path) -> Holdings:
     try:
         state = LogState.open(store)
     except UserError:
-        # Damaged: nobody can say what it held.
+        # Damaged: its contents cannot be determined.
         return Holdings(folder, is_empty, replay, is_all=False, windows=0)
     return Holdings(folder, is_empty, replay, all(map(_REPLAYED.fullmatch, state.sources)), len(state.starts))
 
@@ -71,14 +71,14 @@ def _replay(store: Store) -> Path | None:
 
 
 def remember_replay(store: Store, log: Path) -> None:
-    """Note which log a store holds a replay of."""
+    """Record the log that is replayed into a store."""
     store.write(_ORIGIN, str(log).encode())
 
 
 def make_room(held: Holdings, log: Path, *, once: bool, fresh: bool) -> None:
-    """Let the replay of a log begin in the store or go on there; nothing is removed that nobody asked to remove.
+    """Prepare a store for the replay of a log: keep the same replay, or remove another after confirmation or `fresh`.
 
-    With `once` it begins from nothing. Raises `CommandError` where something is in the way.
+    With `once`, the replay must start from an empty store. Raises `CommandError` if the store cannot be used.
     """
     if held.is_empty or (held.replay == log and not once and not fresh):
         return
@@ -90,7 +90,7 @@ def make_room(held: Holdings, log: Path, *, once: bool, fresh: bool) -> None:
         if path.name != "state":
             _remove(path)
     for path in (held.folder / "state").iterdir():
-        # The lock of this very process is among them.
+        # Keep locks: that of this process is among them.
         if path.suffix != ".lock":
             _remove(path)
 

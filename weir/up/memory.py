@@ -10,7 +10,7 @@ _PROC: Final = Path("/proc")
 
 
 def tree_memory(root: int) -> int:
-    """Return the bytes used by a process and its descendants; 0 where there is no /proc.
+    """Return the bytes used by a process and its descendants; 0 without /proc.
 
     Sums proportional set sizes, so that a page shared by several processes is counted once.
     """

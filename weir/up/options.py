@@ -1,4 +1,4 @@
-"""The options of `weir up` itself; this module loads nothing, so that help appears at once."""
+"""The command-line options of `weir up`; without heavy imports, so that help appears at once."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ __all__ = ["UpOptions"]
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What `weir up` runs and replays, and when it ends."""
+    """Options of `weir up`: what to run, what to replay, and when to end."""
 
     demo: Annotated[bool, typer.Option("--demo", help="Replay a generated log (or --log), with small settings.")] = (
         False
@@ -44,7 +44,7 @@ class UpOptions:
 
     @property
     def topic(self) -> str | None:
-        """The Kafka topic that `log` names, if it names one."""
+        """The Kafka topic in `log`; None if it is a file."""
         from weir.readers import topic_of  # noqa: PLC0415 - help needs none of it
 
         return None if self.log is None else topic_of(self.log)

@@ -1,4 +1,4 @@
-"""The ports of all stages on one machine: moved together, and checked before anything starts."""
+"""The ports of all stages on one machine: moved by an offset, and checked before the stages start."""
 
 import contextlib
 import socket
@@ -35,13 +35,13 @@ PORTS: Final = {
 _POLL_SECONDS: Final = 0.5
 _CONNECT_SECONDS: Final = 1.0
 _DISTANCES: Final = {"serving.http_port": 29, "monitor.page_port": 39}
-"""Without ports of their own, HTTP and the page are so far above gRPC: 50080 and 50090 above 50051."""
+"""Default distances of the HTTP and page ports from the gRPC port: 50080 and 50090 with 50051."""
 
 
 def with_ports(settings: Settings, offset: int) -> Settings:
     """Return the settings with every port moved by `offset`, 0 replaced by a free port, and the monitor's target set.
 
-    Raises `SettingsError` where two processes would share a port, or one is above 65535.
+    Raises `SettingsError` if two processes would share a port, or a port exceeds 65535.
     """
     ports = {key: (port + offset if port else free_port()) for key, port in _ports(settings).items()}
     problems = [f"{key} = {port}: must be at most 65535" for key, port in ports.items() if port > 65535]
@@ -63,7 +63,7 @@ def with_ports(settings: Settings, offset: int) -> Settings:
 
 
 def busy_ports(settings: Settings) -> list[str]:
-    """Return a line for every port that another process holds; raises `CannotListenError` for any other failure."""
+    """Return a message for each port in use by another process; raises `CannotListenError` for any other failure."""
     return [
         f"port {port} ({PORTS[key]}, {key}) is in use"
         for key, port in _ports(settings).items()
@@ -72,7 +72,7 @@ def busy_ports(settings: Settings) -> list[str]:
 
 
 def is_served(settings: Settings) -> bool:
-    """Return whether a process listens on one of the ports; a busy port without is the local end of a connection."""
+    """Return whether a process listens on one of the ports; else a busy port is the local end of a connection."""
     for key, port in _ports(settings).items():
         with contextlib.suppress(OSError):
             socket.create_connection((bare_host(_host(settings, key)), port), _CONNECT_SECONDS).close()
@@ -81,7 +81,7 @@ def is_served(settings: Settings) -> bool:
 
 
 def await_ports(settings: Settings, seconds: float) -> list[str]:
-    """Return what `busy_ports` returns once no port is busy, or after some seconds."""
+    """Wait until no port is busy, at most `seconds`; return the remaining `busy_ports`."""
     patient = Retrying(retry=retry_if_result(bool), stop=stop_after_delay(seconds), wait=wait_fixed(_POLL_SECONDS))
     try:
         return patient(busy_ports, settings)
@@ -97,7 +97,7 @@ def _ports(settings: Settings) -> dict[str, int]:
 
 
 def _host(settings: Settings, key: str) -> str:
-    """Return the address on which the port of `key` is bound."""
+    """Return the address to which the port of `key` is bound."""
     section, name = key.split(".")
     own = {"metrics_port": "metrics_host", "page_port": "page_host"}
     host: str = getattr(getattr(settings, section), own.get(name, "host"))
@@ -105,19 +105,19 @@ def _host(settings: Settings, key: str) -> str:
 
 
 def metrics_url(settings: Settings, section: str) -> str:
-    """Return where a stage of this machine shows its metrics."""
+    """Return the URL of a stage's metrics on this machine."""
     stage = getattr(settings, section)
     return f"http://{reached(stage.metrics_host)}:{stage.metrics_port}/metrics"
 
 
 def page_scheme(settings: Settings) -> str:
-    """Return how a browser reaches the page: off loopback over TLS, where the server has a certificate."""
+    """Return the page's URL scheme: https off loopback if the server has a certificate, else http."""
     plain = settings.serving.tls.certificate_file is None or is_loopback(settings.monitor.page_host)
     return "http" if plain else "https"
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
+    """Return an unused port of the loopback interface."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Which processes `weir up` starts, and with which command lines."""
+"""The processes that `weir up` starts, and their command lines."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ __all__ = ["Replayed", "child_specs"]
 
 
 class Replayed(NamedTuple):
-    """A finished log to be replayed: the file, and the wall-clock seconds that it takes."""
+    """A finished log to replay: the file, and the duration in wall-clock seconds."""
 
     log: Path
     seconds: float
@@ -23,7 +23,7 @@ class Replayed(NamedTuple):
 def child_specs(file: Path, ranks: int, replayed: Replayed | None, trained: Sequence[str] = (MAIN,)) -> list[ChildSpec]:
     """Return the processes, the source of events first; all read their settings from `file`.
 
-    Each of the lines `trained` has a trainer of its own.
+    Each variant in `trained` has a trainer of its own.
     """
     environment = _environment(os.environ)
     common = ("--config", str(file))
@@ -39,8 +39,8 @@ def child_specs(file: Path, ranks: int, replayed: Replayed | None, trained: Sequ
     ]
     first = specs[1].name
     if replayed is not None:
-        # Event time passes during a replay: it waits for the stage that takes longest to start. What that has left to
-        # do takes no longer than the start of the replay and its first window.
+        # Event time passes during a replay, so it starts after the trainer, the slowest stage to start. The rest of
+        # the trainer's start takes no longer than the start of the replay and its first window.
         arguments = ("replay", str(replayed.log), "--seconds", str(replayed.seconds))
         replay = spec("replay", *arguments, forever=False)
         specs.insert(0, replace(replay, starts_after=(first, "all ranks have started")))
@@ -53,6 +53,6 @@ def _trainer(spec: Callable[..., ChildSpec], line: str, ranks: int) -> ChildSpec
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the children's variables: settings come from the file only, and each child has one thread per pool."""
+    """Return the children's environment: no WEIR_ variables, as settings come from the file, one thread per pool."""
     kept = {name: value for name, value in environment.items() if not name.startswith("WEIR_")}
     return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **kept}

@@ -1,4 +1,4 @@
-"""The results of a demo, in numbers."""
+"""The results of a demo run (`weir up --once`): collect, check and print them."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ __all__ = ["DemoSummary", "print_summary", "requests_by_code", "summarise"]
 
 _PRECONDITION: Final = "FailedPrecondition"
 _K: Final = 20
-"""Cut-off of the recalls."""
+"""The k of recall@k."""
 _BARS: Final = " ▁▂▃▄▅▆▇█"
 
 
 class Recalls(FrozenModel):
-    """Recall@k, means over the newest windows; None where nothing could be measured."""
+    """Recall@k, means over the newest windows; None if it could not be measured."""
 
     k: int
     cases: int = Field(description="events on which model and popularity were compared")
@@ -47,7 +47,7 @@ class Recalls(FrozenModel):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the model's recall (Wilson): the next item of a case is among the k or not."""
+        """The 95 % interval of the model's recall (Wilson), as each case is a hit or a miss."""
         if self.model is None or not self.cases:
             return None
         return wilson(self.model, self.cases)
@@ -81,7 +81,7 @@ class DemoSummary(FrozenModel):
 
     @property
     def failures(self) -> list[str]:
-        """What went wrong, one sentence each."""
+        """Failed checks, one sentence each."""
         failed = {code: count for code, count in self.requests.items() if code != "OK"}
         found = [f"{count} requests failed with {code}" for code, count in failed.items()]
         if not self.requests.get("OK"):
@@ -108,9 +108,9 @@ def summarise(
     peak_memory: int,
     seconds: float,
 ) -> DemoSummary:
-    """Return the results at the end of a demo whose processes are still running."""
+    """Collect the results at the end of a demo, while its processes are still running."""
     metrics = _scrape(metrics_url(settings, "serving"))
-    # The monitor adds the freshness to results that it wrote earlier.
+    # Read again: the monitor adds the freshness to earlier results.
     fresh = [recall.freshness for recall in recorded(store) if recall.freshness is not None]
     version = status.newest_bundle
     newest = log_of_version(store, version).manifest(version).evaluation if version else {}
@@ -141,10 +141,10 @@ def summarise(
 
 
 def requests_by_code(metrics: list[tuple[str, dict[str, str], float]]) -> dict[str, int]:
-    """Return the number of Retrieve calls by gRPC code, of those that were given; other calls do not count.
+    """Return the number of Retrieve calls by gRPC code; codes without calls are left out.
 
-    Nor do those for a bundle that another one has just replaced: comparing variants asks for two bundles by name, and
-    leaves out the events for which a swap comes between.
+    Calls refused because their pinned bundle was just replaced do not count: the comparison of variants pins two
+    bundles, and skips the events for which a swap comes between.
     """
     found: Counter[str] = Counter()
     for name, labels, value in metrics:
@@ -164,7 +164,7 @@ def _scrape(url: str) -> list[tuple[str, dict[str, str], float]]:
 
 
 def print_summary(console: Console, summary: DemoSummary) -> None:
-    """Print the results."""
+    """Print the results as a table."""
     recalls = summary.recalls
     failed = sum(count for code, count in summary.requests.items() if code != "OK")
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items()) or "none"
@@ -192,7 +192,7 @@ def print_summary(console: Console, summary: DemoSummary) -> None:
 
 
 def _pooled(windows: Sequence[Freshness]) -> tuple[float, ...]:
-    """Return 21 quantiles over the events of all windows."""
+    """Pool the freshness of all windows into 21 quantiles, weighted by events."""
     seconds = [second for window in windows for second in window.quantiles]
     weights = [window.events for window in windows for _ in window.quantiles]
     if not sum(weights):
@@ -201,7 +201,7 @@ def _pooled(windows: Sequence[Freshness]) -> tuple[float, ...]:
 
 
 def _spread(quantiles: Sequence[float]) -> str:
-    """Return p50, p95 and the maximum, and the quantiles as a histogram of nine bars from 0 on."""
+    """Return p50, p95, the maximum, and a histogram of nine bars from 0 on."""
     if not quantiles:
         return "-"
     counts, edges = np.histogram(quantiles, bins=len(_BARS), range=(0, max(*quantiles, 1e-9)))

@@ -1,1 +1,1 @@
-"""Processes that are restarted when they die, and stopped together."""
+"""Supervision of child processes: restarted when they die, stopped together."""

@@ -18,7 +18,7 @@ from weir.up.supervisor.parent import PARENT_VARIABLE
 __all__ = ["Child", "ChildSpec", "Death"]
 
 _IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
-"""Important log records (libraries warn at the root), the message of a failed command, and torchrun."""
+"""Lines to show: log records of weir (libraries warn at the root), errors of failed commands, and of torchrun."""
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 1 << 16
 _POLL_SECONDS: Final = 0.2
@@ -36,7 +36,7 @@ class Death(Exception):  # noqa: N818 - an event that leads to a retry, rarely a
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """What to run.
+    """Command line and restart policy of a process.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class ChildSpec:
 
 @dataclass
 class Child:
-    """A process that is kept alive.
+    """A supervised process, restarted when it dies.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Child:
     folder
         Folder of ``<name>.log``, which collects the output over all restarts.
     say
-        Called with the lines that a reader should see: warnings, errors, failures.
+        Called with the process name and a line to show: warnings, errors, failures.
     """
 
     spec: ChildSpec
@@ -97,7 +97,7 @@ class Child:
 
     @property
     def log_file(self) -> Path:
-        """File with the output."""
+        """The file that collects the output."""
         return self.folder / f"{self.spec.name}.log"
 
     def shows(self, text: str) -> asyncio.Event:
@@ -109,7 +109,7 @@ class Child:
         if self.may_start is not None:
             await self.may_start.wait()
         while not (self._stopping or self.finished):
-            # A run that lasted ends the attempts: the next failure counts from one again.
+            # A run that lasted ends this loop of attempts, so that failures count from one again.
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(Death),
                 stop=stop_after_attempt(self.spec.patience),
@@ -139,10 +139,10 @@ class Child:
 
     async def _run_process(self) -> int:
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Straight into the file: a pipe could fill, and would break together with the supervisor that reads it.
+        # Write directly to the file: a pipe could fill up, and would break if the supervisor dies.
         with self.log_file.open("ab") as output:
             self._start = self._seen = output.tell()
-            # A session of its own: Ctrl-C reaches only the supervisor, which stops all in order.
+            # A separate session: Ctrl-C only reaches the supervisor, which stops all processes in order.
             self.process = await asyncio.create_subprocess_exec(
                 *self.spec.command,
                 env=self.spec.environment | {PARENT_VARIABLE: str(os.getpid())},
@@ -155,7 +155,7 @@ class Child:
         try:
             return await self.process.wait()
         finally:
-            # Descendants of a dead process must not run beside its successor.
+            # Kill descendants of the dead process, which must not run beside its successor.
             self._signal(signal.SIGKILL)
             watcher.cancel()
             self._report_new_lines()
@@ -166,7 +166,7 @@ class Child:
             self._report_new_lines()
 
     def _report_new_lines(self) -> None:
-        """Report the important ones among the lines that were completed since the last call."""
+        """Report the important lines among those completed since the last call."""
         with self.log_file.open("rb") as file:
             file.seek(self._seen)
             new = file.read()
@@ -197,7 +197,7 @@ class Child:
                 os.killpg(self.process.pid, number)
 
     def begin_stop(self) -> None:
-        """From now on an exit is not a failure."""
+        """Mark the process as stopping: its exit is not a failure any more."""
         self._stopping = True
 
     async def stop(self, grace: float) -> None:

@@ -1,4 +1,4 @@
-"""Several processes as one: all run, or all stop."""
+"""Run several child processes as one unit: if one gives up, all stop."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ __all__ = ["GaveUpError", "Supervisor"]
 
 
 class GaveUpError(UserError):
-    """A process died repeatedly; the message has its name, its log file and the last lines there."""
+    """A process died repeatedly; the message has its name, its log file and the last lines of that."""
 
     def __init__(self, child: Child, death: Death) -> None:
         tail = "\n".join(f"    {line}" for line in death.tail)
@@ -38,7 +38,7 @@ class Supervisor:
     folder
         Folder of their log files.
     say
-        Called with a name and a line for everything that a reader should see.
+        Called with a process name and a line to show.
     grace
         Seconds that a process has to exit after SIGTERM.
     """
@@ -58,13 +58,13 @@ class Supervisor:
         self._stop = asyncio.Event()
 
     def has_finished(self, name: str) -> bool:
-        """Say whether a child that may end has exited with status 0."""
+        """Return whether the child `name`, one that may end, has exited with status 0."""
         return any(child.finished for child in self.children if child.spec.name == name)
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the children until `work` is done, a signal arrives, or a child keeps dying.
 
-        Whatever the reason, no child is left when this returns. Raises `GaveUpError`, or what `work` raised.
+        All children have ended when this returns or raises. Raises `GaveUpError`, or what `work` raised.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -79,7 +79,7 @@ class Supervisor:
                 loop.remove_signal_handler(number)
 
     async def _first_end(self, tasks: Sequence["asyncio.Future[Any]"], keepers: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for the work, a signal, or a keeper that fails; a keeper that ends normally is not waited for again."""
+        """Wait for the work, a signal, or a failed keeper task; keepers that end normally are ignored."""
         pending: set[asyncio.Future[Any]] = {*tasks, *keepers}
         while True:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -96,7 +96,7 @@ class Supervisor:
 
     async def _end(self, tasks: list["asyncio.Future[Any]"]) -> None:
         for child in self.children:
-            # Mark all of them first, so that no exit is announced or repaired any more.
+            # Mark all of them first, so that their exits are neither reported nor followed by a restart.
             child.begin_stop()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*(child.stop(self.grace) for child in self.children))
