@@ -285,7 +285,7 @@ def test_replay_ingest_inspect_and_click_work_on_one_store(tmp_path: Path) -> No
     )
     windows = run_json("inspect", "windows", *common)
     assert sum(window["counts"]["events"] for window in windows) == truth["events"]
-    assert "commits in" in run("inspect", "windows", *common)
+    assert "panes in" in run("inspect", "windows", *common)
     sketch = run_json("inspect", "sketch", "--window", "0", "--top", "3", *common)
     assert sketch["events"] == windows[0]["counts"]["positives"]
     assert len(sketch["top"]) == 3
