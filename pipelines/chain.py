@@ -74,6 +74,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         letters = [
             found | f"Write dead letters {number}" >> beam.ParDo(WriteDeadLetters(store, run))
             for number, found in enumerate((*read[DEAD], released[DEAD]))
+            if found != ()
         ]
         shards = (
             released.pieces
