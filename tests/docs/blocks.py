@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PAGES", "ROOT", "Block", "Command", "blocks", "commands"]
+__all__ = ["PAGES", "ROOT", "Block", "Command", "blocks", "commands", "loose"]
 
 ROOT: Final = Path(__file__).parents[2]
 LAB: Final = ROOT / "docs" / "lab"
@@ -17,9 +17,10 @@ PAGES: Final = [
 """All but the lab: an entry of it names commands as they were at its commit."""
 
 _PROGRAMS: Final = (
-    "aws cat curl docker echo file=weir git go grep grpcurl head kind kubectl make mkdir npm openssl pip prometheus protoc"
-    " pytest python rm uv uvx weir .venv/bin/weir"
-).split()
+    *("aws", "cat", "curl", "docker", "echo", "file=weir", "git", "go", "grep", "grpcurl", "head", "kind", "kubectl"),
+    *("make", "mkdir", "npm", "openssl", "pip", "prometheus", "protoc", "pytest", "python", "rm", "uv", "uvx"),
+    *("weir", ".venv/bin/weir"),
+)
 _START: Final = re.compile(rf"(?:[A-Z_]+=\S* )*(?:{'|'.join(map(re.escape, _PROGRAMS))}|for \w+ in)(?:[ /\n]|$)")
 _FENCE: Final = re.compile(r"^( *)```(\w*)$")
 
@@ -86,6 +87,13 @@ def commands(block: Block) -> list[Command]:
             continue
         open_command = not found[-1].shown and _goes_on(found[-1].text)
     return found
+
+
+def loose(line: str) -> str:
+    """Return a pattern for a line of output: figures, blanks and what `...` leaves out may differ."""
+    number = r"[-+]?\d[\d,.:]*"
+    parts = (re.escape(part) for part in re.split(number, " ".join(line.split())))
+    return number.join(parts).replace(r"\ ", r"\s+").replace("MiB", "[KM]iB").replace(r"\.\.\.", ".*")
 
 
 def _block(page: str, line: int, language: str, lines: list[str]) -> Block:

@@ -1,7 +1,7 @@
-"""A shell that runs the commands of a page one after the other, in a machine of its own as far as the kernel allows.
+"""A shell that runs the commands of a page one after the other, with a network of its own.
 
-It has its own network, so that every page may use the usual ports whatever else runs, its own names of hosts, and its own
-processes, which end with it.
+So every page may use the usual ports, whatever else runs. It has its own names of hosts, too, and its own processes,
+which end with it.
 """
 
 import os
@@ -59,24 +59,26 @@ class Shell:
         status = self._ask(f". {script} >{out} 2>{err} </dev/null 9>&-; echo $? >&9")
         return Ran(command, status, out.read_text(), err.read_text())
 
-    def start(self, command: str, ready: str) -> None:
-        """Start a command in the background, and wait until it has printed what fits `ready`."""
+    def start(self, command: str, ready: str) -> Ran:
+        """Start a command in the background; return what it has printed once that fits `ready`."""
         script = self._script(command)
-        said = script.with_suffix(".out")
-        said.touch()
-        pid = self._ask(f"{{ . {script}; }} >{said} 2>&1 </dev/null 9>&- & echo $! >&9")
-        self.behind[command] = (pid, said)
+        printed = script.with_suffix(".out")
+        printed.touch()
+        pid = self._ask(f"{{ . {script}; }} >{printed} 2>&1 </dev/null 9>&- & echo $! >&9")
+        self.behind[command] = (pid, printed)
         ends = time.monotonic() + _PATIENCE
-        while not re.search(ready, said.read_text()):
-            runs = self._ask(f"kill -0 {pid} 2>/dev/null; echo $? >&9") == 0
-            assert runs and time.monotonic() < ends, f"$ {command}\nnot said: {ready}\n{said.read_text()}"
+        while not re.search(ready, printed.read_text()):
+            has_ended = self._ask(f"kill -0 {pid} 2>/dev/null; echo $? >&9") != 0
+            if has_ended or time.monotonic() > ends:
+                raise AssertionError(f"$ {command}\nnot printed: {ready}\n{printed.read_text()}")
             time.sleep(0.2)
+        return Ran(command, 0, printed.read_text(), "")
 
     def stop(self, command: str) -> Ran:
         """End a command of the background as Ctrl-C would, and return what it has printed."""
-        pid, said = self.behind.pop(command)
+        pid, printed = self.behind.pop(command)
         status = self._ask(f"kill -INT -- -{pid} 2>/dev/null; wait {pid} 2>/dev/null; echo $? >&9")
-        return Ran(command, status, said.read_text(), "")
+        return Ran(command, status, printed.read_text(), "")
 
     def _script(self, command: str) -> Path:
         self._count += 1
