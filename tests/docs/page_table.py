@@ -126,9 +126,7 @@ def _shown(page: str, start: str) -> str:
 
 _BAD: Final = "printf 'trainer: {batch_sise: 1}\\nserving: {port: -1}\\n' > bad.yaml; weir config check bad.yaml"
 _GUARDED: Final = "curl --silent --cacert keys/ca.crt https://localhost:50080/v1/info"
-_PAGE: Final = (
-    "curl --silent --insecure --output /dev/null --write-out '%{http_code}' https://localhost:50090/api/caller"
-)
+_PAGE: Final = "curl --silent --output /dev/null --write-out '%{http_code}' http://localhost:50090/api/caller"
 _WEEKS: Final = "--store S --set pipeline.window_seconds=259200"
 
 PAGES_OF: Final[Mapping[str, Page]] = {

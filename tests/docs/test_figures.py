@@ -74,7 +74,8 @@ def _is_known(words: list[str]) -> bool:
         command, rest = getattr(command, "commands")[rest[0]], rest[1:]  # noqa: B009 - a group has them, a command not
     known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help", "--debug"}
     given = {word.split("=")[0] for word in rest if word.startswith("--")}
-    return command.name != "weir" and rest != words and given <= known
+    names_a_group = hasattr(command, "commands") and bool(rest)
+    return rest != words and not names_a_group and given <= known
 
 
 def sections(page: Path) -> list[str]:
