@@ -33,12 +33,14 @@ APART: Final = {
 LONG: Final = {
     r"weir up --demo --once( --fresh)?( --ranks .*| --log .*)?": "one to two minutes",
     r"weir up --config weir\.yaml --log .*": "half a minute",
+    r"weir evaluate .*--(seeds|keep-seen) .*": "trains several models, or a larger one",
+    r"weir serve .*--set serving\.processes=4": "tests/integration/test_serving_processes.py runs several processes",
     r"weir bench losses --\w+ (interactions|pairs|plays)\..*": "minutes; tests/weir/cli/test_bench.py runs it in small",
 }
 """Commands that run with WEIR_CAMPAIGN=long only, and why."""
 
-LONG_PAGES: Final = {"README", "demo", "catalogue", "variants"}
-"""Pages whose commands need a running `weir up`. CI runs that of `security`, and `make demo`."""
+LONG_PAGES: Final = {"README", "demo", "catalogue", "variants", "checkpoints", "rebuild", "training"}
+"""Pages that run with WEIR_CAMPAIGN=long only: they start `weir up`, as `security` and `make demo` do, or train."""
 
 if os.environ.get("WEIR_CAMPAIGN") == "long":
     LONG_PAGES.clear()

@@ -69,7 +69,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_commands(page: Path, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     if page.stem in LONG_PAGES:
-        pytest.skip("starts `weir up`, as CI does for docs/security.md and by `make demo`: WEIR_CAMPAIGN=long")
+        pytest.skip("takes long, and other tests run its parts: WEIR_CAMPAIGN=long")
     about = PAGES_OF.get(page.stem, Page())
     with shell(tmp_path, about.environment) as run:
         if about.store:
