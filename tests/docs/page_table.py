@@ -61,7 +61,8 @@ BEHIND: Final = {
     r"weir serve .*": r"ready: ",
     r"weir monitor .*": r"ready: asking",
     r"weir train .*--nodes.*": r"all ranks have started",
-    r"weir (ingest|rebuild|histories|train) .*--follow.*": r"",
+    r"weir (ingest|rebuild|train) .*--follow.*": r"metrics on port",
+    r"weir histories .*--follow.*": r"",
     r"prometheus .*": r"ready to receive web requests",
 }
 """Commands that stay up, and what they print once the page may go on."""
