@@ -58,6 +58,7 @@ for _tool, _commands in (
 
 BEHIND: Final = {
     r"weir up (?!.*--once).*|weir up": r"answers after",
+    r"weir serve --store S": r"listening|ready: ",
     r"weir serve .*": r"ready: ",
     r"weir monitor .*": r"ready: asking",
     r"weir train .*--nodes.*": r"all ranks have started",
@@ -144,6 +145,7 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     ),
     "bundles": Page(store=True, words={"00000064-0000001515-6d50e331": "$(basename $(ls -d S/bundles/0* | tail -1))"}),
     "catalogue": Page(
+        words={"s3://shop/items.parquet": "items.jsonl", "/etc/weir/takedown.txt": "takedown.txt"},
         says={"weir query anna-0 --tag jazz": r" jazz-", "weir query": "bundle 0", "curl": "itemIds"},
         after={"echo techno": [("sleep 2; weir query anna-0 --k 1000 | grep -c techno-blue-note-008", "^0")]},
     ),
@@ -151,10 +153,14 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         store=True, environment={"WEIR_STORE": "S"}, says={"weir train --ranks": "training with 2 ranks"}
     ),
     "configuration": Page(
+        given=_FILES,
+        words={"--log L": "--log plays.jsonl"},
         after={
-            "weir config check": [(_BAD, _shown("docs/configuration.md", "weir: these settings"))],
+            "weir config check": [
+                (_BAD, _shown("docs/configuration.md", "weir: these settings cannot be used:\n  trainer"))
+            ],
             "weir config schema": [(f"weir config schema | diff - {ROOT}/docs/weir.schema.json && echo same", "same")],
-        }
+        },
     ),
     "demo": Page(given=_FILES, says={"weir query": "bundle 0"}),
     "evaluation": Page(
@@ -188,6 +194,7 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         environment={"WEIR_STORE": "S"},
         after={"weir monitor": [("curl --silent localhost:50090/", "(?i)<!doctype html")]},
     ),
+    "pipeline": Page(store=True, environment={"WEIR_STORE": "S"}),
     "privacy": Page(
         store=True,
         statuses={"weir verify": 1},
