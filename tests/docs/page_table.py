@@ -153,7 +153,7 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         store=True, environment={"WEIR_STORE": "S"}, says={"weir train --ranks": "training with 2 ranks"}
     ),
     "configuration": Page(
-        given=_FILES,
+        given=f"{_SMALL} --days 2",
         words={"--log L": "--log plays.jsonl"},
         after={
             "weir config check": [
