@@ -154,6 +154,7 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     ),
     "configuration": Page(
         given=f"{_SMALL} --days 2",
+        says={"weir settings --store S --set": '"skip": "negative".* is .*"skip": "ignore".* holds from commit'},
         words={"--log L": "--log plays.jsonl"},
         after={
             "weir config check": [
