@@ -41,8 +41,8 @@ docs-version: .venv/docs.stamp .venv/dev.stamp  ## the documentation of this ver
 mutants: .venv/dev.stamp  ## the share of 300 small faults that the unit tests notice; some twenty minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
-campaign: .venv/dev.stamp  ## kill every stage, race writers and damage every kind of file, each with an oracle; two hours
-	WEIR_CAMPAIGN=long OMP_NUM_THREADS=1 $(BIN)/pytest tests/campaigns --timeout 3600 --ignore tests/campaigns/test_stream_kills.py
+campaign: .venv/dev.stamp  ## kill every stage, race writers, damage every kind of file, each with an oracle, and run the pages' long commands; two hours
+	WEIR_CAMPAIGN=long OMP_NUM_THREADS=1 $(BIN)/pytest tests/campaigns tests/docs/test_commands.py --timeout 3600 --ignore tests/campaigns/test_stream_kills.py
 
 stream-campaign: .venv/dev.stamp  ## kill a stream on Kafka and Flink a hundred times while it commits five million events; an hour, needs `make tools`
 	WEIR_CAMPAIGN=long OMP_NUM_THREADS=1 $(BIN)/pytest tests/campaigns/test_stream_kills.py

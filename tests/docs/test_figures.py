@@ -41,7 +41,7 @@ def commands(text: str) -> list[list[str]]:
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", rest)]
     blocks = re.findall(r"^ {4,}(.+)$", rest, flags=re.MULTILINE)
     code = [*spans, *blocks, *(line for fence in fences for line in fence.splitlines())]
-    lines = [part.strip() for one in code for part in re.split(r"&&|\s#\s|\|", one)]
+    lines = [part.strip() for one in code for part in re.split(r"&&|\s#\s|\||\s(?:--|exec weir)\s(?=weir )", one)]
     plain = [re.sub(r"^(?:\$ )?(?:\w+=\S*\s+)*(?:\.venv/bin/)?", "", line) for line in lines]
     return [_words(line) for line in plain if line.startswith(tuple(f"{start} " for start in STARTS))]
 
@@ -63,10 +63,19 @@ def problem(words: list[str]) -> str | None:
         paths = [word.split("::")[0] for word in words[1:] if word.startswith("tests/")]
         is_there = all((ROOT / path).exists() for path in paths)
     else:
-        root = typer.main.get_command(app)
-        is_general = not words[1].isalpha() or words[1].isupper()
-        is_there = is_general or words[1] in getattr(root, "commands", {})
+        is_there = not words[1].isalpha() or words[1].isupper() or words[2:3] == ["----"] or _is_known(words[1:])
     return None if is_there else " ".join(words)
+
+
+def _is_known(words: list[str]) -> bool:
+    """Return whether a command of weir exists, and has the options that are given."""
+    command, rest = typer.main.get_command(app), words
+    while rest and rest[0] in getattr(command, "commands", {}):
+        command, rest = getattr(command, "commands")[rest[0]], rest[1:]  # noqa: B009 - a group has them, a command not
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)} | {"--help", "--debug"}
+    given = {word.split("=")[0] for word in rest if word.startswith("--")}
+    names_a_group = hasattr(command, "commands") and bool(rest)
+    return rest != words and not names_a_group and given <= known
 
 
 def sections(page: Path) -> list[str]:
