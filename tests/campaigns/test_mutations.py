@@ -33,6 +33,7 @@ REFUSALS: Final = (CorruptArtefactError, StoreFormatError, CheckpointMismatchErr
 
 KINDS: Final = {
     "format": ("STORE.json", "pipeline train serve monitor inspect"),
+    "settings": ("SETTINGS.json", "pipeline"),
     "head": ("commits/HEAD", "pipeline train serve monitor inspect"),
     "snapshot": ("commits/snapshot-*.json", "pipeline serve"),
     "commit": ("commits/0*.json", "pipeline train serve monitor inspect"),

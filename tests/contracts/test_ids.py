@@ -20,10 +20,7 @@ ASCII_LOWER = str.maketrans({upper: upper.lower() for upper in map(chr, range(65
 
 
 def folded(text: str) -> str:
-    # Python counts four control characters as blanks.
-    return text.strip(
-        BLANKS + "".join(filter(str.isspace, text)).translate(dict.fromkeys(range(0x1C, 0x20)))
-    ).translate(ASCII_LOWER)
+    return text.strip().translate(ASCII_LOWER)
 
 
 @given(texts=texts, start=st.integers(0, 3), listed=st.just(MISSING_IDS) | st.lists(near, max_size=3).map(tuple))
