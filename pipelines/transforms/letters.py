@@ -88,11 +88,6 @@ class LetterPartition:
         return self.rows + 1
 
     @property
-    def recorded_size(self) -> int:
-        """What a commit records as its size."""
-        return self.size
-
-    @property
     def format(self) -> Format:
         """That of the rows; those of a topic are lines of JSON."""
         origin = origin_of(self.name)
