@@ -208,8 +208,9 @@ class _Driver:
         found = self.source.identify(partitions, self._state, self._in_hand)
         self.metrics.rewritten.inc(sum(generation(one.key) > 1 and one.key not in self._state.sources for one in found))
         self._unread = len(found) < len(partitions)
+        ends = _ends(found)
         for some in self.source.cut(found, self._state, self._in_hand):
-            self.step(some, flush=flush and some == found, only_whole_lines=only_whole_lines)
+            self.step(some, flush=flush and _ends(some) == ends, only_whole_lines=only_whole_lines)
             if self.stop.is_set():
                 return
 
@@ -341,6 +342,11 @@ class _Driver:
 def _refused(commit: Commit | None) -> Counter[str]:
     """Return how many rows a commit refuses for each reason."""
     return sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
+
+
+def _ends(partitions: list[Any]) -> list[tuple[str, int]]:
+    """Return the key and the size of each partition: sources may add to what they have listed."""
+    return [(partition.key, partition.size) for partition in partitions]
 
 
 def _look_first(source: Source[Any], store: Store, state: LogState, partitions: list[Any], *, is_all: bool) -> str:

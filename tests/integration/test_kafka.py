@@ -73,7 +73,7 @@ def test_a_new_process_with_small_runs_reads_all_that_waited(tmp_path: Path, bro
     whole = settings.model_copy(update={"run_bytes": 1 << 20})
     ingest(store, whole, follow=True, stop=stop, report=lambda _: stop.set(), registry=CollectorRegistry())
     assert spans(store) == {0: (10, 21)}
-    summary = once(store, settings.model_copy(update={"allowed_lateness_seconds": 0}))
+    summary = once(store, settings)
     assert (summary.valid, spans(store)) == (11, {0: (21, 21)})
 
 

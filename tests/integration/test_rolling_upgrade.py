@@ -101,8 +101,8 @@ def read(store: Store) -> dict[str, Any]:
         "dead": support.dead_letters(store),
         "histories": known.items.tolist(),
         "seen": [set(seen.of(user).tolist()) for user in range(len(USERS))],
-        # A manifest that is written again has another checksum, by which the one that builds on it names it.
-        "served": watcher.bundle.manifest.model_copy(update={"parent": None}),
+        # What is written again has another checksum, by which manifests name commits and the bundles they build on.
+        "served": watcher.bundle.manifest.model_copy(update={"parent": None, "trained_commit": None}),
         "chain": [manifest.version for manifest in BundleLog(store).chain(watcher.bundle.manifest)],
         "bundle": load_bundle(BundleLog(store), str(BundleLog(store).current())).ids[:].tolist(),
         "results": recorded(store),
