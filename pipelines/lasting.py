@@ -150,16 +150,15 @@ def spelled(value: JsonValue) -> str:
 def remember(store: Store, values: Mapping[str, JsonValue], *, is_new: bool) -> None:
     """Record settings that a store has not recorded yet; values that are recorded stay, from the first commit on.
 
-    A store of an older version does not record that it has no catalogue: its servers may name one. A URL with a
-    password or a query, which may be a signature, is not recorded.
+    The lack of a catalogue or takedown file is not recorded: servers may name one. Neither is a URL with a password or
+    a query, which may be a signature.
     """
     before = read_settings(store)
     kept = {} if before is None else before.values
     stays = kept.keys() if kept and _has_commits(store) else {}
     new = {name: value for name, value in values.items() if name not in FIXED and name not in stays}
     new = {name: value for name, value in new.items() if name not in kept or kept[name] != value}
-    if not is_new:
-        new = {name: value for name, value in new.items() if value is not None or name not in OUTSIDE_PIPELINE}
+    new = {name: value for name, value in new.items() if value is not None or name not in OUTSIDE_PIPELINE}
     for name in [name for name, value in new.items() if name in OUTSIDE_PIPELINE and has_secret(value)]:
         logger.warning("%s: its URL may hold a secret, so it is not recorded in %s", name, store.url)
         del new[name]
