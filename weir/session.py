@@ -98,6 +98,7 @@ def open_session(
         base, recorded = remembered(place), _recorded(place) if recorded is None else recorded
         if config is not None and place.local_path is not None and _is_same(config, place.local_path / REMEMBERED):
             # What `weir up` remembers for its processes is weaker than what the store has recorded.
+            base = {**base, "store": given.store}
             given = Given(tuple(one for one in given.sources if one[0] != str(config)))
     weaker = _over(base, recorded or {}, given)
     try:
