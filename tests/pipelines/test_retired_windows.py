@@ -62,7 +62,7 @@ def a_store(folder: Path, layout: list[list[int]], *, names_previous: bool) -> S
             panes[window], total = pane + 1, total + 1
         previous |= dict.fromkeys(windows, number)
         log.commit(*listed, covered=total)
-    MonitorPlace(measured=total, counted=total).write(store)
+    MonitorPlace(measured=total - 1, counted=total - 1).write(store)
     return store
 
 
