@@ -1,8 +1,6 @@
 """Training from committed windows to servable bundles.
 
-A run continues from the newest checkpoint. It processes the windows in commit order: it tests the model on each window,
-trains on it, exports a bundle if one is due, and saves a checkpoint. Every rank started by torchrun runs this function;
-without torchrun there is one rank.
+Continues from the newest checkpoint, in commit order: test, train, export, save. Every rank of torchrun runs `train`.
 """
 
 import logging

@@ -289,7 +289,7 @@ def test_replay_ingest_inspect_and_click_work_on_one_store(tmp_path: Path) -> No
     sketch = run_json("inspect", "sketch", "--window", "0", "--top", "3", *common)
     assert sketch["events"] == windows[0]["counts"]["positives"]
     assert len(sketch["top"]) == 3
-    assert "there is no commit 99" in run("inspect", "sketch", "--window", "99", *common, status=1)
+    assert "there is no pane 99" in run("inspect", "sketch", "--window", "99", *common, status=1)
     assert "holds no bundle yet" in run("inspect", "bundles", *common)
     assert "holds no complete checkpoint; train first" in run("export", *common, status=1)
     event = run_json("click", "anna-0", "jazz-000", "--no-wait", *common)
