@@ -178,8 +178,9 @@ def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int])
 
 def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -> Letters:
     """Return the dead letters of refused rows; of a keyed row they keep the id of the item."""
-    pairs = zip(rows[columns.POSITION].to_pylist(), rows[columns.ITEM_ID].to_pylist(), strict=True)
-    letters = tuple(DeadLetter.of(partition, at, fault, raw.encode()) for at, raw in pairs)
+    names = (columns.POSITION, columns.ITEM_ID, columns.TIMESTAMP)
+    of_rows = zip(*(rows[name].to_pylist() for name in names), strict=True)
+    letters = tuple(DeadLetter.of(partition, at, fault, raw.encode(), time) for at, raw, time in of_rows)
     return Letters(BlockId(partition, letters[0].position), letters)
 
 

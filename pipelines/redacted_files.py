@@ -178,4 +178,4 @@ def named_in_letter(letter: DeadLetter, users: Forgotten) -> set[str]:
 
 
 def _without_text(letter: DeadLetter) -> DeadLetter:
-    return msgspec.structs.replace(letter, raw="", detail=REDACTED, encoding="utf-8")
+    return msgspec.structs.replace(letter, raw="", detail=REDACTED, encoding="utf-8", event_ms=None)

@@ -67,6 +67,8 @@ HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
     "types of their columns are unknown: append the repaired rows to the log",
     Left.BEFORE_ERASURE: "are of rows that only a file of the log has, and users have been forgotten since, whom these "
     "rows may name: append the rows of others to the log",
+    Left.MAY_HAVE_COUNTED: "are of rows that were valid when they were first read and refused when they were read "
+    "again, after a change of settings: they may have counted. Append to the log those that no window has",
 }
 """Why letters cannot be read again -> what to say about them."""
 

@@ -34,6 +34,8 @@ class WriteDeadLetters(beam.DoFn):
         known = self._run.refused.get(block.partition, np.empty(0, np.int64))
         is_whole = block.start == WHOLE_FILE
         new = [one for one in element.letters if (WHOLE_FILE if is_whole else one.position) not in known]
+        if not is_whole:
+            new = [*self._uncounted(block.partition, new)]
         if not new:
             return
         data = msgspec.json.Encoder().encode_lines(new)
@@ -42,6 +44,25 @@ class WriteDeadLetters(beam.DoFn):
         reasons = dict(Counter(letter.reason for letter in new))
         file = LetterFile(**entry.model_dump() | {"name": name, "partition": block.partition, "reasons": reasons})
         yield LettersWritten(file, END_OF_TIME if is_whole else max(letter.position for letter in new))
+
+    def _uncounted(self, key: str, letters: list[DeadLetter]) -> Iterator[DeadLetter]:
+        """Yield the letters of rows that are in no window.
+
+        A row below `stop` was valid before: it is refused because settings or the time of its file have changed, and
+        waits or has counted. Where its window is unknown, so is that.
+        """
+        base = self._run.base
+        stop = base.sources[key].stop if key in base.sources else 0
+        for letter in letters:
+            if letter.position >= stop:
+                yield letter
+            elif letter.event_ms is None:
+                yield msgspec.structs.replace(letter, may_have_counted=True)
+            else:
+                time, position = np.array([letter.event_ms]), np.array([letter.position])
+                windows = time // self._run.window_ms * self._run.window_ms
+                if not (base.is_counted(key, windows, position) | base.is_inherited(key, time, position)).any():
+                    yield letter
 
 
 def file_name(block: BlockId, run: str) -> str:

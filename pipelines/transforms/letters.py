@@ -57,6 +57,7 @@ class Left(StrEnum):
     FORGOTTEN = "forgotten"
     FILE_GONE = "file_gone"
     BEFORE_ERASURE = "before_erasure"
+    MAY_HAVE_COUNTED = "may_have_counted"
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,8 @@ def why_left(letter: DeadLetter, partition: LetterPartition) -> Left | None:
     """Return why a letter cannot be read again, None if it can."""
     if letter.detail == REDACTED:
         return Left.FORGOTTEN
+    if letter.may_have_counted:
+        return Left.MAY_HAVE_COUNTED
     if not partition.line:
         if letter.reason in _WITHOUT_ROW or not letter.raw:
             return Left.WITHOUT_ROW

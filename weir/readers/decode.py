@@ -109,7 +109,7 @@ class LineDecoder:
         return values if len(values) == len(lines) else None
 
     def _one_by_one(self, lines: list[bytes], positions: Int64) -> tuple[list[Any], list[int], Faults]:
-        values, good, refused = [], [], []
+        values, good, refused = [], [], Faults()
         for row, line in enumerate(lines):
             try:
                 if len(line) > MAX_LINE_BYTES:

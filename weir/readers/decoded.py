@@ -14,7 +14,8 @@ from weir.readers.timestamps import Millis
 
 __all__ = ["TEXTS", "Decoded", "Faults"]
 
-Faults = list[tuple[int, Fault, bytes]]
+Faults = list[tuple[int, Fault, bytes] | tuple[int, Fault, bytes, int | None]]
+"""Refused rows: position, fault, raw bytes, and the event time in ms where it is known."""
 
 TEXTS = (columns.USER_ID, columns.ITEM_ID, columns.EVENT_ID, columns.EVENT_TYPE, columns.ATTRIBUTION_TOKEN)
 """The fields of which `Decoded` has the text."""

@@ -105,10 +105,12 @@ class Fault:
         return cls(reason, f"{detail} (all {rows} rows refused)")
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
     """A refused row, as a line of ``dead-letters/<partition>/<position of the block>-<token>-<run>.jsonl``.
 
     `raw` is its first KiB: text, or base64 where `encoding` says so; `size` is the row's full length in bytes.
+    `event_ms` is its event time, if that could be read. `may_have_counted` marks a row that was valid at an earlier
+    reading and whose window is unknown.
     """
 
     partition: str
@@ -118,12 +120,14 @@ class DeadLetter(msgspec.Struct, frozen=True):
     raw: str
     encoding: str
     size: int
+    event_ms: int | None = None
+    may_have_counted: bool = False
 
     @classmethod
-    def of(cls, partition: str, position: int, fault: Fault, raw: bytes) -> "DeadLetter":
+    def of(cls, partition: str, position: int, fault: Fault, raw: bytes, event_ms: int | None = None) -> "DeadLetter":
         """Return the letter for a row."""
         text, encoding = _spell(raw)
-        return cls(partition, position, str(fault.reason), fault.detail, text, encoding, len(raw))
+        return cls(partition, position, str(fault.reason), fault.detail, text, encoding, len(raw), event_ms)
 
     @property
     def row(self) -> bytes | None:

@@ -87,7 +87,8 @@ class Validator:
 
     def validate(self, block: Block) -> tuple[ValidatedBlock, Letters]:
         """Return a block's interactions and its dead letters; nothing that a block holds raises."""
-        faults, tables, pending, tries = list(block.faults), [self._schema.empty_table()], [block.content], _TRIES
+        faults: Faults = [*block.faults]
+        tables, pending, tries = [self._schema.empty_table()], [block.content], _TRIES
         while pending:
             content = pending.pop()
             if content is None or not len(content.positions):
@@ -153,7 +154,11 @@ class Validator:
         taken = {name: values if is_whole else values.take(pa.array(kept)) for name, values in decoded.features.items()}
         table = with_features(table, taken, self._config.item_features)
         table = with_features(table, taken, self._config.user_features, columns.USER_FEATURES)
-        faults = [(int(decoded.positions[row]), fault, decoded.raw(row)) for row, fault in verdict.faults.items()]
+        millis, readable = decoded.millis
+        faults: Faults = [
+            (int(decoded.positions[row]), fault, decoded.raw(row), int(millis[row]) if readable[row] else None)
+            for row, fault in verdict.faults.items()
+        ]
         return table, decoded.refused + faults
 
     def _check_text(self, verdict: _Verdict, texts: pa.Array, name: str, limit: int, too_long: Reason) -> None:

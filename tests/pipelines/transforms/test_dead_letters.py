@@ -1,10 +1,11 @@
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from weir.contracts import CorruptArtefactError, Store, checksum
+from weir.contracts import CorruptArtefactError, SourceSpan, Store, checksum
 from weir.pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
 from weir.pipelines.progress import LettersWritten
 from weir.pipelines.transforms.dead_letters import WriteDeadLetters, file_name, read_dead_letters
@@ -46,6 +47,22 @@ def test_a_letter_that_a_commit_records_is_not_written_again(tmp_path: Path) -> 
     assert write(store, run([WHOLE_FILE]), letter(0), block=whole) == []
     [found] = write(store, run([0]), letter(0), block=whole)
     assert found.last == END_OF_TIME
+
+
+def test_a_row_that_was_valid_before_is_refused_unless_it_has_counted(tmp_path: Path) -> None:
+    """Positions 10 to 49 are read again; of window 1000 all below 40 is counted, of window 2000 all below 20."""
+    span = SourceSpan(start=0, stop=50, resume=10, size=50)
+    base = Base(sources={BLOCK.partition: span}, counted={BLOCK.partition: {1000: 40, 2000: 20}})
+    again = Run("one", base, {}, 1000, 0, flush=True)
+    times = {12: 1500, 15: 2999, 19: 3000, 25: 2000, 30: 1000, 45: 1999, 47: None, 50: None, 60: 1500}
+    letters = [msgspec.structs.replace(letter(at), event_ms=time) for at, time in times.items()]
+    [found] = write(Store(str(tmp_path)), again, *letters)
+    left = read_dead_letters(Store(str(tmp_path)), found.file.name)
+    assert [(one.position, one.may_have_counted) for one in left] == [
+        *((at, False) for at in (19, 25, 45)),
+        (47, True),
+        *((at, False) for at in (50, 60)),
+    ]
 
 
 def test_the_file_is_named_by_partition_block_and_attempt() -> None:
