@@ -195,7 +195,7 @@ class _Search:
 
 
 def _overlapping(file: IO[bytes], repeated: int) -> Iterator[bytes]:
-    """Yield a file in blocks, each of which repeats the end of the one before: what is searched for lies in one."""
+    """Yield a file in overlapping blocks, so that each text that is searched for lies within one block."""
     end = b""
     while block := file.read(_BLOCK):
         yield end + block

@@ -77,7 +77,7 @@ class Forgotten:
         return {shard: UserKeys(np.sort(self.keys[owners == shard])) for shard in np.unique(owners).tolist()}
 
     def named_in(self, text: str, *, is_cut: bool = False) -> set[str]:
-        """Return the ids that a text names in any spelling; where it `is_cut`, also those that its end begins."""
+        """Return the ids that a text names in any spelling; where it `is_cut`, also ids whose beginning is its end."""
         found = set[str]()
         for spelling in spellings(text):
             found.update(self._in_words(spelling))
@@ -109,7 +109,7 @@ class Forgotten:
                     yield one
 
     def _begun_by(self, text: str) -> Iterator[str]:
-        """Yield the ids of which the end of a text is the beginning."""
+        """Yield the ids whose beginning is the end of a text."""
         for start in range(max(0, len(text) - len(max(self.ids, key=len, default=""))), len(text) - _TELLING + 1):
             end = text[start:]
             if start and _WORD.match(end) is not None and _WORD.match(text[start - 1]) is not None:

@@ -25,7 +25,7 @@ class Hold(NamedTuple):
 def holds(store: Store, state: LogState) -> list[Hold]:
     """Return what every reader of windows still needs; one that has left no trace in the store needs nothing.
 
-    What is damaged, or of another commit log, holds all: nobody can say how far its reader has got.
+    A position that is damaged, or of another commit log, holds all windows: how far its reader has got is unknown.
     """
     needed = histories_from(state)
     found = [Hold("histories", needed, "their events are not in the histories of users yet: start `weir ingest` once")]

@@ -102,7 +102,7 @@ def recorded(store: Store, *, may_be_lost: bool = False) -> dict[str, JsonValue]
 
 
 def settled(store: Store, config: PipelineConfig) -> PipelineConfig:
-    """Return the settings with those of the store where `config` sets none; raises `LayoutError` for others."""
+    """Fill what `config` does not set from the store; raises `LayoutError` where a set value differs."""
     known, ours = recorded(store), values_of(config)
     given = {name for name in ours if name.removeprefix("pipeline.") in config.model_fields_set}
     if wrong := contradicting(store, known, ours, given):

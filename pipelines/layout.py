@@ -50,9 +50,9 @@ def open_layout(
     *,
     key_secret: str | None = None,
 ) -> StoreFormat:
-    """Give a new store its layout and its settings, and refuse settings that contradict those of an old one.
+    """Record layout and settings in a new store; refuse settings that contradict an existing one.
 
-    `named` are the lasting settings beside those of the pipeline, by name. A new store takes `key_secret`, if it is
+    `named` are lasting settings outside the pipeline's, by name. A new store takes `key_secret`, if it is
     given, instead of one that `secret_keys` asks for.
 
     Raises

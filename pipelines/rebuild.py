@@ -52,8 +52,8 @@ def prepare(
 ) -> PipelineConfig:
     """Give a new store the keys and the clock of its origin and settings of its own, and return those to write it with.
 
-    `named` are those of `open_layout`. Raises `RebuildError` where there is no origin, or where the store has other
-    keys, and `LayoutError` for other settings than those of a store that is there already.
+    `named` goes to `open_layout`. Raises `RebuildError` where there is no origin, or where the store has other
+    keys, and `LayoutError` where the store exists and was written with other settings.
     """
     given = read_format(origin)
     if given is None:

@@ -1,7 +1,7 @@
 """The removal of what has retired, after a time of grace for the readers that are still at it.
 
 What goes is decided from the log alone: of each void commit its files, and then the commit itself; of a commit that
-stays for the sake of other panes, the files of those that have retired. So a removal that was killed anywhere is
+stays for the sake of other panes, the files of its retired panes. So a removal that was killed anywhere is
 finished by the next one, and a void commit that is left names all that is left of it.
 """
 

@@ -1,8 +1,8 @@
 """Retention: which windows are old enough to retire, and the commit that retires them.
 
 Windows retire whole, the oldest first: each with all of its panes, in whatever commits these are, as soon as it is old
-and no reader needs one of its panes. Commits of which nothing is left retire from the first on, so that the log has no
-gap; a commit with a younger window stays, and lists panes that have retired beside those that are left.
+and no reader needs one of its panes. Commits without a remaining file retire from the first on, so that the log has no
+gap; a commit with a younger window stays, and still lists its retired panes.
 """
 
 import logging
@@ -52,7 +52,7 @@ class _Window:
 
 
 class _Void(NamedTuple):
-    """The commits of which nothing is left, and the cursor after them."""
+    """The commits without a remaining file, and the cursor after them."""
 
     commits: list[Commit]
     after: Cursor
@@ -66,8 +66,8 @@ _PAUSE_SECONDS: Final = 600.0
 class RetirementPlan:
     """What goes, and what holds back the rest of what is old enough.
 
-    `windows`, `panes`, `files` and `size` (bytes) are what retires, `commits` those of which nothing is left. `held`
-    counts panes that are old enough and stay, because of `holds`. `retirement` is None where nothing goes.
+    `windows`, `panes`, `files` and `size` (bytes) are what retires; `commits` counts commits without a remaining file.
+    `held` counts panes that are old enough and stay, because of `holds`. `retirement` is None if nothing retires.
     """
 
     retirement: Retirement | None
@@ -149,7 +149,7 @@ def _old(log: CommitLog, store: Store, state: LogState, older_than_seconds: floa
 def _panes_of(
     log: CommitLog, commits: dict[int, Commit], start_ms: int, known: Panes
 ) -> list[tuple[int, WindowManifest]]:
-    """Return the panes of a window with the commits that list them; `commits` are those that have been read."""
+    """Return the panes of a window with the commits that list them; `commits` caches commits that were read."""
     number, found = known.commit, list[tuple[int, WindowManifest]]()
     while number >= 0:
         if number not in commits:
@@ -166,7 +166,7 @@ def _panes_of(
 
 
 def _void(log: CommitLog, state: LogState, going: list[_Window], limit: int) -> _Void:
-    """Return the commits from the first on of which nothing is left once these windows are gone."""
+    """Return the first commits that have no remaining file once these windows are gone."""
     gone, at, commits = {pane.sequence for window in going for _, pane in window.panes}, log.first(), list[Commit]()
     horizon_ms = state.horizon.ms if state.horizon else None
     while going and at.number < state.cursor.number and (step := log.next(at)) is not None:
@@ -223,7 +223,7 @@ def _is_past(state: LogState, keys: Iterable[str], first: int) -> bool:
 
 
 def _files_of(state: LogState, void: Iterable[Commit], going: Iterable[_Window]) -> list[FileEntry]:
-    """Return the files that go: of windows, and of dead letters and redactions in commits of which nothing is left."""
+    """Return the files that go: of windows, and dead letters and redactions of commits without a remaining file."""
     panes = [pane for window in going for _, pane in window.panes]
     files = [file for pane in panes for file in pane.files if pane.sequence not in state.redacted]
     for commit in void:

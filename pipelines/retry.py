@@ -77,7 +77,7 @@ _LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
 """Why a partition as a whole cannot be read."""
 
 _ROW_BYTES: Final = 128
-"""About so many bytes has a row in JSON Lines, in which `run_bytes` counts."""
+"""Bytes of a row in JSON Lines, roughly: the unit of `run_bytes`."""
 
 
 class RetrySummary(FrozenModel):
@@ -169,14 +169,15 @@ class LetterSource(LogSource[LetterPartition]):
         clock, validator = EventClock.of(self._store), Validator(self._config)
         for one in found:
             self._judged[one.key] = self._judge(one, _latest_ms(clock, self._config), validator)
-        # What was begun is read to its end, unless its file is gone.
-        begun = {one.key for one in found if one.key in seen.known and not self._judged[one.key].left.keys() & _LATER}
-        kept = [one for one in found if one.key in begun or self._judged[one.key].look.valid]
+        # A partition that was partly read is read to its end, unless its file is gone.
+        readable = (one for one in found if not self._judged[one.key].left.keys() & _LATER)
+        partly_read = {one.key for one in readable if one.key in seen.known}
+        kept = [one for one in found if one.key in partly_read or self._judged[one.key].look.valid]
         self._kept |= {one.key for one in kept}
         return kept
 
     def _split(self, partition: LetterPartition) -> Iterator[LetterPartition]:
-        """Yield a partition, and those of its letters that stand for several rows."""
+        """Yield a partition, then one for each of its letters that stands for several rows."""
         yield partition
         if partition.is_split:
             for line, letter in lines_of(self._store, partition):
@@ -202,7 +203,7 @@ class LetterSource(LogSource[LetterPartition]):
         return replace(partition, places=places)
 
     def _place(self, letter: DeadLetter) -> int | None:
-        """Return the position of a row in the log, None where a letter before this one has retired."""
+        """Return the position of a row in the log; None if an earlier letter of the row has retired."""
         offset = 0
         while is_retried(letter.partition):
             name, _, what = letter.partition.rpartition("#")
@@ -243,7 +244,7 @@ class LetterSource(LogSource[LetterPartition]):
         yield found
 
     def readings(self, partitions: Sequence[LetterPartition], seen: Seen) -> Sequence[Planned]:
-        """Return the letters that are unread, from the files that hold them now: those that are left of a redaction."""
+        """Return the unread letters, from the files that hold them now: a redaction may have rewritten them."""
         self._files.catch_up()
         latest = _latest_ms(seen.clock, self._config)
         found = []
@@ -297,7 +298,7 @@ class _LetterFiles:
     _at: Cursor | None = None
 
     def is_old(self, first: str) -> bool:
-        """Say whether users have been forgotten since the commit with a file of letters, or with one before it."""
+        """Return whether users were erased after the commit of a file of letters, or of earlier letters of its rows."""
         return self._number[first] < self._redaction
 
     def catch_up(self) -> None:
@@ -343,7 +344,7 @@ def _with_files(
 
 
 def _files_of_log(config: PipelineConfig, state: LogState) -> dict[str, Partition]:
-    """Return the files of the log by key, none where it cannot be listed."""
+    """Return the files of the log by key; empty if it cannot be listed."""
     if is_topic(config.log):
         return {}
     try:

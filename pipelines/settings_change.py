@@ -43,7 +43,7 @@ def change(store: Store, wanted: Mapping[str, JsonValue]) -> SettingsChange | No
         if any(name not in OUTSIDE_PIPELINE for name in wanted):
             stack.enter_context(only_driver(store))
             stack.enter_context(only_writer(store))
-        # Lost ones are recorded again: those that are given here, and the others by the next pipeline.
+        # Lost settings are recorded again: the given ones here, the others by the next pipeline.
         known = recorded(store, may_be_lost=True)
         after = {name: value for name, value in wanted.items() if name not in known or known[name] != value}
         _check(store, known, after)
@@ -94,7 +94,7 @@ def _check(store: Store, known: Mapping[str, JsonValue], after: Mapping[str, Jso
 
 
 def _check_time(store: Store, state: LogState, known: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> None:
-    """Refuse to move rows that wait, some of which are counted, to other windows."""
+    """Refuse to move rows to other windows while rows wait: rows that are read again have counted in part."""
     moved = [name for name in after if name in _OF_TIME or (name == "pipeline.columns" and _moves(known, after))]
     if moved and not all(span.is_done for span in state.sources.values()):
         raise LayoutError(

@@ -72,7 +72,7 @@ class Source(ABC, Generic[P]):
         return {}
 
     def in_log(self, partitions: list[P]) -> Set[str] | None:
-        """Return the keys of all that the log holds; None where they are not known, so that no file is forgotten."""
+        """Return the keys of all files of the log; None if unknown: then retention drops no position of a file."""
         return {partition.key for partition in partitions}
 
     @abstractmethod

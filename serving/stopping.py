@@ -28,7 +28,7 @@ async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def all_ended(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for their end; log those that had failed."""
+    """Cancel tasks and wait for their end; log failed tasks."""
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):

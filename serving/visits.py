@@ -20,7 +20,7 @@ Int64 = npt.NDArray[np.int64]
 _faiss: Any = faiss  # the stubs of FAISS lack some names
 
 LEAST: Final = 100
-"""Search depth is that for at least so many wanted rows."""
+"""Smallest number of wanted rows that the search depth is chosen for."""
 
 _ENOUGH: Final = 24.0
 _FOR_GAPS: Final = 110.0

@@ -25,7 +25,7 @@ __all__ = ["BundleWatcher"]
 log = logging.getLogger(__name__)
 
 _REFRESHES_PER_LOOK: Final = 16
-"""Every so many refreshes without a promoted bundle, one lists the bundles that are there."""
+"""While no bundle is promoted, every this many refreshes the existing bundles are listed."""
 
 
 @dataclass

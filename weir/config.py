@@ -112,7 +112,7 @@ class Given:
         return cls(sources, (*problems, *unusable))
 
     def source(self, setting: str) -> str | None:
-        """Return the name of the strongest source that sets ``section.key``, or a part of it; None where none does."""
+        """Return the name of the strongest source that sets ``section.key`` or a part of it; None if unset."""
         return next((name for name, values in self.sources if _has(values, setting.split("."))), None)
 
     @property

@@ -73,7 +73,7 @@ def open_session(
     base
         What replaces the defaults; None: the settings remembered in the store.
     recorded
-        The lasting settings of the store (`weir.pipelines.lasting`), which replace those of `base`; None: they are
+        The lasting settings of the store (`weir.pipelines.lasting`), which replace values of `base`; None: they are
         read, unless `base` is given.
     is_binding
         Whether a setting that is given and differs from a recorded one is refused, or holds for this command.
@@ -81,7 +81,7 @@ def open_session(
     Raises
     ------
     SettingsError
-        Where settings cannot be used, or contradict those of the store.
+        Where settings cannot be used, or contradict the store's.
     """
     from weir.config import Given, SettingsError, assignments, effective, put
     from weir.contracts import Store
@@ -105,7 +105,7 @@ def open_session(
         settings = effective(given, weaker)
     except SettingsError as error:
         effective(given, {})
-        # The settings are valid without those of the store.
+        # The settings are valid by themselves: the store's are not.
         where = place.path(REMEMBERED) if base else place.url
         raise SettingsError([f"{problem} (remembered in {where})" for problem in error.problems]) from None
     if recorded and is_binding:
@@ -141,7 +141,7 @@ def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "
 
 
 def _check_recorded(store: "Store", settings: "Settings", recorded: "Mapping[str, JsonValue]", given: "Given") -> None:
-    """Refuse settings that are given and differ from those of the store. Raises `SettingsError`."""
+    """Refuse given settings that differ from the store's. Raises `SettingsError`."""
     from weir.config import SettingsError, located
     from weir.pipelines.lasting import contradicting, refusal, values_of
 

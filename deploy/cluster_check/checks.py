@@ -61,7 +61,7 @@ def parts(resources: Iterable[Mapping[str, Any]]) -> set[str]:
 
 
 def needed_series(parts: Iterable[str] = OPTIONAL) -> set[str]:
-    """Return the metrics that rules, alerts and dashboards ask for, of optional parts those of `parts`."""
+    """Return the metrics that rules, alerts and dashboards ask for, those of optional parts only for `parts`."""
     queries = [rule["expr"] for group in groups() for rule in group["rules"]]
     for path in (HERE / "dashboards").glob("*.json"):
         queries += asked(json.loads(path.read_text())).values()
@@ -72,7 +72,7 @@ def needed_series(parts: Iterable[str] = OPTIONAL) -> set[str]:
 
 @dataclass(frozen=True)
 class Checks:
-    """The checks, each of which raises `ClusterError`; `patience` is the longest wait of each, seconds.
+    """The checks; each raises `ClusterError`. `patience` is the longest wait of each, seconds.
 
     `optional` are the parts that the cluster has beside what every one has.
     """

@@ -53,7 +53,7 @@ _ENDING_SECONDS: Final = 30.0
 """Time for readers to find that their topic is gone, and for their last windows."""
 _BROKEN: Final = {"failed", "canceled"}
 _OPEN_WINDOWS: Final = 2
-"""A commit may take as long as so many windows are open, and a minute more, for a start of the job."""
+"""Longest wait for a commit, in lengths of an open window; a minute is added for a start of the job."""
 _START_SECONDS: Final = 60.0
 
 
@@ -76,7 +76,7 @@ def stream(
     """Have an engine read the topic into the store until `stop` is set or SIGTERM or SIGINT arrives.
 
     Returns what was committed meanwhile; `report` is called with what each commit adds. Then the job is cancelled: what
-    it has read and not committed is read again by the next one. `config` and `named` are those of `ingest`. Raises
+    it has read and not committed is read again by the next one. `config` and `named` are as for `ingest`. Raises
     `NoTopicError`, `LayoutError`, `BusyStoreError` and `MovedStoreError` as `ingest` does, `FlinkAwayError` and
     `EngineError` where no engine takes the job, and `JobEndedError` where it ends by itself.
     """

@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 class FlinkMetrics:
     """The metrics of the job that a driver follows, one look after the other.
 
-    `watermarks_ms` are those of its partitions by number, event time, and `waiting_ms` since when readers have had no
-    answer of the brokers, Unix time, as of the last look.
+    As of the last look: `watermarks_ms` are the watermarks of partitions by number, event time; `waiting_ms` is since
+    when readers have had no answer of the brokers, Unix time.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -81,7 +81,7 @@ class FlinkJob:
             numbers, since = ", ".join(sorted(waiting)), _spelled(min(waiting.values()))
             return f"the brokers have not answered the readers of partitions {numbers} since {since}"
         if not seen.watermarks_ms:
-            return "the job runs, and no reader has begun"
+            return "the job runs, and no reader has started"
         partition, watermark_ms = min(seen.watermarks_ms.items(), key=itemgetter(1))
         return f"partition {partition} holds the windows: its watermark is {_spelled(watermark_ms)} (event time)"
 

@@ -84,7 +84,7 @@ def retried(name: str, reason: str, line: int = 0) -> str:
 
 
 def is_retried(key: str) -> bool:
-    """Say whether a partition holds letters that are read again; the key of a file of a log ends with its suffix."""
+    """Return whether a partition holds dead letters; the key of a file of a log ends with its suffix."""
     return key.startswith(f"{_FOLDER}/") and key.rpartition("#")[2].partition(":")[0] in _REASONS
 
 

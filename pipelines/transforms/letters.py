@@ -90,7 +90,7 @@ class LetterPartition:
 
     @property
     def format(self) -> Format:
-        """That of the rows; those of a topic are lines of JSON."""
+        """The format of the rows; rows of a topic are JSON lines."""
         origin = origin_of(self.name)
         name = origin.rpartition("@")[0] if generation(origin) > 1 else origin
         return next((kind for suffix, kind in LOG_SUFFIXES.items() if has_ending(name, [suffix])), Format.JSON_LINES)

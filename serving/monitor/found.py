@@ -47,7 +47,7 @@ def manifest_of(store: Store, version: str) -> BundleManifest | None:
 
 
 def is_of_log(log: CommitLog, version: str, sequence: int, commit: CommitRef | None) -> bool:
-    """Say whether a bundle was trained on the windows of this log, up to the pane `sequence` of a commit."""
+    """Return whether a bundle was trained on the windows of this log, up to the pane `sequence` of a commit."""
     try:
         log.require(f"bundle {version}", sequence, commit)
     except LogMismatchError as error:

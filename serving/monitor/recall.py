@@ -75,7 +75,7 @@ class Tally:
 def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str], size: int, seed: int) -> list[Example]:
     """Return up to `size` positive events of a pane, drawn by pane and seed alone, in random order.
 
-    So those that are asked about before the served bundle has been trained on them are a sample, too.
+    So the cases asked before the served bundle is trained on them are a sample, too.
     """
     wanted = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.HISTORY, columns.LABEL]
     said = [columns.USER_FEATURES] if manifest.user_features.names.all else []

@@ -56,7 +56,7 @@ def test_every_altered_file_is_named_and_the_quick_look_sees_what_is_cut(whole: 
 
 
 def test_every_missing_file_is_named(whole: Path) -> None:
-    # A hint, and folders that are then those of killed processes; `verify` refuses a store without its format.
+    # A hint, and folders that then look left by killed processes; `verify` refuses a store without its format.
     unfinished = ("MANIFEST.json", "CHECKPOINT.json", "commits/HEAD", "STORE.json")
     for name in files(whole):
         if name.endswith(unfinished) and BundleLog(Store(str(whole))).current() not in name.split("/"):

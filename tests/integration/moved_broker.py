@@ -63,7 +63,7 @@ class Clients:
 
 @contextmanager
 def running(hosts: Hosts, log: str, folder: Path) -> Iterator[Clients]:
-    """Run the clients where names are those of `hosts`."""
+    """Run the clients where `hosts` resolves names."""
     command = hosts.command([sys.executable, "-m", "tests.integration.moved_broker", log])
     said = folder / "clients.log"
     with said.open("w") as errors:

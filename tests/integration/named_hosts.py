@@ -37,7 +37,7 @@ class Hosts:
 
 
 def possible_hosts(folder: Path) -> Hosts | None:
-    """Return names, none of them known yet; None where a process cannot have its own /etc/hosts."""
+    """Return an empty table of names; None if a process cannot have an /etc/hosts of its own."""
     for way in _WAYS:
         hosts = Hosts(folder / "hosts", way)
         hosts.set({})

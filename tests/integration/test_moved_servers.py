@@ -1,6 +1,6 @@
 """Servers that come back at another address behind their name: each client that lives long finds them again.
 
-Those of Kafka are in `tests/integration/test_stream_source.py`. Flink, and the metrics that the page reads, are asked
+Clients of Kafka are in `tests/integration/test_stream_source.py`. Flink, and the metrics that the page reads, are asked
 over a connection of their own each time.
 """
 

@@ -135,7 +135,7 @@ HOSTILE = [
 
 
 def write_logs(folder: Path) -> None:
-    """Of each user a good event, and refused ones in each format; beside them those of somebody who stays."""
+    """A valid event and refused rows in each format for each user, beside rows of a user who stays."""
     good = [{"user_id": one, "item_id": f"item-{n}", "timestamp": support.ORIGIN + n, "event_type": "click"}
             for n, one in enumerate([*HOSTILE, "stays"])]  # fmt: skip
     bad = [{**event, "timestamp": "never"} for event in good]

@@ -201,7 +201,7 @@ def test_a_forgotten_user_does_not_come_back(tmp_path: Path, monkeypatch: pytest
 
 
 class _ReadsWhatIsThere(retry_module.ReadLetters):
-    """Reads letters before their file goes, as a run that has begun does."""
+    """Reads letters before their file goes, as a started run does."""
 
     def process(self, element: Any) -> Any:
         with suppress(CorruptArtefactError):

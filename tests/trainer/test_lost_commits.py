@@ -19,7 +19,7 @@ WINDOWS = 4
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainerConfig]:
-    """A store of which each window was trained on, and exported."""
+    """A store with a checkpoint and a bundle after each window."""
     folder = tmp_path_factory.mktemp("trained") / "store"
     store = Store(str(folder))
     small = TrainerConfig(device="cpu", batch_size=32, evaluation_examples=20, checkpoints_kept=WINDOWS, metrics_port=0)

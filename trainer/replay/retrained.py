@@ -106,7 +106,7 @@ def check_source(store: Store, log: BundleLog, manifest: BundleManifest, recipe:
 
 
 def _first_retired(store: Store, first: int, last: int) -> int | None:
-    """Return the first of some panes that has retired; None where all are left."""
+    """Return the first retired pane of some; None if all remain."""
     expected = first
     try:
         for pane in WindowLog(store).follow(first - 1):

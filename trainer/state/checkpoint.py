@@ -209,7 +209,7 @@ class CheckpointLog:
         else:
             folders = " and ".join(self.store.path(f"checkpoints/{name}") for name in sorted(gone))
             remedy = f"remove {folders} to continue from the one before"
-        problem = f"{newest.problem}: its windows are not those that the checkpoint was trained on; {remedy}"
+        problem = f"{newest.problem}: the checkpoint was trained on other windows; {remedy}"
         return LogMismatchError(newest.reader, problem, newest.reason)
 
     def load(self, config: TrainerConfig, workers: Workers) -> TrainerState | None:

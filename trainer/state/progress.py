@@ -45,6 +45,6 @@ class Progress(NamedTuple):
         progress, names = json.loads(stored.numpy().tobytes()), {stored: name for name, stored in _STORED.items()}
         position = Position(**{names.get(name, name): value for name, value in progress["position"].items()})
         recent = tuple(map(Evaluation.model_validate, progress["recent"]))
-        # Absent before training has begun.
+        # Absent before the first step.
         stretches = tuple(map(Stretch.model_validate, progress.get("stretches", ())))
         return cls(position, progress["time_ms"], recent, stretches)

@@ -207,7 +207,7 @@ class TrainerState:
         return found | shared | {"progress": self._progress()}
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Remember the evaluation of a pane, and those of the newest `gate_windows` windows."""
+        """Remember the evaluation of a pane, beside the evaluations of the newest `gate_windows` windows."""
         known = ((one.window, one) for one in (*self.recent, evaluation))
         self.recent = of_newest_windows(known, self.config.gate_windows)[-GATE_WINDOWS:]
 

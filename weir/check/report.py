@@ -51,7 +51,7 @@ class BadRow(FrozenModel):
 
 
 class LogReport(FrozenModel):
-    """Report on a sample of a log; numbers of rows, users and items are those of the sample."""
+    """Report on a sample of a log; rows, users and items are counted in the sample."""
 
     log: str
     files: int

@@ -44,7 +44,7 @@ def rebuild(
 ) -> None:
     """Rebuild a store under other settings: window_seconds, user_shards, history_length, sketch.
 
-    Settings that are not given are those of the old store, which goes on meanwhile; both have the same keys. The new
+    Settings that are not given come from the old store, which stays in use meanwhile; both have the same keys. The new
     store records them for all of its stages. It can be
     killed and restarted at any moment. Windows hold no dead letters, ignored events or duplicates, and event ids only
     as keys: a replay of the log brings them, too.
@@ -57,7 +57,7 @@ def rebuild(
     from weir.pipelines.lasting import recorded
 
     old = Store(origin)
-    # Settings that a rebuild has recorded hold; before that, what is given goes before those of the old store.
+    # Settings that a rebuild has recorded hold; before that, given settings win over the old store's.
     session = open_session(config, to, assign, {"pipeline.log": log}, _settings_of(old), recorded=recorded(Store(to)))
     set_up_logging(session.notes)
     from prometheus_client import CollectorRegistry
@@ -91,7 +91,7 @@ def rebuild(
 
 
 def _settings_of(old: "Store") -> dict[str, Any]:
-    """Return the settings under which a store was written, nested: recorded ones before those that it remembers.
+    """Return the settings under which a store was written, nested: recorded settings win over remembered ones.
 
     The windows of a store of an older version, which has recorded less, tell of their histories and features.
     """

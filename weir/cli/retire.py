@@ -129,7 +129,7 @@ def _show(
     size = f"{plan.size / 1e6:,.1f} MB"
     windows = f"{counted(plan.windows, 'window')} in {counted(plan.panes, 'pane')}"
     rows = [
-        [verb, windows, f"{plan.files:,} files, {size}, and {counted(plan.commits, 'commit')} of which nothing is left"]
+        [verb, windows, f"{plan.files:,} files, {size}, and {counted(plan.commits, 'commit')} without a remaining file"]
     ]
     rows += [["held back", f"from pane {hold.sequence}", f"{hold.reader}: {hold.why}"] for hold in plan.holds]
     if plan.held:

@@ -1,4 +1,4 @@
-"""``weir config``: the effective settings; ``weir settings``: those that a store has recorded."""
+"""``weir config``: the effective settings; ``weir settings``: the settings recorded in a store."""
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 

@@ -98,7 +98,7 @@ def retry(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Read refused rows again from their dead letters, under the settings of now, and commit those that are valid.
+    """Read refused rows again from their dead letters, under the present settings, and commit the valid ones.
 
     For rows refused by a clock, the time of their file or a setting. It can be killed and run again at any moment: each
     row counts once. End the pipeline of a local store first.

@@ -48,7 +48,7 @@ def no_window(store: Store, wanted: str) -> str:
 
 
 def print_windows(session: Session, manifests: list[WindowManifest], wanted: str | None) -> None:
-    """Print a table of panes; with the name of those that were asked for, their folders, too."""
+    """Print a table of panes, with their folders where panes were asked for by name."""
     where = session.store.path("")
     if not manifests:
         session.out.print(plain(f"{where} holds no window yet: `weir ingest` commits them"))

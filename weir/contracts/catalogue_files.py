@@ -108,7 +108,7 @@ def _read_csv(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]
 
 
 def _has_blanks(values: list[str] | pa.ChunkedArray) -> bool:
-    """Say whether a text begins or ends with a blank."""
+    """Return whether a text begins or ends with a blank."""
     texts = pa.chunked_array([values], pa.string()) if isinstance(values, list) else values
     return bool(pc.any(pc.not_equal(pc.ascii_trim(texts, BLANKS), texts)).as_py())
 

@@ -137,7 +137,7 @@ class CommitLog:
         return Cursor() if horizon is None else Cursor(horizon.number, horizon.sequence, horizon.checksum)
 
     def horizon(self) -> Horizon | None:
-        """Return what has retired, None where nothing has."""
+        """Return what has retired; None before the first retirement."""
         head = self.head()
         horizon = None if head is None else head.horizon
         if head is None or not self.store.exists(self.name(horizon.number if horizon else 0)):
@@ -185,7 +185,7 @@ class CommitLog:
         return Cursor(number, commit.sequence + len(commit.panes), digest)
 
     def require(self, reader: str, sequence: int, ref: CommitRef | None = None) -> None:
-        """Check that this is the log of which a reader has taken in all panes up to a sequence.
+        """Check that a reader has read this log, up to the pane `sequence`.
 
         Parameters
         ----------

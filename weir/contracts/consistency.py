@@ -66,7 +66,7 @@ class _Named(Document):
 
 
 def _read(store: Store, name: str, model: type[DocumentT]) -> DocumentT | None:
-    """Return a document; None where it is missing, or damaged, which is a finding of its own."""
+    """Return a document; None if it is missing or damaged. Damage is reported elsewhere."""
     with suppress(FileNotFoundError, CorruptArtefactError):
         return read_document(store, name, model)
     return None
@@ -190,7 +190,7 @@ class _Line:
             )
 
     def _was_tested(self, name: str) -> bool:
-        """Say whether a window was tested once a bundle was promoted: its evaluation is younger than the manifest."""
+        """Return whether a window was evaluated after a bundle was promoted, by the times of their files."""
         manifest, written = self.manifests[name], self.there[name].written
         later = (self.there.get(one) for at, one in self._evaluated.items() if at > manifest.trained_sequence)
         times = [stat.written for stat in later if stat is not None and stat.written is not None]

@@ -130,7 +130,7 @@ def ensure_format(store: Store, wanted: StoreFormat | None = None) -> StoreForma
 
 
 def read_settings(store: Store, *, may_be_lost: bool = False) -> StoreSettings | None:
-    """Return the settings of a store, None where it has recorded none; raises `CorruptArtefactError`."""
+    """Return the recorded settings of a store, None if there are none; raises `CorruptArtefactError`."""
     try:
         return read_document(store, _SETTINGS, StoreSettings)
     except FileNotFoundError:

@@ -49,7 +49,7 @@ class Horizon(StoredModel):
     whole: bool = False
 
     def has_retired(self, sequence: int, start_ms: int) -> bool:
-        """Say whether a pane has retired, given its number and the start of its window (event time)."""
+        """Return whether a pane has retired, given its number and the start of its window (event time)."""
         return sequence < self.sequence or (self.whole and start_ms < self.ms)
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ class _Listing(Document):
 def expected_files(
     store: Store, there: dict[str, FileStat], state: HistoryFiles, findings: list[Finding], panes: dict[int, str]
 ) -> dict[str, FileEntry]:
-    """Return the files that commits and manifests list, by name; those that cannot be read are findings.
+    """Return the files that commits and manifests list, by name; unreadable commits and manifests are findings.
 
     `panes` gets the names of the windows in the log, by sequence.
     """

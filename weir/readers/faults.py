@@ -131,7 +131,7 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def row(self) -> bytes | None:
-        """The row as it came; None where the letter holds a part of it, or none."""
+        """The row as it came; None if the letter lacks a part of it."""
         raw = self.raw.encode() if self.encoding == "utf-8" else base64.b64decode(self.raw)
         return raw if raw and len(raw) == self.size else None
 

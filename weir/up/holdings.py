@@ -17,7 +17,7 @@ from weir.text import counted
 __all__ = ["CATALOGUE", "GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
 
 GENERATED: Final = "generated.jsonl"
-"""The log of `weir up --demo`, in the store: always the same; its presence does not mean that a replay has begun."""
+"""The log of `weir up --demo`, in the store: always the same; its presence does not mean that a replay has started."""
 
 CATALOGUE: Final = "catalogue.jsonl"
 """The catalogue with the tags of the demo's items, beside it."""
