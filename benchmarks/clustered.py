@@ -22,18 +22,18 @@ from torch import Tensor
 from benchmarks.harness import DATA, Data, command_line, head, interactions_of, row
 from benchmarks.proof import GENERATED, generated
 from weir.readers import LogConfig
-from weir.trainer.config import LossConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.losses import exclude_positive, full_softmax, sampled_softmax
+from weir.trainer.offline.compare import ROWS
 from weir.trainer.offline.data import read_interactions
 from weir.trainer.offline.examples import training_batches
 from weir.trainer.offline.fit import Budget, fit
 from weir.trainer.offline.model import OfflineModel
-from weir.trainer.offline.rows import ROWS
 from weir.trainer.offline.splits import temporal
 from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.settings.trainer import LossConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.step.batches import Batch
 from weir.trainer.step.inputs import sample_inputs
-from weir.trainer.step.laps import Laps
+from weir.trainer.step.timer import Laps
 from weir.trainer.step.vectors import StepVectors
 
 app = command_line(__doc__)

@@ -28,18 +28,18 @@ from prometheus_client import CollectorRegistry
 from benchmarks.harness import command_line, head, row
 from benchmarks.states import learner
 from weir.contracts import PADDING_KEY, BundleLog, ItemKeys, Store, WindowLog, hash_ids
-from weir.contracts.catalogue import Catalogue
-from weir.contracts.catalogue_files import decode_catalogue
-from weir.contracts.features import FeatureNames
+from weir.contracts.interactions.catalogue import Catalogue
+from weir.contracts.interactions.catalogue_files import decode_catalogue
+from weir.contracts.interactions.features import FeatureNames
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
-from weir.serving.bundle import LoadedBundle
-from weir.serving.cold import ColdItems, absent_entries
-from weir.serving.index import ExactIndex
-from weir.serving.loading import load_bundle
-from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
+from weir.serving.index.cold import ColdItems, absent_entries
+from weir.serving.index.index import ExactIndex
 from weir.trainer.export import export_bundle
 from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.settings.trainer import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.stream.windows import StopSignal
 

@@ -5,10 +5,10 @@
 
 Vectors lie in clusters; filters let a share of the items pass: drawn at random, whole clusters, or two tags, one of
 either kind, with seen items and a list of allowed ones. The ways are: the index with a selector at several numbers of
-lists, fetching more and filtering afterwards, comparing all passing rows, and the server's (`weir.serving.filtered`).
-The best of the others is the cheapest with a recall of .95 or more; it leaves out seen items for free. "once" is what
-the first query with a filter of two tags pays in addition. `--every` prints every way; `--batch` sets how many queries
-share a search.
+lists, fetching more and filtering afterwards, comparing all passing rows, and the server's
+(`weir.serving.index.probing`). The best of the others is the cheapest with a recall of .95 or more; it leaves out seen
+items for free. "once" is what the first query with a filter of two tags pays in addition. `--every` prints every way;
+`--batch` sets how many queries share a search.
 """
 
 import time
@@ -23,10 +23,10 @@ import numpy.typing as npt
 
 from benchmarks.harness import F32, command_line, head, recall, row, unit
 from weir.contracts import IndexRows
-from weir.serving.filtered import FilteredSearch
-from weir.serving.index import AnnIndex, ExactIndex, on_device
-from weir.serving.rowsets import rowset
-from weir.serving.sieve import Passing
+from weir.serving.index.eligibility import Passing
+from weir.serving.index.index import AnnIndex, ExactIndex, on_device
+from weir.serving.index.popular import rowset
+from weir.serving.index.probing import FilteredSearch
 
 Rows = npt.NDArray[np.int64]
 

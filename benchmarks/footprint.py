@@ -31,22 +31,21 @@ from weir.contracts import (
     WindowLog,
     WindowManifest,
     WindowName,
-    columns,
     examples_schema,
     hash_ids,
 )
-from weir.contracts.artefacts import write_table
-from weir.contracts.columns import ITEM_ID, ITEM_KEY
-from weir.contracts.window import ITEMS_SCHEMA
-from weir.trainer.config import TrainerConfig
+from weir.contracts.base import columns
+from weir.contracts.base.columns import ITEM_ID, ITEM_KEY
+from weir.contracts.commits.window import ITEMS_SCHEMA
+from weir.contracts.storage.artefacts import write_table
 from weir.trainer.export import export_bundle
 from weir.trainer.items.table import ItemTable
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import batches
-from weir.trainer.step.positives import Positives, read_positives
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.positives import Positives, SharedWindow, read_positives
 from weir.trainer.stream.prequential import evaluate
 
 app = command_line(__doc__)

@@ -30,13 +30,13 @@ import typer
 from benchmarks.harness import F64, command_line, cpu_seconds, descendants, head, row, running, zipf_ranks
 from benchmarks.states import filled, item_id
 from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
-from weir.contracts.artefacts import MANIFEST
+from weir.contracts.storage.artefacts import MANIFEST
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
 from weir.serving.monitor.results import Freshness, recorded
-from weir.trainer.config import TrainerConfig
 from weir.trainer.export import export_bundle
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 
 app = command_line(__doc__)

@@ -29,14 +29,14 @@ from torch.nn import functional
 
 from benchmarks.harness import F32, I64, command_line, recall, unit
 from benchmarks.loss import Problem, chunked
-from weir.serving.index import Device, ExactIndex, on_device
+from weir.serving.index.index import Device, ExactIndex, on_device
 from weir.trainer import TowerConfig
 from weir.trainer.items.embeddings import Embeddings
 from weir.trainer.ranking.cases import Cases, Lists
 from weir.trainer.ranking.ranker import rank
 from weir.trainer.towers import build_tower
-from weir.trainer.towers.history import Dense
 from weir.trainer.towers.in_training import Forward, Precision, in_training
+from weir.trainer.towers.tower import Dense
 
 app = command_line(__doc__)
 Report = dict[str, Any]

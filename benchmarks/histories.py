@@ -44,20 +44,19 @@ from weir.contracts import (
     UserKeys,
     UserRows,
     WindowLog,
-    columns,
     ensure_format,
     hash_ids,
     open_shard,
     shards_of,
     write_user_file,
 )
-from weir.pipelines.user_state import TouchedUsers, write_delta
+from weir.contracts.base import columns
+from weir.pipelines.transforms.histories import TouchedUsers, write_delta
+from weir.serving.histories.redis_config import FollowerConfig
+from weir.serving.histories.redis_database import connect
+from weir.serving.histories.redis_follower import Follower, FollowerMetrics
+from weir.serving.histories.redis_reader import SharedHistories
 from weir.serving.metrics import HistoryMetrics
-from weir.serving.shared.config import FollowerConfig
-from weir.serving.shared.database import connect
-from weir.serving.shared.follower import Follower
-from weir.serving.shared.metrics import FollowerMetrics
-from weir.serving.shared.reader import SharedHistories
 
 app = command_line(__doc__)
 SHARDS: Final = 8

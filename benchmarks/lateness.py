@@ -23,19 +23,20 @@ import pyarrow as pa
 import typer
 
 from benchmarks.harness import I64, command_line, cpu_of_call, head, row
-from weir.contracts import CommitLog, Label, LogState, SourceSpan, Store, WindowLog, columns
+from weir.contracts import CommitLog, Label, LogState, SourceSpan, Store, WindowLog
+from weir.contracts.base import columns
 from weir.demo.generator import GENERATED, GeneratorConfig, generate
-from weir.pipelines.bare_commits import append
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.keeper import HistoryKeeper
+from weir.pipelines.histories.compaction import HistoryKeeper
 from weir.pipelines.layout import open_layout
-from weir.pipelines.stream.batch import Batch
+from weir.pipelines.runs.run_registry import append
 from weir.pipelines.stream.committer import commit_window
+from weir.pipelines.stream.consumers import Watermark
+from weir.pipelines.stream.reader import Batch
 from weir.pipelines.stream.slices import Slice, slices_of
-from weir.pipelines.stream.watermark import Watermark
 from weir.readers import Block, BlockId, Lines, Validator
-from weir.trainer.config import TrainerConfig
-from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.settings.trainer import TrainerConfig
+from weir.trainer.state.progress import Evaluation
 from weir.trainer.train import train
 
 app = command_line(__doc__)

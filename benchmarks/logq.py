@@ -26,19 +26,18 @@ from benchmarks.harness import DATA, F64, I64, Data, command_line, head, interac
 from benchmarks.histories import events_of
 from benchmarks.states import admit
 from weir.contracts import ItemKeys, Keys, UserKeys, UserTable, hash_ids
-from weir.pipelines.user_state import TouchedUsers
+from weir.pipelines.transforms.histories import TouchedUsers
 from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
 from weir.sketches.view import DecayedSketch
-from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.ranking import gain
 from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.settings.trainer import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import Examples, batches
-from weir.trainer.step.positives import Positives
+from weir.trainer.step.positives import Positives, SharedWindow
 from weir.trainer.step.seeds import Purpose, generator
-from weir.trainer.step.shared_window import SharedWindow
 from weir.trainer.step.step import train_step
-from weir.trainer.stream.scored import scored_blocks
+from weir.trainer.stream.prequential import scored_blocks
 
 app = command_line(__doc__)
 

@@ -63,26 +63,23 @@ from weir.contracts import (
     hash_ids,
 )
 from weir.demo.generator import generate
-from weir.demo.source import open_log
-from weir.serving.bundle import LoadedBundle
+from weir.demo.replay import open_log
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import Memory, load_bundle
+from weir.serving.bundles.watcher import BundleWatcher, DeltaPolicy
 from weir.serving.client import RetrievalClient, by_embedding
-from weir.serving.in_place import DeltaPolicy
-from weir.serving.loading import load_bundle
-from weir.serving.memory import Memory
 from weir.serving.metrics import BundleMetrics
-from weir.serving.watcher import BundleWatcher
-from weir.trainer.config import TowerConfig, TrainerConfig
 from weir.trainer.export import export_bundle
-from weir.trainer.export.cases import MOST, Cases, RecentCases
-from weir.trainer.export.clusters import Assigned, Clusters
-from weir.trainer.export.errors import AwaitedError
-from weir.trainer.export.keeper import Keeper
-from weir.trainer.export.servable import Servable
+from weir.trainer.export.index import Assigned, Clusters
+from weir.trainer.export.onnx_models import AwaitedError
+from weir.trainer.export.planner import Keeper
+from weir.trainer.export.servable import MOST, Cases, RecentCases, Servable
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.positives import SharedWindow
 from weir.trainer.stream.windows import StopSignal
-from weir.trainer.users.lines import UserLines
+from weir.trainer.towers.user_features import UserLines
 from weir.up.prepare import demo_settings
 
 app = command_line(__doc__)
@@ -575,7 +572,7 @@ def bound(
     or off by more than the bound. *deltas*: share of the exports that were deltas. *recall*@20 of the bundle on the
     next window before that is trained on, and its difference from the bundle with bound 0.
     """
-    from weir.pipelines.ingest import ingest  # noqa: PLC0415 - Beam's memory is not to count where memory is measured
+    from weir.pipelines.batch.ingest import ingest  # noqa: PLC0415 - Beam's memory is not to count where memory is measured
 
     with tempfile.TemporaryDirectory(prefix="weir-bound-") as name:
         folder = Path(name)

@@ -55,14 +55,14 @@ from benchmarks.histories import store_with_users
 from benchmarks.states import filled, item_id
 from weir.contracts import BundleLog, ItemKeys, Store, hash_ids
 from weir.retrieval.v1 import retrieval_pb2 as pb
-from weir.serving.bundle import LoadedBundle
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
 from weir.serving.client import RetrievalClient, by_embedding, by_history, by_item, by_user
-from weir.serving.histories import FollowedHistories
-from weir.serving.loading import load_bundle
+from weir.serving.histories.files import FollowedHistories
 from weir.serving.metrics import HistoryMetrics
-from weir.trainer.config import TrainerConfig
 from weir.trainer.export import export_bundle
 from weir.trainer.export.index import factory
+from weir.trainer.settings.trainer import TrainerConfig
 
 app = command_line(__doc__)
 Stores = Annotated[Path, typer.Argument(help="where the stores are")]

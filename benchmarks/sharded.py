@@ -31,11 +31,11 @@ from torch import Tensor
 from benchmarks.harness import F64, command_line, figures_of_ranks, head, row, status, zipf_ranks
 from benchmarks.states import filled
 from weir.contracts import ItemKeys, Store, UserError, WindowLog
-from weir.trainer.config import TrainerConfig
 from weir.trainer.items.embeddings import Embeddings
 from weir.trainer.items.table import FIRST_ITEM, ItemTable
-from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.ranks.device import keep_freed_memory
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import Batch
 from weir.trainer.step.inputs import sample_inputs

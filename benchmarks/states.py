@@ -23,15 +23,14 @@ import typer
 from benchmarks.harness import cpu_of_call, head, restart_peak, row, status
 from weir.contracts import FeatureNames, ItemKeys, Store, WindowLog, WindowManifest, hash_ids
 from weir.sketches import CountMinSketch
-from weir.trainer.config import TowerConfig, TrainerConfig
 from weir.trainer.items.rows import no_rows
 from weir.trainer.items.table import RowChanges, TableRows
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
-from weir.trainer.state.starting import start_features
-from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.state.trainer_state import TrainerState, start_features
+from weir.trainer.step.positives import SharedWindow
 from weir.trainer.step.seeds import Purpose, generator
-from weir.trainer.step.shared_window import SharedWindow
 from weir.trainer.stream.learner import Learner
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.stream.progress import ProgressObserver

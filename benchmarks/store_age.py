@@ -38,17 +38,17 @@ from prometheus_client import CollectorRegistry
 from benchmarks.harness import Peak, command_line, cpu_of_call, cpu_seconds, head, new_store, row, running
 from benchmarks.histories import store_with_users
 from weir.contracts import Commit, CommitLog, LogState, Store, WindowLog, WindowManifest
-from weir.contracts.commits import Head
-from weir.contracts.documents import encode_document
-from weir.contracts.storage import checksum
+from weir.contracts.commits.commit_log import Head
+from weir.contracts.storage.documents import encode_document
+from weir.contracts.storage.store import checksum
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig, SketchConfig
-from weir.pipelines.forgotten import Forgotten
-from weir.pipelines.ingest import ingest
-from weir.pipelines.redaction import RedactionReport, forget_users
+from weir.pipelines.maintenance.erased_files import Forgotten
+from weir.pipelines.maintenance.erasure import RedactionReport, forget_users
 from weir.serving.client import Info
-from weir.serving.histories import FollowedHistories
+from weir.serving.histories.files import FollowedHistories
 from weir.serving.metrics import HistoryMetrics
-from weir.serving.monitor.freshness import Coverage
+from weir.serving.monitor.loop import Coverage
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.stream.windows import StopSignal
 from weir.trainer.stream.windows import windows as committed_windows

@@ -34,30 +34,27 @@ from benchmarks.harness import command_line, cpu_of_call, cpu_seconds, head, row
 from tests.campaigns.stream_faults import Stream, streaming
 from tests.integration.kafka_broker import Broker, kafka
 from tests.pipelines.kafka.schema_registry import schema_registry
-from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store, columns
+from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store
+from weir.contracts.base import columns
 from weir.log.v1.interaction_pb2 import Interaction
-from weir.pipelines.bare_commits import append
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
-from weir.pipelines.kafka.address import Topic
-from weir.pipelines.kafka.client import TopicClient
-from weir.pipelines.kafka.consume import RangeReader
-from weir.pipelines.kafka.metrics import TopicMetrics
-from weir.pipelines.kafka.ranges import plan_ranges
-from weir.pipelines.kafka.source import TopicSource
-from weir.pipelines.keeper import HistoryKeeper
+from weir.pipelines.histories.compaction import HistoryKeeper
+from weir.pipelines.kafka_config import Topic
 from weir.pipelines.layout import open_layout
-from weir.pipelines.plan import InHand, Seen
-from weir.pipelines.stream.batch import Batch
+from weir.pipelines.metrics import TopicMetrics
+from weir.pipelines.runs.run_registry import append
+from weir.pipelines.sources.kafka.client import TopicClient
+from weir.pipelines.sources.kafka.consume import RangeReader, plan_ranges
+from weir.pipelines.sources.kafka.source import TopicSource
+from weir.pipelines.sources.plan import InHand, Seen
 from weir.pipelines.stream.committer import commit_window
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.engine import job_name, pipeline_options
-from weir.pipelines.stream.flink import FlinkClient
+from weir.pipelines.stream.flink import FlinkClient, job_name, pipeline_options
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
-from weir.pipelines.stream.job import FlinkJob, submit
+from weir.pipelines.stream.job import FlinkJob, commit_starts, sources, submit
+from weir.pipelines.stream.reader import Batch, ReadPartitions
 from weir.pipelines.stream.slices import slices_of
-from weir.pipelines.stream.source import ReadPartitions
-from weir.pipelines.stream.start import commit_starts, sources
 from weir.readers import Block, BlockId, Lines, Validator
 
 app = command_line(__doc__)

@@ -33,10 +33,10 @@ from tests.campaigns.stream_faults import Stream, streaming
 from tests.ports import free_port
 from weir.config import assignments
 from weir.contracts import BundleLog, CommitLog, WindowLog
-from weir.pipelines.attempts import started_at
-from weir.pipelines.ingest import ingest
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.runs.run_registry import started_at
 from weir.serving.monitor.results import recorded
-from weir.trainer.config import TrainerConfig
+from weir.trainer.settings.trainer import TrainerConfig
 
 app = command_line(__doc__)
 

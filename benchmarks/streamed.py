@@ -27,22 +27,30 @@ from benchmarks.harness import command_line, cpu_of_call, head, printed, row
 from benchmarks.states import learner
 from weir.config import assignments, load_settings
 from weir.contracts import ItemKeys, Store, WindowLog, WindowManifest, hash_strings
-from weir.demo.source import nice_window
-from weir.trainer.config import TrainerConfig
+from weir.demo.replay import nice_window
 from weir.trainer.items.table import FIRST_ITEM, PADDING, TableRows
-from weir.trainer.offline.bootstrap import interval
-from weir.trainer.offline.data import Interactions, Ints, read_interactions
+from weir.trainer.offline.contest import (
+    DECAY,
+    EASE,
+    ITEM_KNN,
+    L2,
+    NEIGHBOURS,
+    POPULARITY,
+    Candidate,
+    eases,
+    item_knns,
+    last_days,
+)
+from weir.trainer.offline.data import Interactions, Ints, read_interactions, read_store
 from weir.trainer.offline.evaluator import Evaluator, Rules
-from weir.trainer.offline.peers.contest import POPULARITY
-from weir.trainer.offline.peers.methods import DECAY, EASE, ITEM_KNN, L2, NEIGHBOURS, eases, item_knns, last_days
-from weir.trainer.offline.peers.queries import Catalogue
-from weir.trainer.offline.peers.tuning import Candidate
-from weir.trainer.offline.stored import read_store
+from weir.trainer.offline.peers import Catalogue
+from weir.trainer.offline.statistics import interval
 from weir.trainer.ranking import Ranked, per_case, user_vectors
 from weir.trainer.ranking.ranker import Scores
 from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.positives import SharedWindow
 from weir.trainer.stream.windows import StopSignal, windows
 from weir.trainer.towers import project
 

@@ -1,6 +1,6 @@
-from .chain import BlocksToWindows, ReadBlocks
+from .batch.ingest import IngestSummary, ingest
 from .config import PipelineConfig, SketchConfig
-from .ingest import IngestSummary, ingest
+from .transforms.chain import BlocksToWindows, ReadBlocks
 
 __all__ = [
     "BlocksToWindows",

@@ -5,12 +5,11 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from weir.contracts.listening import Host
-from weir.contracts.local_cache import LocalCache
-from weir.contracts.models import FrozenModel
-from weir.pipelines.kafka.address import Topic
-from weir.pipelines.kafka.config import KafkaConfig
+from weir.contracts.base.models import FrozenModel
+from weir.contracts.storage.remote_files import LocalCache
+from weir.pipelines.kafka_config import KafkaConfig, Topic
 from weir.readers import LogConfig, is_topic
+from weir.runtime.listening import Host
 
 __all__ = ["LIVE_WINDOW_SECONDS", "PipelineConfig", "SketchConfig"]
 

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from weir.contracts import Layout, SourceSpan, Store, StoreFormat, ensure_format, read_format
 from weir.pipelines.config import LIVE_WINDOW_SECONDS, PipelineConfig
-from weir.pipelines.lasting import LayoutError, remember, settled, values_of
+from weir.pipelines.store_settings import LayoutError, remember, settled, values_of
 from weir.readers import KnownFile, Partition, discover, first_look, identified, is_topic
 
 __all__ = ["LayoutError", "identify_files", "open_layout", "with_window"]

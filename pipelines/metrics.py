@@ -1,21 +1,260 @@
-"""What the pipeline reports to Prometheus, derived after each run from its commits and dead letters.
+"""What the pipeline reports, to Prometheus and at its end, derived from commits, dead letters and topics.
 
 Workers of a distributed runner are invisible to the driver; what they have committed is not.
 """
 
+import logging
 import math
-from collections.abc import Sequence
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
+import numpy as np
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from pydantic import Field
 
-from weir.contracts import Commit, EventClock, ExposureCounts, LogState, Store, WindowLog, WindowManifest
+from weir.contracts import (
+    Commit,
+    CorruptArtefactError,
+    EventClock,
+    ExposureCounts,
+    LogState,
+    SourceSpan,
+    Store,
+    WindowCounts,
+    WindowLog,
+    WindowManifest,
+)
+from weir.contracts.base import columns
+from weir.contracts.base.models import FrozenModel
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.drift import RecentItems
-from weir.pipelines.kafka.metrics import TopicMetrics
 from weir.readers import Reason
-from weir.sketches import health, load
+from weir.sketches import Counted, head_distance, health, load, unseen_share
 
-__all__ = ["PipelineMetrics"]
+__all__ = [
+    "REASONS",
+    "Awaited",
+    "Drift",
+    "IngestSummary",
+    "PipelineMetrics",
+    "RecentItems",
+    "TopicMetrics",
+    "awaited_window",
+]
+
+
+REASONS: Final = ("deleted", "truncated")
+"""Why a partition stops: the broker deleted messages that were not committed, or lost some that were."""
+
+
+class TopicMetrics:
+    """The metrics of one topic; without a topic they stay as they are at the start."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.away = Gauge(
+            "weir_pipeline_brokers_away",
+            "1 while no Kafka broker answers; nothing is committed then.",
+            registry=registry,
+        )
+        self.stopped = Gauge(
+            "weir_pipeline_stopped_partitions",
+            "Partitions of the topic that are not read, because messages are gone from the broker, by reason.",
+            ["reason"],
+            registry=registry,
+        )
+        self.unread = Gauge(
+            "weir_pipeline_unread_offsets",
+            "Offsets between what was read and the end, by partition of the topic.",
+            ["partition"],
+            registry=registry,
+        )
+        self.lost = Counter(
+            "weir_pipeline_lost_offsets_total",
+            "Offsets that were passed over unread, because the broker had no messages there any more (accept_gap).",
+            registry=registry,
+        )
+        self.skipped = Counter(
+            "weir_pipeline_valueless_messages_total",
+            "Messages without a value (tombstones of a compacted topic), which are no events.",
+            registry=registry,
+        )
+        self._skipped: dict[str, int] = {}
+        self.stop(())
+
+    def stop(self, reasons: Iterable[str]) -> None:
+        """Show how many partitions are stopped."""
+        counts = Tally(reasons)
+        for reason in REASONS:
+            self.stopped.labels(reason).set(counts[reason])
+
+    def started(self, spans: Mapping[str, SourceSpan]) -> None:
+        """Remember what was counted before this process."""
+        self._skipped = {key: span.skipped for key, span in spans.items()}
+
+    def observe(self, spans: Mapping[str, SourceSpan]) -> None:
+        """Add what a commit says of its sources."""
+        for key, span in spans.items():
+            self.skipped.inc(span.skipped - self._skipped.get(key, 0))
+            self._skipped[key] = span.skipped
+
+
+logger = logging.getLogger(__name__)
+
+_HOUR_MS: Final = 3_600_000
+
+
+class Drift(NamedTuple):
+    """Distance of the heads from 0 to 1, and the share of events on new items; NaN with nothing to compare."""
+
+    distance: float
+    unseen: float
+
+
+class RecentItems:
+    """Item counts of the newest window by event time and of those before it, all panes of a window together.
+
+    The panes committed after sequence `after` are read at once. "Before" are the windows that start within an
+    hour, or within the length of a window if that is longer, before the newest one starts; after a silence longer
+    than that, the last window before it.
+    """
+
+    def __init__(self, log: WindowLog, after: int = -1) -> None:
+        self._log = log
+        self._windows: dict[int, Counted] = {}
+        self.add(log.committed(log.left(after)))
+
+    def add(self, manifests: Sequence[WindowManifest]) -> None:
+        """Add further commits, in any order of event time; a damaged one is left out with a warning."""
+        starts = sorted({*self._windows, *(manifest.start_ms for manifest in manifests)})
+        if not starts:
+            return
+        lookback = max([_HOUR_MS, *(manifest.end_ms - manifest.start_ms for manifest in manifests[-1:])])
+        kept = {start for start in starts if start >= starts[-1] - lookback} | set(starts[-2:])
+        self._windows = {start: counted for start, counted in self._windows.items() if start in kept}
+        for manifest in manifests:
+            if manifest.start_ms in kept:
+                self._add_pane(manifest)
+
+    def drift(self) -> Drift:
+        """Compare the newest window with those before it."""
+        *earlier, newest = [self._windows[start] for start in sorted(self._windows)] or [_NOTHING]
+        before = _sum(earlier)
+        if not len(before.keys):
+            return Drift(float("nan"), float("nan"))
+        return Drift(head_distance(earlier[-1], newest), unseen_share(newest, before.keys))
+
+    def _add_pane(self, manifest: WindowManifest) -> None:
+        try:
+            items = self._log.items(manifest)
+        except CorruptArtefactError as error:
+            logger.warning("left out of the drift: %s", error)
+            return
+        pane = Counted(items[columns.ITEM_KEY].to_numpy(), items[columns.COUNT].to_numpy())
+        start = manifest.start_ms
+        self._windows[start] = _sum([self._windows[start], pane]) if start in self._windows else pane
+
+
+_NOTHING: Final = Counted(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def _sum(parts: Sequence[Counted]) -> Counted:
+    keys = np.concatenate([_NOTHING.keys, *(part.keys for part in parts)])
+    counts = np.concatenate([_NOTHING.counts, *(part.counts for part in parts)])
+    distinct, place = np.unique(keys, return_inverse=True)
+    return Counted(distinct, np.bincount(place, weights=counts, minlength=len(distinct)))
+
+
+class IngestSummary(FrozenModel):
+    """What was committed, by one run or since the start."""
+
+    read: int = Field(default=0, description="rows accounted for: valid, duplicates, ignored and dead")
+    valid: int = Field(default=0, description="distinct valid events committed")
+    dead: int = Field(default=0, description="rows refused")
+    refused: dict[str, int] = Field(default={}, description="rows refused, by reason")
+    duplicates: int = Field(default=0, description="events dropped because their event_id was known")
+    late: int = Field(default=0, description="of the valid: came after their window was committed")
+    ignored: int = Field(default=0, description="events of ignored types")
+    windows: int = Field(default=0, description="windows committed for the first time")
+    panes: int = Field(default=0, description="commits")
+    runs: int = Field(default=0, description="pipeline runs")
+    seconds: float = Field(default=0.0, description="wall time of the runs, seconds")
+
+    @classmethod
+    def of(cls, commit: Commit | None, seconds: float) -> "IngestSummary":
+        """Sum up one run."""
+        if commit is None:
+            return cls(runs=1, seconds=seconds)
+        counts = sum((pane.counts for pane in commit.panes), WindowCounts())
+        dead = sum(file.rows for file in commit.letters)
+        return cls(
+            read=counts.events + counts.duplicates + counts.ignored + dead,
+            valid=counts.events,
+            dead=dead,
+            refused=dict(sum((Tally(file.reasons) for file in commit.letters), Tally())),
+            duplicates=counts.duplicates,
+            late=counts.late,
+            ignored=counts.ignored,
+            windows=sum(pane.pane == 0 for pane in commit.panes),
+            panes=len(commit.panes),
+            runs=1,
+            seconds=seconds,
+        )
+
+    def __add__(self, other: "IngestSummary") -> "IngestSummary":
+        mine, theirs = self.model_dump(), other.model_dump()
+        refused = Tally(mine.pop("refused")) + Tally(theirs.pop("refused"))
+        return IngestSummary(**{name: mine[name] + theirs[name] for name in mine}, refused=dict(refused))
+
+
+_FIRST_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 60.0
+_LONGEST_SECONDS: Final = 960.0
+
+
+@dataclass
+class Awaited:
+    """Logs a sentence 2 s after the start, and after 1, 2, 4, ... up to 16 minutes without a commit."""
+
+    clock: Callable[[], float] = time.monotonic
+    _next: float = field(init=False)
+    _pause: float = field(default=_AGAIN_SECONDS, init=False)
+
+    def __post_init__(self) -> None:
+        self._next = self.clock() + _FIRST_SECONDS
+
+    def over(self) -> None:
+        """Start again: something was committed, or nothing waits."""
+        self._pause = _AGAIN_SECONDS
+        self._next = max(self._next, self.clock() + self._pause)
+
+    def say(self, sentence: Callable[[], str]) -> None:
+        """Log what is awaited, if it is time to."""
+        if (now := self.clock()) < self._next:
+            return
+        logger.info("%s", sentence())
+        self._next, self._pause = now + self._pause, min(2 * self._pause, _LONGEST_SECONDS)
+
+
+def awaited_window(config: PipelineConfig, start_ms: int, watermark_ms: int, holder: str = "") -> str:
+    """Return when the window that starts at `start_ms` is committed.
+
+    `holder` names the partition whose watermark is the lowest, where each has one. Times are event times in UTC.
+    """
+    end_ms = start_ms + config.window_ms
+    late, idle = config.allowed_lateness_seconds, config.idle_seconds
+    whose = f"the watermark of {holder}" if holder else "the watermark"
+    return (
+        f"the window from {_moment(start_ms)} to {_moment(end_ms)} is committed when {whose}, the newest event less "
+        f"{late} s of lateness, passes its end, or after {idle:g} s without input; it is at {_moment(watermark_ms)}"
+    )
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
 
 _COMPARED = 16
 """Earlier panes that a pipeline reads at its start, to have something to compare the first window with."""

@@ -16,6 +16,7 @@ from weir.serving.client import (
     Floats,
     Info,
     Retrieval,
+    RetrievalError,
     Wishes,
     embed_request,
     info_of,
@@ -23,7 +24,6 @@ from weir.serving.client import (
     retrieve_request,
     vectors_of,
 )
-from weir.serving.refusal import RetrievalError
 
 __all__ = ["AsyncRetrievalClient"]
 

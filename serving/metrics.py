@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from weir.contracts.catalogue import Catalogue
-from weir.serving.bundle import LoadedBundle
+from weir.contracts.interactions.catalogue import Catalogue
+from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.errors import RequestError
-from weir.serving.spans import exemplar
+from weir.serving.search.queries import exemplar
 
 __all__ = [
     "SECONDS",

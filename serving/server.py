@@ -1,7 +1,7 @@
 """The server process: bundle and histories from the store, answers over gRPC and HTTP, metrics beside it.
 
 `serve` listens, opens the histories, loads the promoted bundle, follows the store until SIGTERM, and drains. The event
-loop parses and answers; one thread (`weir.serving.batcher`) runs tower and search; others follow the store.
+loop parses and answers; one thread (`weir.serving.batching.batcher`) runs tower and search; others follow the store.
 """
 
 import asyncio
@@ -20,38 +20,33 @@ from grpc_health.v1 import health, health_pb2
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from weir.contracts import Store
-from weir.contracts.exposition import exposed
-from weir.contracts.listening import in_url
-from weir.serving.access_log import AccessLog
-from weir.serving.batcher import Batcher
-from weir.serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
+from weir.runtime.listening import in_url
+from weir.runtime.metrics_server import exposed
+from weir.runtime.stopping import all_ended, first_of, stop_signal
+from weir.serving.batching.batcher import Batcher
+from weir.serving.bundles.catalogue import CatalogueFiles, CatalogueFollower, Takedown
+from weir.serving.bundles.followers import Bundles, Followers
 from weir.serving.config import ServingConfig
-from weir.serving.followers import Bundles, Followers
-from weir.serving.fronts import SERVICE, Around, Behind, Fronts
-from weir.serving.histories import FollowedHistories
-from weir.serving.index import pick_gpu
-from weir.serving.interceptor import MetricsInterceptor
-from weir.serving.kernels import warn_of_old_kernel
+from weir.serving.histories.files import FollowedHistories
+from weir.serving.index.index import pick_gpu
 from weir.serving.listeners import open_to_probes
 from weir.serving.metrics import CatalogueMetrics, HistoryMetrics, RequestMetrics, RpcMetrics, ServedMetrics
-from weir.serving.native.answering import Answering
-from weir.serving.native.collected import shown_together
-from weir.serving.native.compiled import compiled
+from weir.serving.native.answering import Answering, shown_together
+from weir.serving.native.columns import compiled
 from weir.serving.native.front import NativeFront
 from weir.serving.native.plain import PlainRetriever
-from weir.serving.open_files import allow_files
-from weir.serving.queries import Answer, Task
-from weir.serving.retriever import Retriever
-from weir.serving.served.lists import ServedLists
-from weir.serving.served.writer import ServedWriter
-from weir.serving.stopping import all_ended, first_of, stop_signal
-from weir.serving.variants.lines import Lines, bundles_of, check_roles
-from weir.serving.variants.split import only
+from weir.serving.process_setup import allow_files, warn_of_old_kernel
+from weir.serving.rpc.instrumentation import AccessLog, MetricsInterceptor
+from weir.serving.search.queries import Answer, Task
+from weir.serving.search.retriever import Retriever
+from weir.serving.served_lists import ServedLists, ServedWriter
+from weir.serving.transports import SERVICE, Around, Behind, Fronts
+from weir.serving.variants import Lines, bundles_of, check_roles, only
 
 if TYPE_CHECKING:
+    from weir.serving.histories.redis_reader import SharedHistories
     from weir.serving.processes.member import Member
-    from weir.serving.shared.reader import SharedHistories
-    from weir.serving.tracing import Traces
+    from weir.serving.rpc.instrumentation import Traces
 
 __all__ = ["Server", "prepare", "serve"]
 
@@ -193,14 +188,14 @@ class Server:
         config, metrics = self.config, HistoryMetrics(self.registry)
         if config.histories == "files":
             return FollowedHistories(self.store, metrics, config.cache)
-        from weir.serving.shared.reader import SharedHistories  # noqa: PLC0415 - the client of Redis is an extra
+        from weir.serving.histories.redis_reader import SharedHistories  # noqa: PLC0415 - the client of Redis is an extra
 
         return SharedHistories(self.store, metrics, config.histories, config.histories_timeout_seconds)
 
     def _traces(self) -> "Traces | None":
         if self.config.tracing.endpoint is None:
             return None
-        from weir.serving.tracing import Traces  # noqa: PLC0415 - OpenTelemetry is an extra
+        from weir.serving.rpc.instrumentation import Traces  # noqa: PLC0415 - OpenTelemetry is an extra
 
         return Traces(self.config.tracing)
 

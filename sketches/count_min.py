@@ -30,10 +30,9 @@ from typing import Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from weir.sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from weir.sketches.codec import Frame, Kind, decode, encode, pack_cells, unpack_cells
 from weir.sketches.hashing import HASH_NAME, RowHash, Slots, sum_by_key
-from weir.sketches.protocol import FrequencyEstimator, combinable
+from weir.sketches.protocol import Floats, FrequencyEstimator, Keys, as_batch, as_factor, as_keys, combinable
 from weir.sketches.sizing import smallest
 from weir.sketches.total import Total
 

@@ -6,9 +6,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from weir.sketches.arrays import as_keys
 from weir.sketches.codec import Frame, Kind, decode, encode
 from weir.sketches.hashing import fmix64
+from weir.sketches.protocol import as_keys
 
 _HASH_NAME: Final = "fmix64"
 _PARAMS: Final = struct.Struct("<B7x")

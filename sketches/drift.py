@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weir.sketches.arrays import Floats, Keys
+from weir.sketches.protocol import Floats, Keys
 
 __all__ = ["HEAD", "Counted", "head_distance", "jensen_shannon", "unseen_share"]
 

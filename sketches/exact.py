@@ -11,10 +11,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from weir.sketches.arrays import Floats, Keys, as_batch, as_factor, as_keys
 from weir.sketches.codec import Frame, Kind, decode, encode
 from weir.sketches.hashing import Slots, fmix64, sum_by_key
-from weir.sketches.protocol import FrequencyEstimator, combinable
+from weir.sketches.protocol import Floats, FrequencyEstimator, Keys, as_batch, as_factor, as_keys, combinable
 from weir.sketches.total import Total
 
 _HASH_NAME: Final = "none"

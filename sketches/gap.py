@@ -12,10 +12,9 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from weir.sketches.arrays import Floats, Ints, Keys, as_batch, as_factor, as_keys
 from weir.sketches.codec import Frame, Kind, decode, encode
 from weir.sketches.hashing import HASH_NAME, RowHash, Slots
-from weir.sketches.protocol import FrequencyEstimator, combinable
+from weir.sketches.protocol import Floats, FrequencyEstimator, Ints, Keys, as_batch, as_factor, as_keys, combinable
 from weir.sketches.total import Total
 
 _PARAMS: Final = struct.Struct("<QIdQq16s")

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from weir.sketches.arrays import Floats, Keys
+from weir.sketches.protocol import Floats, Keys
 
 Words = npt.NDArray[np.uint64]
 Slots = npt.NDArray[np.intp]

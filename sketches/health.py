@@ -26,12 +26,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from weir.sketches.arrays import Floats
 from weir.sketches.bank import FrequencyBank
 from weir.sketches.count_min import CountMinSketch
 from weir.sketches.exact import ExactCounter
 from weir.sketches.gap import GapEstimator
-from weir.sketches.protocol import FrequencyEstimator, parameters_of
+from weir.sketches.protocol import Floats, FrequencyEstimator, parameters_of
 
 __all__ = ["Health", "health", "parameters"]
 

@@ -28,7 +28,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from weir.sketches.arrays import Floats
+from weir.sketches.protocol import Floats
 
 __all__ = ["equal_counts_error", "linear_error", "smallest"]
 

@@ -4,7 +4,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from weir.sketches.arrays import Floats
+from weir.sketches.protocol import Floats
 
 _HIGH_BITS: Final = 20
 _LOW_BITS: Final = 30

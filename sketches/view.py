@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weir.sketches.arrays import Floats, Keys
-from weir.sketches.half_lives import Choice, agreed, choose, to_longest
+from weir.sketches.bank import Choice, agreed, choose, to_longest
 from weir.sketches.loading import load
-from weir.sketches.protocol import FrequencyEstimator
+from weir.sketches.protocol import Floats, FrequencyEstimator, Keys
 
 __all__ = ["DecayedSketch", "FrequencyView", "merge_fading"]
 
@@ -38,7 +37,7 @@ class FrequencyView:
     """Decayed counts: an event at time t weighs ``2 ** (-(time_ms - t) / half-life)``.
 
     With several half-lives (ascending), each key is counted with the longest one whose rate agrees with the rates of
-    all shorter ones (`weir.sketches.half_lives`): steady keys with a long half-life, which is precise, and changing
+    all shorter ones (`weir.sketches.bank`): steady keys with a long half-life, which is precise, and changing
     keys with a short one, which is up to date. `FrequencyBank` does the same with events instead of seconds as the
     clock.
     """

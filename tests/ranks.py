@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
-from weir.trainer.ranks.meeting import RENDEZVOUS
+from weir.trainer.ranks.workers import RENDEZVOUS
 
 __all__ = ["lines_of_ranks", "run_on_ranks"]
 

@@ -1,5 +1,13 @@
 from . import losses, negatives
-from .config import (
+from .export.onnx_models import ExportError
+from .offline.data import Interactions, InteractionsError, read_interactions
+from .offline.evaluator import Difference, EvaluationResult, Evaluator, Rules
+from .offline.fit import Budget, Fit, Step, fit
+from .offline.model import OfflineModel
+from .offline.splits import Split, each_interaction, each_user, labelled, leave_one_out, random_per_user, temporal
+from .offline.statistics import interval, popularity_deciles, popularity_strata
+from .ranking import Cases, Ranked, means, per_case, rank
+from .settings.trainer import (
     FeaturesConfig,
     LossConfig,
     NegativesConfig,
@@ -8,16 +16,6 @@ from .config import (
     TowerConfig,
     TrainerConfig,
 )
-from .export.errors import ExportError
-from .offline.bootstrap import interval
-from .offline.cases import each_interaction, each_user
-from .offline.data import Interactions, InteractionsError, read_interactions
-from .offline.evaluator import Difference, EvaluationResult, Evaluator, Rules
-from .offline.fit import Budget, Fit, Step, fit
-from .offline.model import OfflineModel
-from .offline.splits import Split, labelled, leave_one_out, random_per_user, temporal
-from .offline.strata import popularity_deciles, popularity_strata
-from .ranking import Cases, Ranked, means, per_case, rank
 from .state.checkpoint import CheckpointMismatchError, DamagedCheckpointError
 from .stream.progress import TrainProgress, TrainSummary
 from .train import train

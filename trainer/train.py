@@ -10,13 +10,13 @@ from contextlib import nullcontext
 from functools import partial
 
 from weir.contracts import CommitLog, Store, WindowLog
-from weir.contracts.exposition import exposed
-from weir.contracts.variants import MAIN, line_of
-from weir.trainer.config import TrainerConfig
-from weir.trainer.export.beside import none_left
+from weir.contracts.bundles.variants import MAIN, line_of
+from weir.runtime.metrics_server import exposed
+from weir.trainer.export.background import none_left
 from weir.trainer.export.exporter import Exporter
-from weir.trainer.ranks.leaving import is_left_to_others, require_asked
+from weir.trainer.ranks.coordination import is_left_to_others, require_asked
 from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.stream.learner import Learner

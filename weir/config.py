@@ -1,12 +1,13 @@
 """The effective settings: the models of all stages in one, and where their values come from.
 
 In order of precedence: the command line (``--set trainer.batch_size=256``), the environment
-(``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store has recorded (`weir.pipelines.lasting`) and
-what it remembers from the last ``weir up``, the defaults. How a value is spelled in the first three is in
-`weir.spelling`.
+(``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store has recorded
+(`weir.pipelines.store_settings`) and what it remembers from the last ``weir up``, the defaults. How a value is spelled
+in the first three is in `weir.spelling`.
 """
 
 import difflib
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, Final, Self
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -28,12 +30,23 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.stream.config import StreamConfig
 from weir.serving.access.config import ClientConfig
 from weir.serving.config import ServingConfig
+from weir.serving.histories.redis_config import FollowerConfig
 from weir.serving.monitor.config import MonitorConfig
-from weir.serving.shared.config import FollowerConfig
 from weir.spelling import annotation_at, is_composite, read_document, read_value
-from weir.trainer.config import TrainerConfig
+from weir.trainer.settings.trainer import TrainerConfig
 
-__all__ = ["Given", "Settings", "SettingsError", "assignments", "effective", "load_settings", "located", "put"]
+__all__ = [
+    "Given",
+    "Settings",
+    "SettingsError",
+    "assignments",
+    "effective",
+    "load_settings",
+    "located",
+    "put",
+    "schema_text",
+]
+
 
 _PREFIX: Final = "WEIR_"
 _DELIMITER: Final = "__"
@@ -287,3 +300,23 @@ def _model_at(path: list[str]) -> type[BaseModel]:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model = annotation
     return model
+
+
+_HEAD: Final = {"$schema": GenerateJsonSchema.schema_dialect, "title": "weir.yaml"}
+
+
+def schema_text() -> str:
+    """Return the schema of ``weir.yaml`` as JSON; its descriptions and defaults are those of `weir config show`."""
+    return json.dumps(_HEAD | _terse(Settings.model_json_schema()), indent=2) + "\n"
+
+
+def _terse(node: Any) -> Any:
+    """Leave out titles, which only repeat names, and defaults of sections, which their keys have."""
+    if isinstance(node, list):
+        return [_terse(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    noise = {"default"} if "$ref" in node else set()
+    if isinstance(node.get("title"), str):
+        noise |= {"title"}
+    return {key: _terse(value) for key, value in node.items() if key not in noise}

@@ -6,7 +6,7 @@ __all__ = ["CommandError", "UsageError"]
 
 
 class CommandError(Exception):
-    """The command failed; the message says what to do next. The stages have `weir.contracts.errors.UserError`."""
+    """The command failed; the message says what to do next. The stages have `weir.contracts.base.errors.UserError`."""
 
     exit_status: ClassVar[int] = 1
 

@@ -42,7 +42,7 @@ class Session:
     @property
     def target(self) -> str:
         """Address of the server that these settings start."""
-        from weir.contracts.listening import reached
+        from weir.runtime.listening import reached
 
         return f"{reached(self.settings.serving.host)}:{self.settings.serving.port}"
 
@@ -73,8 +73,8 @@ def open_session(
     base
         What replaces the defaults; None: the settings remembered in the store.
     recorded
-        The lasting settings of the store (`weir.pipelines.lasting`), which replace values of `base`; None: they are
-        read, unless `base` is given.
+        The lasting settings of the store (`weir.pipelines.store_settings`), which replace values of `base`; None: they
+        are read, unless `base` is given.
     is_binding
         Whether a setting that is given and differs from a recorded one is refused, or holds for this command.
 
@@ -115,7 +115,7 @@ def open_session(
 
 
 def _recorded(store: "Store") -> "dict[str, JsonValue]":
-    from weir.pipelines.lasting import recorded
+    from weir.pipelines.store_settings import recorded
 
     return recorded(store)
 
@@ -143,7 +143,7 @@ def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "
 def _check_recorded(store: "Store", settings: "Settings", recorded: "Mapping[str, JsonValue]", given: "Given") -> None:
     """Refuse given settings that differ from the store's. Raises `SettingsError`."""
     from weir.config import SettingsError, located
-    from weir.pipelines.lasting import contradicting, refusal, values_of
+    from weir.pipelines.store_settings import contradicting, refusal, values_of
 
     ours = values_of(settings.pipeline) | located(settings)
     named = {name: source for name in recorded if (source := given.source(name)) is not None}

@@ -18,7 +18,7 @@ from tenacity import RetryError, Retrying, retry_if_not_result, stop_after_delay
 
 from deploy.engines.settings import HOST
 from weir.contracts import UserError
-from weir.contracts.listening import is_held
+from weir.runtime.listening import is_held
 
 __all__ = ["EngineError", "Service", "is_listening", "start", "stop"]
 

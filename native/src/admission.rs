@@ -1,4 +1,4 @@
-//! Admission: begin only calls that can be answered before their deadline. `serving/admission.py` has the reasons.
+//! Admission: begin only calls that can be answered before their deadline. `serving/rpc/admission.py` has the reasons.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -26,7 +26,7 @@ const LARGE: usize = 1 << 16;
 const OK: u16 = 0;
 const CANCELLED: u16 = 1;
 const DEADLINE_EXCEEDED: u16 = 4;
-/// Share of a deadline that may still be left here when the client's has passed (`serving/ending.py`).
+/// Share of a deadline that may still be left here when the client's has passed (`serving/rpc/instrumentation.py`).
 const ROUNDED: f64 = 0.02;
 static ECHOED: [HeaderName; 2] = [HeaderName::from_static("x-request-id"), HeaderName::from_static("traceparent")];
 

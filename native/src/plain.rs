@@ -7,10 +7,10 @@ use blake2::digest::{FixedOutput, Update};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Largest length of an embedding in a plain request, for any metric (`serving/requests.py` allows somewhat more).
+/// Largest length of an embedding in a plain request, for any metric (`serving/rpc/requests.py` allows somewhat more).
 const LONGEST: f64 = 1e17;
 
-/// Limits and cost parameters of plain requests (`serving/cost.py`).
+/// Limits and cost parameters of plain requests (`serving/search/cost.py`).
 pub struct Rules {
     pub max_queries: usize,
     pub max_k: u32,
@@ -128,7 +128,7 @@ impl Rules {
         values.len() == self.dimension && square > 0.0 && square <= LONGEST * LONGEST
     }
 
-    /// Return the key of an id (`weir/contracts/keys.py`); None if the id is invalid.
+    /// Return the key of an id (`weir/contracts/base/keys.py`); None if the id is invalid.
     fn key(&self, id: &Bytes) -> Option<i64> {
         if id.is_empty() || id.len() > self.max_id_bytes || std::str::from_utf8(id).is_err() {
             return None;

@@ -1,4 +1,4 @@
-//! Look up rows by item keys, and build the tower's inputs, as `weir/contracts/item_rows.py` does.
+//! Look up rows by item keys, and build the tower's inputs, as `weir/contracts/bundles/rows.py` does.
 
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from weir.contracts.models import FrozenModel
+from weir.contracts.base.models import FrozenModel
 
 __all__ = ["StreamConfig"]
 

@@ -1,4 +1,6 @@
-"""The unbounded driver: it has an engine read a topic without end, watches, and keeps the store in order meanwhile.
+"""The unbounded driver: it has an engine read a topic, watches it, and maintains the store meanwhile.
+
+Workers commit beside it. On a local disk one has the lock at a time; on an object store whoever is late reads again.
 
 All that is exact happens in the workers, by the commits. The driver may be killed at any moment: its job goes on, and
 the next driver replaces it.
@@ -17,31 +19,91 @@ from typing import Final, TypeVar
 from prometheus_client import REGISTRY, CollectorRegistry, Gauge
 from pydantic import JsonValue
 
-from weir.contracts import CommitLog, EventClock, LogState, Store, UserError
-from weir.contracts.exposition import exposed
-from weir.contracts.stopping import ended_by_signals
-from weir.pipelines.attempts import started_at
-from weir.pipelines.awaited import Awaited, awaited_window
+from weir.contracts import CommitLog, CommitTakenError, EventClock, LogState, Store, UserError
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.kafka.client import KafkaPartition
-from weir.pipelines.kafka.errors import BrokerAwayError
-from weir.pipelines.kafka.source import TopicSource
-from weir.pipelines.lasting import check_unchanged, settled
+from weir.pipelines.histories.compaction import HistoryKeeper
+from weir.pipelines.kafka_config import BrokerAwayError
 from weir.pipelines.layout import open_layout, with_window
-from weir.pipelines.lock import check_writable, only_driver
-from weir.pipelines.metrics import PipelineMetrics
-from weir.pipelines.plan import InHand
+from weir.pipelines.maintenance.cleanup import Erasure
+from weir.pipelines.maintenance.retention import Retention
+from weir.pipelines.metrics import Awaited, IngestSummary, PipelineMetrics, awaited_window
+from weir.pipelines.runs.run_registry import BusyStoreError, check_writable, only_driver, only_writer, started_at, sweep
+from weir.pipelines.sources.kafka.client import KafkaPartition
+from weir.pipelines.sources.kafka.source import TopicSource
+from weir.pipelines.sources.plan import InHand
+from weir.pipelines.sources.source import check_home
+from weir.pipelines.store_settings import check_unchanged, settled
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.engine import job_name
-from weir.pipelines.stream.flink import FlinkClient
+from weir.pipelines.stream.flink import FlinkClient, job_name
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
-from weir.pipelines.stream.job import FlinkJob, JobEndedError, submit
-from weir.pipelines.stream.start import commit_starts, sources
-from weir.pipelines.stream.upkeep import Upkeep
-from weir.pipelines.summary import IngestSummary
+from weir.pipelines.stream.job import FlinkJob, JobEndedError, commit_starts, sources, submit
 from weir.readers import is_topic
+from weir.runtime.metrics_server import exposed
+from weir.runtime.stopping import ended_by_signals
 
-__all__ = ["NoTopicError", "Standstill", "stream"]
+__all__ = ["NoTopicError", "Standstill", "Upkeep", "stream"]
+
+
+_SWEEP_SECONDS: Final = 600.0
+
+
+@dataclass
+class Upkeep:
+    """Called by the driver now and then; `state` is its own, and is caught up with the commits before each step."""
+
+    store: Store
+    config: PipelineConfig
+    state: LogState
+    _next_sweep: float = field(default=-math.inf, init=False)
+
+    def __post_init__(self) -> None:
+        self._log = CommitLog(self.store)
+        self._histories = HistoryKeeper(self.store, self.config, self.state)
+        days = self.config.retention_days
+        self._retention = None if days is None else Retention(self.store, 86_400 * days)
+        self._erasure = Erasure(self.store, 86_400 * self.config.erasure_days, (self.config.cache,))
+
+    def begin(self) -> None:
+        """Do what must be done before anything is read; no worker of this driver runs yet."""
+        with only_writer(self.store):
+            self.state.catch_up(self._log)
+            check_home(self.store, self.state)
+            sweep(self.store)
+            self._next_sweep = time.monotonic() + _SWEEP_SECONDS
+            self._histories.repair()
+
+    def mend(self, failure: str) -> bool:
+        """Build the histories whose files a failure of a worker names; False while somebody else commits."""
+        try:
+            with only_writer(self.store):
+                self.state.catch_up(self._log)
+                self._histories.mend(failure)
+        except (BusyStoreError, CommitTakenError):
+            return False
+        return True
+
+    def step(self, partitions: set[str]) -> None:
+        """Do what is due, unless a window is being committed right now; `partitions` are the keys of the topic."""
+        try:
+            with only_writer(self.store):
+                self.state.catch_up(self._log)
+                self._histories.keep()
+                if self._retention is not None and self._retention.is_due:
+                    self._retention.step(self.state, partitions)
+                self._erasure.step(self.state)
+                if time.monotonic() >= self._next_sweep:
+                    self._next_sweep = time.monotonic() + _SWEEP_SECONDS
+                    # A merge of this process is under way, perhaps.
+                    sweep(self.store, by_age=True)
+                self.state.save(self._log)
+        except (BusyStoreError, CommitTakenError):
+            # The next step catches up.
+            return
+
+    def end(self) -> None:
+        """Give up what is being merged."""
+        self._histories.end()
+
 
 logger = logging.getLogger(__name__)
 

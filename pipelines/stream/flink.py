@@ -1,4 +1,4 @@
-"""Asks Flink about its jobs, over its REST API (Flink 1.17 and later)."""
+"""Flink: Beam's options for it, and its REST API (Flink 1.17 and later)."""
 
 import json
 import urllib.error
@@ -6,13 +6,62 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
+import xxhash
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from weir.contracts import UserError
+from weir.contracts import Store, UserError
+from weir.pipelines.stream.config import StreamConfig
 
-__all__ = ["REST", "Checkpoints", "FlinkAwayError", "FlinkClient", "Job", "JobFailure", "JobMissingError", "cause"]
+__all__ = [
+    "REST",
+    "Checkpoints",
+    "FlinkAwayError",
+    "FlinkClient",
+    "Job",
+    "JobFailure",
+    "JobMissingError",
+    "cause",
+    "job_name",
+    "pipeline_options",
+]
+
+
+_LENGTH: Final = 40
+
+
+def job_name(store: Store) -> str:
+    """Return the name under which the stream of a store runs; two stores have different ones."""
+    readable = "".join(
+        one if one.isascii() and one.isalnum() else "-" for one in urlsplit(store.url).path.strip("/").lower()
+    )
+    return f"weir-{readable[-_LENGTH:].strip('-')}-{xxhash.xxh3_64_hexdigest(store.url.encode())[:8]}"
+
+
+def pipeline_options(config: StreamConfig, name: str) -> list[str]:
+    """Return the options of a streaming pipeline; `config.options` come last, and win."""
+    # --shutdown_sources_after_idle_ms stays unset: 0 would stop all checkpoints.
+    return [
+        "--runner=PortableRunner",
+        f"--job_endpoint={config.job_endpoint}",
+        f"--artifact_endpoint={config.artifact_endpoint}",
+        "--environment_type=EXTERNAL",
+        f"--environment_config={config.worker_pool}",
+        f"--parallelism={config.parallelism}",
+        f"--sdk_worker_parallelism={config.parallelism}",
+        f"--checkpointing_interval={round(1000 * config.checkpoint_seconds)}",
+        f"--max_bundle_size={config.bundle_batches}",
+        f"--max_bundle_time_mills={round(1000 * config.bundle_seconds)}",
+        # Else what a bundle brings during a checkpoint is kept back, and the watermark is not.
+        "--finish_bundle_before_checkpointing",
+        # Else Beam asks pip what is installed, which images do not have, and sends the answer, which nobody reads.
+        "--experiments=disable_logging_submission_environment",
+        "--streaming",
+        f"--job_name={name}",
+        *config.options,
+    ]
+
 
 REST: Final = "http://127.0.0.1:8081"
 _NO_WATERMARK: Final = -(2**63)

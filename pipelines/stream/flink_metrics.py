@@ -9,7 +9,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from weir.pipelines.stream.flink import Checkpoints, FlinkAwayError, FlinkClient, Job, JobFailure, JobMissingError
-from weir.pipelines.stream.reading import PARTITION, UNANSWERED, WATERMARK
+from weir.pipelines.stream.reader import PARTITION, UNANSWERED, WATERMARK
 
 __all__ = ["STATES", "FlinkMetrics"]
 

@@ -1,27 +1,123 @@
-"""The job of a stream: how it is submitted, found, watched and cancelled."""
+"""The job of a stream: its transforms, where it starts, and how it is submitted, watched and cancelled."""
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Final
+from secrets import token_hex
+from typing import Any, Final
 
 import apache_beam as beam
 import grpc
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms.window import FixedWindows
 
-from weir.contracts import Store, UserError
+from weir.contracts import Commit, CommitLog, CommitTakenError, EventClock, LogState, Store, UserError
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.stream.chain import BatchesToCommits
+from weir.pipelines.runs.run_registry import append
+from weir.pipelines.sources.kafka.client import KafkaPartition
+from weir.pipelines.sources.kafka.source import TopicSource
+from weir.pipelines.sources.plan import InHand
+from weir.pipelines.stream.committer import CommitWindow
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.engine import pipeline_options
-from weir.pipelines.stream.flink import FlinkClient, Job
+from weir.pipelines.stream.flink import FlinkClient, Job, pipeline_options
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
-from weir.pipelines.stream.source import PartitionSource, ReadPartitions
-from weir.pipelines.stream.spans import MissingRowsError, OutOfOrderError
+from weir.pipelines.stream.reader import PartitionSource, Reading, ReadPartitions
+from weir.pipelines.stream.slices import MissingRowsError, OutOfOrderError, Scatter, Slice
 
-__all__ = ["EngineError", "FlinkJob", "JobEndedError", "submit"]
+__all__ = [
+    "BatchesToCommits",
+    "EngineError",
+    "FlinkJob",
+    "JobEndedError",
+    "commit_starts",
+    "first_watermark",
+    "sources",
+    "submit",
+]
+
+
+def commit_starts(store: Store, source: TopicSource, state: LogState, partitions: list[KafkaPartition]) -> None:
+    """Commit where partitions start of which no commit says it; `state` follows.
+
+    With `accept_gap` also where those go on whose messages are gone. Raises `BrokerAwayError`, and `MovedStoreError`
+    where another writer has moved the log meanwhile.
+    """
+    log = CommitLog(store)
+    while found := source.starts(partitions, state, InHand()):
+        try:
+            append(log, state, sources=found)
+        except CommitTakenError:
+            state.catch_up(log)
+            source.check(store, state)
+
+
+def sources(
+    partitions: Iterable[KafkaPartition],
+    state: LogState,
+    config: PipelineConfig,
+    stream: StreamConfig,
+    clock: EventClock,
+) -> list[PartitionSource]:
+    """Return partitions for a new job, from where the commits are.
+
+    All have a start (`commit_starts`); `clock` is the store's.
+    """
+    watermark_ms, job = first_watermark(state, config.window_ms), token_hex(8)
+    return [
+        PartitionSource(
+            Reading(
+                job=job,
+                partition=one,
+                start=state.sources[one.key].resume,
+                watermark_ms=watermark_ms,
+                config=config,
+                clock=clock,
+                batch_messages=stream.batch_messages,
+            )
+        )
+        for one in partitions
+    ]
+
+
+def first_watermark(state: LogState, window_ms: int) -> int:
+    """Return the event time (ms) at which partitions go on: the end of the newest window that is committed.
+
+    What is read again of windows before comes with the next one, all of it at once, and is recognised.
+    """
+    newest = [state.starts[-1] + window_ms] if state.starts else []
+    return max([*newest, state.horizon.ms if state.horizon else 0, 0])
+
+
+class BatchesToCommits(beam.PTransform[Any, Any]):
+    """`Batch`es, each at the time of its watermark, to the `Commit` of each window, when the watermark passes its end.
+
+    The engine does what it is good at: it reads partitions in parallel, brings what belongs to a window together and
+    says when it is complete. What a row accounts for, it never decides.
+    """
+
+    def __init__(self, store: Store, config: PipelineConfig) -> None:
+        super().__init__()
+        self._store = store
+        self._config = config
+
+    def expand(self, batches: Any) -> Any:
+        """Add the transforms."""
+        store, config = self._store, self._config
+        return (
+            batches
+            | "Scatter" >> beam.ParDo(Scatter(store, config.window_ms)).with_output_types(Slice)
+            | "Window" >> beam.WindowInto(FixedWindows(config.window_ms / 1000))
+            | "One committer" >> beam.Map(_to_one).with_output_types(tuple[int, Slice])
+            | "Group the window" >> beam.GroupByKey()
+            | "Commit" >> beam.ParDo(CommitWindow(store, config)).with_output_types(Commit)
+        )
+
+
+def _to_one(part: Slice) -> tuple[int, Slice]:
+    return 0, part
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,26 +1,129 @@
-"""The reader of one partition: messages to batches, validated, with the watermark between them."""
+"""Partitions of a topic as unbounded sources: messages to validated batches, with watermarks between them."""
 
 import logging
+import struct
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import apache_beam as beam
 import numpy as np
-from apache_beam.io.unbounded_source import UnboundedReader
+import pyarrow as pa
+from apache_beam.coders import Coder
+from apache_beam.io.unbounded_source import (
+    CheckpointMark,
+    UnboundedReader,
+    UnboundedSource,
+    _ReadFromUnboundedSourceDoFn,
+)
 from apache_beam.metrics.metric import Metrics
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from weir.contracts import EventClock, columns
-from weir.pipelines.kafka.client import Asked
-from weir.pipelines.kafka.errors import BrokerAwayError
-from weir.pipelines.kafka.lines import MessageLines, Taken
-from weir.pipelines.stream.batch import Batch
-from weir.pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
-from weir.pipelines.stream.mark import Mark
-from weir.pipelines.stream.reading import PARTITION, UNANSWERED, WATERMARK, Reading
-from weir.pipelines.stream.watermark import Watermark
-from weir.readers import Block, BlockId, Lines, Validator
+from weir.contracts import EventClock
+from weir.contracts.base import columns
+from weir.contracts.base.models import FrozenModel
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka_config import BrokerAwayError
+from weir.pipelines.sources.kafka.client import Asked, KafkaPartition
+from weir.pipelines.sources.kafka.lines import MessageLines, Taken
+from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, Watermark, consumer_of
+from weir.pipelines.transforms.read import large
+from weir.readers import Block, BlockId, DeadLetter, Int64, Lines, Validator
 
-__all__ = ["PartitionReader"]
+__all__ = [
+    "PARTITION",
+    "UNANSWERED",
+    "WATERMARK",
+    "Batch",
+    "Mark",
+    "MarkCoder",
+    "PartitionReader",
+    "PartitionSource",
+    "ReadPartitions",
+    "Reading",
+]
+
+
+PARTITION: Final = "partition_"
+"""What the names of the gauges of Beam start with that readers show; the number of the partition ends them."""
+WATERMARK: Final = "watermark_ms_"
+"""The watermark of the partition."""
+UNANSWERED: Final = "unanswered_ms_"
+"""Since when its reader has had no answer of the brokers, Unix time; 0 while it has."""
+
+
+class Reading(FrozenModel):
+    """What to read of a partition: from offset `start` on, where its watermark is `watermark_ms` (event time).
+
+    `job` names the job among all that read for the store, `clock` is the one of the store, `batch_messages` the most
+    that is read at once.
+    """
+
+    job: str
+    partition: KafkaPartition
+    start: int
+    watermark_ms: int
+    config: PipelineConfig
+    clock: EventClock
+    batch_messages: int
+
+
+_FORM: Final = struct.Struct(">qq")
+
+
+@dataclass(frozen=True)
+class Mark(CheckpointMark):
+    """The position of the next batch of a partition, and the watermark before it (ms, event time)."""
+
+    start: int
+    watermark_ms: int
+
+
+class MarkCoder(Coder):
+    """Two big-endian integers of 64 bits."""
+
+    def encode(self, value: Mark) -> bytes:
+        """Return 16 bytes."""
+        return _FORM.pack(value.start, value.watermark_ms)
+
+    def decode(self, encoded: bytes) -> Mark:
+        """Return the mark."""
+        return Mark(*_FORM.unpack(encoded))
+
+    def is_deterministic(self) -> bool:
+        """Beam compares encoded marks, to find the reader that it has kept."""
+        return True
+
+
+@large
+@dataclass(frozen=True)
+class Batch:
+    """Positions [start, stop) of a partition: valid rows (`INTERACTION_SCHEMA`), dead letters, and nothing else.
+
+    `job` is the one that reads it; restarted by its engine it is the same. `start` is the `stop` of the batch before,
+    so that batches tile a partition: positions without a message and messages without a value (at the positions
+    `skipped`) belong to the batch that passed over them. `watermark_ms` is the watermark of the partition before the
+    batch (event time), and the Beam time of the element. `size` is the position at which the partition ended when the
+    batch was read.
+    """
+
+    partition: str
+    job: str
+    start: int
+    stop: int
+    watermark_ms: int
+    size: int
+    rows: pa.RecordBatch
+    letters: tuple[DeadLetter, ...]
+    skipped: Int64
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return int(self.rows.nbytes)
+
 
 logger = logging.getLogger(__name__)
 
@@ -182,3 +285,54 @@ def _newest(batch: Batch, lines: Lines, tolerance_minutes: float) -> int | None:
 def _event_ms(clock: EventClock, seconds: float) -> int:
     """Return a span of wall time in event time."""
     return round(1000 * seconds * clock.speed)
+
+
+class PartitionSource(UnboundedSource):
+    """One partition.
+
+    Its pickle is always the same bytes: engines distribute work, and find it again, by the bytes of an element.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return _restored, (self.reading.model_dump_json(),)
+
+    def split(self, desired_num_splits: int, options: Any = None) -> list["PartitionSource"]:  # noqa: ARG002 - Beam's
+        """Return itself: a partition has one reader."""
+        return [self]
+
+    def create_reader(self, options: Any, checkpoint_mark: Any) -> PartitionReader:  # noqa: ARG002 - Beam's
+        """Return a reader that goes on at a `Mark`, or starts."""
+        return PartitionReader(self.reading, checkpoint_mark)
+
+    def get_checkpoint_mark_coder(self) -> MarkCoder:
+        """Return the coder of marks."""
+        return MarkCoder()
+
+
+def _restored(reading: str) -> PartitionSource:
+    return PartitionSource(Reading.model_validate_json(reading))
+
+
+class ReadPartitions(beam.PTransform[Any, Any]):
+    """The start of a pipeline to `Batch`es, each at the time of its partition's watermark.
+
+    `beam.io.Read` would put all partitions on one worker, because an engine distributes by element and it makes one of
+    all of them: here each partition is one.
+    """
+
+    def __init__(self, sources: Sequence[PartitionSource], config: StreamConfig) -> None:
+        super().__init__()
+        self._sources, self._config = sources, config
+
+    def expand(self, start: Any) -> Any:
+        """Add the transforms."""
+        config = self._config
+        read = _ReadFromUnboundedSourceDoFn(config.poll_seconds, config.bundle_batches, config.bundle_seconds)
+        return (
+            start
+            | "Partitions" >> beam.Create(self._sources, reshuffle=False)
+            | "Read" >> beam.ParDo(read).with_output_types(Batch)
+        )

@@ -1,7 +1,12 @@
-"""Slices: the rows of a batch by the window in which the engine brings them to the committer."""
+"""Slices: the rows of a batch by window, and how far partitions are read once a window is committed.
 
-from collections.abc import Iterator
+See docs/windows.md, "Under an engine", for why this holds whatever other writers have committed meanwhile.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
@@ -9,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.transforms.window import TimestampedValue
 
-from weir.contracts import Store, columns, read_format
-from weir.pipelines.element_coder import large
-from weir.pipelines.stream.batch import Batch
+from weir.contracts import SourceSpan, Store, read_format
+from weir.contracts.base import columns
+from weir.pipelines.runs.positions import LettersWritten
+from weir.pipelines.stream.reader import Batch
+from weir.pipelines.transforms.read import large
 from weir.pipelines.transforms.split import keyed, runs_of
 from weir.readers import DeadLetter, Int64
 
-__all__ = ["Scatter", "Slice", "Tile", "slices_of"]
+__all__ = ["Coverage", "MissingRowsError", "OutOfOrderError", "Scatter", "Slice", "Tile", "slices_of", "with_letters"]
 
 
 @dataclass(frozen=True)
@@ -94,3 +101,153 @@ def slices_of(batch: Batch, window_ms: int, secret: str) -> Iterator[tuple[int, 
 
 def _ends(positions: Int64) -> tuple[int, int]:
     return int(positions.min()), int(positions.max())
+
+
+class OutOfOrderError(Exception):
+    """The engine brought a window before one that the commits need first; it has to bring them again."""
+
+
+class MissingRowsError(Exception):
+    """The engine has lost rows on the way, or dropped them: only a job that starts at the commits brings them."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the slices of one window say of a partition: its tiles in order, and the position up to which they reach.
+
+    Of windows up to this one, every row below `reach` came with it or before; `came` (n,) are the positions of the rows
+    that came with it.
+    """
+
+    partition: str
+    job: str
+    tiles: tuple[Tile, ...]
+    reach: int
+    came: Int64
+
+    @classmethod
+    def of(cls, slices: Iterable[Slice]) -> dict[str, "Coverage"]:
+        """Return the coverage of each partition; raises `OutOfOrderError` for a hole between two tiles."""
+        found = defaultdict[str, list[Slice]](list)
+        for one in slices:
+            found[one.partition].append(one)
+        return {key: cls._of(key, ones) for key, ones in found.items()}
+
+    @classmethod
+    def _of(cls, key: str, slices: list[Slice]) -> "Coverage":
+        tiles = sorted((one.tile for one in slices if one.tile), key=lambda tile: (tile.start, tile.stop))
+        for before, tile in pairwise(tiles):
+            if tile.start != before.stop:
+                raise OutOfOrderError(f"{key}: positions [{tile.start}, {tile.stop}) came after {before.stop}")
+        positions = [one.rows.column(columns.POSITION).to_numpy() for one in slices]
+        return cls(key, slices[0].job, tuple(tiles), max(one.stop for one in slices), np.concatenate(positions))
+
+    def after(
+        self, before: SourceSpan, counted: Mapping[int, int], start_ms: int, panes: Collection[int]
+    ) -> SourceSpan:
+        """Return how far the partition is read after the window that starts at `start_ms`.
+
+        `before` and `counted` (window start in ms -> position) are what the commits say, `panes` the starts (ms) of
+        the windows that get a pane. Raises `OutOfOrderError` or `MissingRowsError`.
+        """
+        if self.reach <= before.resume:
+            # All of it is accounted for: a job that is behind says nothing, and takes nothing over.
+            return before.model_copy(update={"start": before.resume, "counted": self._bounds(panes, before.stop)})
+        reached = self._reached(before)
+        stop = max(before.stop, reached)
+        waiting = _Waiting.of(before, counted)
+        waiting.close(self, start_ms)
+        waiting.announce(self.tiles)
+        return before.model_copy(
+            update={
+                "start": before.resume,
+                "stop": stop,
+                "resume": waiting.lowest(stop),
+                "job": self.job,
+                "reached": reached,
+                "size": max([before.size, *(tile.size for tile in self.tiles)]),
+                "skipped": before.skipped + sum(int((tile.skipped >= before.stop).sum()) for tile in self.tiles),
+                "counted": self._bounds(panes, stop),
+                "open": {at: dict(sorted(batches.items())) for at, batches in sorted(waiting.open.items()) if batches},
+                "unlisted": waiting.unlisted if waiting.unlisted < before.stop else None,
+            }
+        )
+
+    def _bounds(self, panes: Collection[int], stop: int) -> dict[int, int]:
+        return dict.fromkeys(panes, self.reach) if self.reach < stop else {}
+
+    def _reached(self, before: SourceSpan) -> int:
+        """Return the position up to which the job has read; raises `OutOfOrderError` where something lies between."""
+        is_next = self.job == before.job
+        # Who goes on after another has to start where rows wait that only the other one had.
+        end = before.reached if is_next else before.resume
+        first = self.tiles[0].start if self.tiles else end
+        found = max([before.reached if is_next else 0, *(tile.stop for tile in self.tiles)])
+        if first > end or self.reach > found:
+            raise OutOfOrderError(
+                f"{self.partition}: positions {first} to {self.reach} came, {end} is next; another job or run has "
+                "committed meanwhile, or a window before is missing"
+            )
+        return found
+
+
+@dataclass
+class _Waiting:
+    """The rows that wait for their window, as `SourceSpan.open` has them; those from `unlisted` on are not all listed.
+
+    `resume` and `counted` are those before the window.
+    """
+
+    resume: int
+    stop: int
+    counted: Mapping[int, int]
+    open: dict[int, dict[int, int]]
+    unlisted: int
+
+    @classmethod
+    def of(cls, span: SourceSpan, counted: Mapping[int, int]) -> "_Waiting":
+        opened = {at: dict(batches) for at, batches in span.open.items()}
+        return cls(span.resume, span.stop, counted, opened, span.listed)
+
+    def close(self, seen: Coverage, start_ms: int) -> None:
+        """Take the windows up to one as complete, as far as its slices reach; raises `MissingRowsError`."""
+        came = set(seen.came.tolist())
+        for at in [at for at in self.open if at <= start_ms]:
+            waiting = {last: first for last, first in self.open[at].items() if last >= self.counted.get(at, 0)}
+            missing = [last for last in waiting if last < seen.reach and last not in came]
+            if missing:
+                raise MissingRowsError(f"{seen.partition}: the row at {min(missing)} did not come with its window")
+            # Where another job has read further, the rows behind are still on their way there.
+            self.open[at] = {last: max(first, seen.reach) for last, first in waiting.items() if last >= seen.reach}
+
+    def announce(self, tiles: tuple[Tile, ...]) -> None:
+        """Take in which rows of later windows wait among what was read."""
+        for tile in tiles:
+            for at, (first, last) in tile.open.items():
+                least = max(self.resume, self.counted.get(at, 0))
+                if last >= least:
+                    batches = self.open.setdefault(at, {})
+                    batches[last] = min(max(first, least), batches.get(last, last))
+        if tiles and tiles[0].start <= self.unlisted:
+            self.unlisted = max(self.unlisted, tiles[-1].stop)
+
+    def lowest(self, stop: int) -> int:
+        """Return the lowest position at which a row may wait, `stop` if none does."""
+        firsts = (first for batches in self.open.values() for first in batches.values())
+        return min([stop, *firsts, *([self.unlisted] if self.unlisted < self.stop else [])])
+
+
+def with_letters(span: SourceSpan, new: Iterable[LettersWritten]) -> SourceSpan:
+    """Return a span with the dead letters of its commit, without files that lie wholly below `resume`."""
+    new = list(new)
+    last = span.letters | {one.file.name: one.last for one in new}
+    sums = span.letter_checksums | {one.file.name: one.file.checksum for one in new}
+    reaching = {name: position for name, position in last.items() if position >= span.resume}
+    return span.model_copy(
+        update={
+            "dead": span.dead + sum(one.file.rows or 0 for one in new),
+            "letters": reaching,
+            "letter_checksums": {name: sums[name] for name in reaching if name in sums},
+            "inherited": tuple(one for one in span.inherited if max(one.counted.values()) > span.resume),
+        }
+    )

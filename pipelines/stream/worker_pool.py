@@ -23,7 +23,7 @@ from weir.pipelines.stream.worker import set_up_logging, work
 __all__ = ["ADDRESS", "WorkerPool", "serve"]
 
 ADDRESS: Final = "127.0.0.1:50000"
-_PRELOADED: Final = ["weir.pipelines.stream.worker", "weir.pipelines.chain"]
+_PRELOADED: Final = ["weir.pipelines.stream.worker", "weir.pipelines.transforms.chain"]
 _GRACE_SECONDS: Final = 5
 _CALLS: Final = 16
 """How many workers can be started or stopped at once."""

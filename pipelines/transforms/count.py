@@ -8,7 +8,7 @@ import pyarrow as pa
 from apache_beam.transforms.combiners import TupleCombineFn
 
 from weir import sketches
-from weir.contracts import columns
+from weir.contracts.base import columns
 from weir.pipelines.config import SketchConfig
 from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator
 

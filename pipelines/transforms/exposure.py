@@ -19,11 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.contracts import PADDING_KEY, CorruptArtefactError, ExposureCounts, Label, Store, columns, examples_schema
-from weir.contracts.served import read_segment, segment_of
-from weir.contracts.served_lists import ServedList, joined_list, lists_by_token
+from weir.contracts import PADDING_KEY, CorruptArtefactError, ExposureCounts, Label, Store, examples_schema
+from weir.contracts.base import columns
+from weir.contracts.served_lists import ServedList, joined_list, lists_by_token, read_segment, segment_of
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.positions import Run
+from weir.pipelines.runs.positions import Run
 from weir.pipelines.transforms.deduplicate import ShardWindow
 
 __all__ = ["AttachExposure", "passed_over"]

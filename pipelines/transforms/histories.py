@@ -2,30 +2,258 @@
 
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.lib.stride_tricks import sliding_window_view
 
 from weir.contracts import (
+    PADDING_KEY,
+    FoundUsers,
     HistoryFile,
     HistoryFiles,
     ItemKeys,
+    Label,
+    Records,
+    SeenItems,
     Store,
     UserKeys,
+    UserRows,
+    UserTable,
     WindowCounts,
-    columns,
     examples_schema,
     open_shard,
+    write_user_file,
 )
+from weir.contracts.base import columns
+from weir.contracts.histories.user_rows import unite
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.positions import Run
+from weir.pipelines.runs.positions import Run
 from weir.pipelines.transforms.deduplicate import ShardWindow
-from weir.pipelines.user_state import TouchedUsers, write_delta
 
-__all__ = ["DELTAS", "AttachHistories"]
+__all__ = ["DELTAS", "AttachHistories", "Attached", "TouchedUsers", "write_delta"]
+
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+class Attached(NamedTuple):
+    """The history before each of n events (n, L), and of which it is `unknown` (n,): theirs is empty."""
+
+    history: ItemKeys
+    unknown: Bool
+
+
+class _Events(NamedTuple):
+    """Events of users in order of time, each column (n,); `owner` is the user's place."""
+
+    owner: Int64
+    items: Int64
+    times: Int64
+    positive: Bool
+
+    def take(self, places: Int64) -> "_Events":
+        """Return the events at the given places."""
+        return _Events(self.owner[places], self.items[places], self.times[places], self.positive[places])
+
+
+class _Merged(NamedTuple):
+    """Kept items and events in one column set, by user and time; `event` is -1 for what was kept.
+
+    `owner` is the user's place, `counts` says whether an item is part of the histories behind it.
+    """
+
+    owner: Int64
+    items: Int64
+    times: Int64
+    counts: Bool
+    event: Int64
+
+
+@dataclass
+class TouchedUsers:
+    """The users `found`, ascending and distinct, with their `records`, which `extend` writes to.
+
+    A record may hold more items than the `history` of an event has: what late events are proved by.
+    """
+
+    found: FoundUsers
+    records: Records
+    history: int
+    _owners: list[Int64] = field(default_factory=list, init=False, repr=False)
+    _items: list[Int64] = field(default_factory=list, init=False, repr=False)
+
+    @classmethod
+    def of(cls, before: UserTable, users: UserKeys, history: int) -> "TouchedUsers":
+        """Look users up, given in any order, any number of times; histories will have so many items."""
+        found = before.find(UserKeys(np.unique(users)))
+        return cls(found, found.records(), history)
+
+    @property
+    def users(self) -> UserKeys:
+        """The keys (n,), ascending."""
+        return self.found.users
+
+    def extend(self, rows: pa.Table) -> Attached:
+        """Add the events of a window, in order of time, and return what was before each of them.
+
+        An event sees the positives of its user that are older, or as old and earlier in order. The records prove the
+        last L before an event where at least L kept items precede it, or where nothing was ever left out; else
+        its history is unknown.
+        """
+        names = (columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP)
+        users, items, times = (rows[name].to_numpy() for name in names)
+        positive = pc.equal(rows[columns.LABEL], int(Label.POSITIVE)).to_numpy()
+        owner = np.searchsorted(self.users, users)
+        self._owners.append(owner)
+        self._items.append(items)
+        events = _Events(owner, items, times, positive)
+        is_late = np.zeros(len(self.users), np.bool_)
+        is_late[owner[times < self.records.times[owner, -1]]] = True
+        late = is_late[owner]
+        if len(users) and not late.any():
+            return self._append(events)
+        found = Attached(ItemKeys(np.empty((len(users), self.history), np.int64)), np.empty(len(users), np.bool_))
+        for places, add in ((np.flatnonzero(~late), self._append), (np.flatnonzero(late), self._insert)):
+            if len(places):
+                found.history[places], found.unknown[places] = add(events.take(places))
+        return found
+
+    @property
+    def _length(self) -> int:
+        return int(self.records.items.shape[1])
+
+    def _append(self, events: _Events) -> Attached:
+        """Extend users of whom nothing newer is kept: each one's positives follow the record as they come."""
+        order = np.argsort(events.owner, kind="stable")
+        owner, counts = events.owner[order], events.positive[order]
+        is_first = np.diff(owner, prepend=-1) != 0
+        touched, group = owner[is_first], np.cumsum(is_first) - 1
+        totals, kept_items, kept_times = self.records.take(touched)
+        # All records lie in a row, each with the user's new positives behind it; what precedes an event ends at `at`.
+        at = (group + 1) * self._length + np.cumsum(counts) - counts
+        starts, new = at[is_first] - self._length, order[counts]
+        items = _joined(kept_items, events.items[new], starts, at[counts])
+        times = _joined(kept_times, events.times[new], starts, at[counts])
+        history, unknown = np.empty((len(order), self.history), np.int64), np.empty(len(order), np.bool_)
+        history[order] = sliding_window_view(items, self.history)[at - self.history]
+        kept = (kept_items != PADDING_KEY).sum(axis=1)
+        unknown[order] = (totals > kept)[group] & (kept[group] + at - starts[group] - self._length < self.history)
+        history[unknown] = PADDING_KEY
+        last = np.append(starts[1:], len(items)) - self._length
+        self.records.items[touched] = sliding_window_view(items, self._length)[last]
+        self.records.times[touched] = sliding_window_view(times, self._length)[last]
+        self.records.totals[touched] += np.bincount(group, counts, len(touched)).astype(np.int64)
+        return Attached(ItemKeys(history), unknown)
+
+    def _insert(self, events: _Events) -> Attached:
+        """Extend users of whom something newer is kept: what is kept of them and the events are sorted by time."""
+        owner, items, times, positive = events
+        touched, local = np.unique(owner, return_inverse=True)
+        is_cut, oldest = self._reach(touched)
+        # Older than all that is kept of its user: it belongs to what was left out.
+        is_before = is_cut[local] & (times < oldest[local])
+        merged = self._merge(touched, local, items, times, positive & ~is_before)
+        before: Int64 = np.cumsum(merged.counts) - merged.counts
+        floor = before[np.searchsorted(merged.owner, merged.owner)]
+        asked = np.flatnonzero(merged.event >= 0)
+        event = merged.event[asked]
+        history = np.empty((len(owner), self.history), np.int64)
+        history[event] = _last(merged.items[merged.counts], before[asked], floor[asked], self.history, PADDING_KEY)
+        unknown = np.empty(len(owner), np.bool_)
+        unknown[event] = is_cut[merged.owner[asked]] & (before[asked] - floor[asked] < self.history)
+        history[unknown] = PADDING_KEY
+        self._replace(touched, merged, np.bincount(local, positive, len(touched)).astype(np.int64))
+        return Attached(ItemKeys(history), unknown)
+
+    def _reach(self, touched: Int64) -> tuple[Bool, Int64]:
+        """Say of users whether older positives of theirs were left out, and return the time of the oldest kept."""
+        totals, items, times = self.records.take(touched)
+        kept = (items != PADDING_KEY).sum(axis=1)
+        oldest = times[np.arange(len(touched)), np.minimum(self._length - kept, self._length - 1)]
+        return totals > kept, oldest
+
+    def _merge(self, touched: Int64, local: Int64, items: Int64, times: Int64, counts: Bool) -> _Merged:
+        _, kept, kept_times = self.records.take(touched)
+        row, column = np.nonzero(kept != PADDING_KEY)
+        owner, all_times = np.concatenate([row, local]), np.concatenate([kept_times[row, column], times])
+        order = np.lexsort((all_times, owner))
+        return _Merged(
+            owner[order],
+            np.concatenate([kept[row, column], items])[order],
+            all_times[order],
+            np.concatenate([np.ones(len(row), np.bool_), counts])[order],
+            np.concatenate([np.full(len(row), -1), np.arange(len(items))])[order],
+        )
+
+    def _replace(self, touched: Int64, merged: _Merged, positives: Int64) -> None:
+        stops = np.cumsum(np.bincount(merged.owner, merged.counts, len(touched)).astype(np.int64))
+        floors = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
+        totals, items, times = self.records
+        totals[touched] += positives
+        items[touched] = _last(merged.items[merged.counts], stops, floors, self._length, PADDING_KEY)
+        times[touched] = _last(merged.times[merged.counts], stops, floors, self._length, 0)
+
+    def delta(self, bound: int) -> UserRows:
+        """Return the complete records, and what the events add to the seen items: at most `bound` of each user."""
+        owners, items = np.concatenate(self._owners), np.concatenate(self._items)
+        known = self._known(owners, items)
+        owners, items = np.concatenate([known[0], owners]), np.concatenate([known[1], items])
+        order = np.lexsort((items, owners))
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = (owners[order][1:] != owners[order][:-1]) | (items[order][1:] != items[order][:-1])
+        # The sort is stable: of equal pairs the first is the one that came first.
+        new = np.sort(order[is_first])
+        new = new[new >= len(known[0])]
+        new = new[np.argsort(owners[new], kind="stable")]
+        counts = np.bincount(owners[new], minlength=len(self.users))
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        news = SeenItems(ItemKeys(items[new]), offsets, np.zeros(len(self.users), np.bool_))
+        return UserRows(self.users, self.records, unite([news], bound))
+
+    def _known(self, owners: Int64, items: Int64) -> tuple[Int64, Int64]:
+        """Return the owners and items (m,) of what was seen before, as far as it may be among the given pairs (n,)."""
+        seen = self.found.seen(np.arange(len(self.users)))
+        before = np.repeat(np.arange(len(self.users)), np.diff(seen.offsets))
+        # Most pairs differ from all others in the low bits of this sum; the rest is compared.
+        mask = (1 << (8 * len(items)).bit_length()) - 1
+        among = np.zeros(mask + 1, np.bool_)
+        among[(items + owners) & mask] = True
+        places = np.flatnonzero(among[(seen.items + before) & mask])
+        return before[places], seen.items[places]
+
+
+def write_delta(store: Store, name: str, shard: int, rows: UserRows, bound: int) -> HistoryFile:
+    """Write rows as one file and return its entry."""
+    length = rows.records.items.shape[1]
+    file = write_user_file(
+        store, name, [rows], users=len(rows.users), seen=len(rows.seen.items), length=length, bound=bound
+    )
+    return HistoryFile.of(name, file, shard, length)
+
+
+def _joined(records: Int64, new: Int64, starts: Int64, places: Int64) -> Int64:
+    """Return a row of values that has the records (n, L) at `starts` (n,) and the new ones (m,) at `places` (m,)."""
+    joined = np.empty(records.size + len(new), np.int64)
+    sliding_window_view(joined, records.shape[1], writeable=True)[starts] = records
+    joined[places] = new
+    return joined
+
+
+def _last(values: Int64, stop: Int64, floor: Int64, length: int, fill: int) -> Int64:
+    """Return values[max(floor, stop - length):stop] for each row, aligned to the right of (n, length)."""
+    index = stop[:, None] - length + np.arange(length)
+    valid = index >= floor[:, None]
+    if not len(values):
+        return np.full(index.shape, fill, np.int64)
+    return np.where(valid, values[np.where(valid, index, 0)], fill)
+
 
 DELTAS: Final = "deltas"
 """The tag of the files of users (`HistoryFile`)."""

@@ -10,15 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from weir.contracts import Horizon, Store, UserKeys, columns, hash_ids, shards_of
+from weir.contracts import Horizon, Store, UserKeys, hash_ids, shards_of
+from weir.contracts.base import columns
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.element_coder import large
-from weir.pipelines.key_owners import COLLISION, KeyOwners, claimed, letters_of, new_claims, of_others, owners
-from weir.pipelines.open_rows import OpenRows, claims_in_hand, read_open_rows, write_open_rows
-from weir.pipelines.positions import Run
-from weir.pipelines.progress import Owners, PartitionProgress, Progress
-from weir.pipelines.transforms.read import PROGRESS
-from weir.pipelines.transforms.validate import DEAD
+from weir.pipelines.runs.hash_collisions import COLLISION, KeyOwners, claimed, letters_of, new_claims, of_others, owners
+from weir.pipelines.runs.positions import (
+    OpenRows,
+    Owners,
+    PartitionProgress,
+    Progress,
+    Run,
+    claims_in_hand,
+    read_open_rows,
+    write_open_rows,
+)
+from weir.pipelines.transforms.read import DEAD, PROGRESS, large
 from weir.readers import Fault, Int64, Reason, ValidatedBlock
 
 __all__ = [

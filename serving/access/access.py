@@ -1,17 +1,51 @@
-"""Authentication and authorisation of calls by tokens, certificates and rules; independent of the transport."""
+"""The verdict on a call: who calls, and whether the caller may, by the settings. It knows no transport."""
 
-from collections.abc import Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from weir.serving.access.certificates import names_of
 from weir.serving.access.config import AuthConfig, Right, Rule
-from weir.serving.access.errors import CallRateError, NotAllowedError, TokenInvalidError, TokenMissingError
-from weir.serving.access.keys import keys_of
-from weir.serving.access.rates import Rates
-from weir.serving.access.tokens import Token, Tokens
-from weir.serving.access_log import note
+from weir.serving.access.tokens import Token, Tokens, keys_of
+from weir.serving.errors import CallRateError, NotAllowedError, TokenInvalidError, TokenMissingError
+from weir.serving.rpc.instrumentation import note
 
-__all__ = ["Access", "Caller"]
+__all__ = ["Access", "Caller", "Rates"]
+
+
+_MOST_CALLERS: Final = 65_536
+
+
+class Rates:
+    """Token buckets of at most 65,536 callers: beyond that, the one unused for longest is dropped and counts as full.
+
+    Parameters
+    ----------
+    per_second
+        Calls per second that refill each bucket.
+    burst
+        Most calls that a bucket holds.
+    now
+        The clock, in seconds.
+    """
+
+    def __init__(self, per_second: float, burst: int, now: Callable[[], float] = time.monotonic) -> None:
+        self.per_second = per_second
+        self._burst, self._now = burst, now
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str) -> float:
+        """Take a call from a caller's bucket and return 0; if it is empty, return the seconds until it holds one."""
+        now = self._now()
+        held, filled = self._buckets.pop(caller, (float(self._burst), now))
+        held = min(self._burst, held + (now - filled) * self.per_second)
+        waits = max(0.0, 1 - held) / self.per_second
+        self._buckets[caller] = (held if waits else held - 1, now)
+        if len(self._buckets) > _MOST_CALLERS:
+            self._buckets.popitem(last=False)
+        return waits
 
 
 @dataclass(frozen=True)
@@ -54,7 +88,7 @@ class Access:
         Raises
         ------
         RequestError
-            Those of `weir.serving.access.errors`.
+            Those of `weir.serving.errors`.
         """
         caller = await self._caller(authorization, certificate)
         note(caller=caller.name)

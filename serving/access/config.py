@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from weir.contracts.models import FrozenModel
+from weir.contracts.base.models import FrozenModel
 
 __all__ = ["RIGHTS", "AuthConfig", "ClientConfig", "Right", "Rule", "TlsConfig"]
 

@@ -15,8 +15,8 @@ from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.access.access import Access, Caller
 from weir.serving.access.config import Right
 from weir.serving.errors import RequestError
-from weir.serving.reflection import REFLECTION_V1
-from weir.serving.wrapping import WrappingInterceptor, names_of, unary
+from weir.serving.rpc.instrumentation import WrappingInterceptor, names_of, unary
+from weir.serving.rpc.reflection import REFLECTION_V1
 
 __all__ = ["AccessInterceptor", "RequestRightsInterceptor", "keep_headers_out_of_logs", "rights_of"]
 

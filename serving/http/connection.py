@@ -15,7 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from google.rpc import code_pb2, status_pb2
 
 from weir.serving.errors import BodyLateError
-from weir.serving.http.statuses import response_of
+from weir.serving.http.messages import response_of
 
 __all__ = ["Bodies", "Connection", "connections"]
 

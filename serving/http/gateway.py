@@ -1,36 +1,102 @@
-"""The HTTP gateway: the methods of the gRPC service as JSON, at the paths in the .proto file."""
+"""Answers over HTTP what the service answers over gRPC; the .proto file says which path is which method."""
 
 import asyncio
+import re
+import ssl
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.resources import files
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 import grpc
 from aiohttp import web
 from google.api import annotations_pb2
 from google.protobuf import message_factory
 from google.protobuf.message import Message
+from google.rpc import status_pb2
 
-from weir.contracts.listening import in_url, listening
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.runtime.listening import in_url, listening
 from weir.serving.access.access import Access, Caller
 from weir.serving.access.certificates import http_context
 from weir.serving.access.config import Right
 from weir.serving.access.interceptor import rights_of
-from weir.serving.admission import ADMITTED, Admission
-from weir.serving.aside import Aside
 from weir.serving.config import ServingConfig
 from weir.serving.errors import NotJsonError, RequestError
-from weir.serving.http.call import AbortedError, HttpCall
 from weir.serving.http.connection import HEAD_SECONDS, Bodies, connections
-from weir.serving.http.messages import as_json, message_of
-from weir.serving.http.statuses import refusals, response_of
-from weir.serving.interceptor import MetricsInterceptor
-from weir.serving.service import RetrievalService
-from weir.serving.wrapping import Around
+from weir.serving.http.messages import as_json, message_of, refusals, response_of
+from weir.serving.rpc.admission import ADMITTED, Admission
+from weir.serving.rpc.decoding import Aside
+from weir.serving.rpc.instrumentation import Around, MetricsInterceptor
+from weir.serving.rpc.service import RetrievalService
+from weir.serving.rpc.status import DETAILS_KEY
 
-__all__ = ["Gateway"]
+__all__ = ["AbortedError", "Gateway", "HttpCall", "seconds_of"]
+
+
+TIMEOUT: Final = "Grpc-Timeout"
+_TIMEOUT: Final = re.compile(r"(\d{1,8})([HMSmun])")
+_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+class AbortedError(Exception):
+    """The service has aborted the call; `status` is the error as gRPC would send it."""
+
+    def __init__(self, status: status_pb2.Status) -> None:
+        super().__init__(status.message)
+        self.status = status
+
+
+class HttpCall:
+    """The context of one request; `sent` are headers for the answer."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._metadata = tuple((name.lower(), value) for name, value in request.headers.items())
+        seconds = seconds_of(request.headers.get(TIMEOUT, ""))
+        self._ends = None if seconds is None else time.monotonic() + seconds
+        self._connection = request.transport
+        self._code: grpc.StatusCode | None = None
+        self.sent: dict[str, str] = {}
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return the headers, with names in lower case."""
+        return self._metadata
+
+    def certificate(self) -> bytes | None:
+        """Return the client's certificate (PEM), verified by TLS; None without one."""
+        connection = self._connection and self._connection.get_extra_info("ssl_object")
+        found = connection and connection.getpeercert(binary_form=True)
+        return ssl.DER_cert_to_PEM_cert(found).encode() if found else None
+
+    async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
+        """Send headers with the answer."""
+        self.sent.update(metadata)
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the caller's deadline; None without one."""
+        return None if self._ends is None else self._ends - time.monotonic()
+
+    def code(self) -> grpc.StatusCode | None:
+        """Return the code with which the call was aborted; None if it was not."""
+        return self._code
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[tuple[str, bytes]] = ()
+    ) -> NoReturn:
+        """End the call: raises `AbortedError`."""
+        self._code = code
+        status = status_pb2.Status(code=code.value[0], message=details)
+        if carried := dict(trailing_metadata).get(DETAILS_KEY):
+            status.ParseFromString(carried)
+        raise AbortedError(status)
+
+
+def seconds_of(timeout: str) -> float | None:
+    """Return the seconds of a gRPC timeout such as ``200m`` (milliseconds); None if it cannot be parsed."""
+    found = _TIMEOUT.fullmatch(timeout)
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
+
 
 T = TypeVar("T")
 

@@ -24,16 +24,15 @@ from weir.contracts import (
     Store,
     UserKeys,
     WindowLog,
-    columns,
 )
 from weir.contracts import WindowManifest as Window
-from weir.serving.bundle import LoadedBundle
-from weir.serving.known_users import KnownUsers, nothing_known
-from weir.serving.loading import load_bundle
-from weir.serving.monitor.ages import first_rows
-from weir.serving.queries import ByHistory, Query, Task
-from weir.serving.retriever import Retriever
-from weir.serving.said import Features, said_in
+from weir.contracts.base import columns
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
+from weir.serving.histories.files import KnownUsers, nothing_known
+from weir.serving.monitor.results import first_rows
+from weir.serving.search.queries import ByHistory, Features, Query, Task, said_in
+from weir.serving.search.retriever import Retriever
 
 __all__ = ["Aged", "Judged", "Sampling", "judged"]
 

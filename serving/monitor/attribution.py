@@ -17,10 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.contracts import Keys, Label, columns, hash_ids
-from weir.contracts.served import segment_of
-from weir.contracts.served_lists import ServedList, joined_list, lists_by_token
-from weir.contracts.variants import variant_of
+from weir.contracts import Keys, Label, hash_ids
+from weir.contracts.base import columns
+from weir.contracts.bundles.variants import variant_of
+from weir.contracts.served_lists import ServedList, joined_list, lists_by_token, segment_of
 
 __all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Click", "Shown", "clicks_of"]
 

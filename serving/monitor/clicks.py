@@ -13,12 +13,11 @@ from typing import Final
 import pyarrow as pa
 
 from weir.contracts import CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest, read_format
-from weir.contracts.served import hour_of, read_segment, served_files
-from weir.contracts.variants import log_of_version
+from weir.contracts.bundles.variants import log_of_version
+from weir.contracts.served_lists import hour_of, read_segment, served_files
 from weir.serving.monitor.attribution import EVENT_COLUMNS, Attribution, clicks_of
+from weir.serving.monitor.comparison import Comparing, UserClicks
 from weir.serving.monitor.metrics import AttributionMetrics
-from weir.serving.monitor.variants.clicks import UserClicks
-from weir.serving.monitor.variants.comparing import Comparing
 from weir.serving.problems import Problems
 
 __all__ = ["ClickFollower", "bundle_items"]

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from weir.contracts.listening import Host
-from weir.contracts.models import FrozenModel
+from weir.contracts.base.models import FrozenModel
+from weir.runtime.listening import Host
 
 __all__ = ["MonitorConfig"]
 

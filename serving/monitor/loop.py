@@ -9,35 +9,106 @@ import threading
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import takewhile
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from weir.contracts import CommitLog, CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest
-from weir.contracts.commit import CommitRef
-from weir.contracts.commits import LogMismatchError
-from weir.contracts.exposition import exposed
-from weir.contracts.places import MonitorPlace
-from weir.contracts.stopping import ended_by_signals
+from weir.contracts import CommitLog, CorruptArtefactError, EventClock, RetiredError, Store, WindowLog, WindowManifest
+from weir.contracts.base import columns
+from weir.contracts.base.models import CommitRef
+from weir.contracts.commits.commit_log import LogMismatchError
+from weir.contracts.commits.retention_horizon import MonitorPlace
+from weir.runtime.metrics_server import exposed
+from weir.runtime.stopping import ended_by_signals
 from weir.serving.access.config import ClientConfig
 from weir.serving.client import Info, RetrievalClient, RetrievalError
-from weir.serving.cost import exact_query_cost
 from weir.serving.errors import NoBundleError
-from weir.serving.monitor.ages import AgeHits, ages_of
 from weir.serving.monitor.clicks import ClickFollower
+from weir.serving.monitor.comparison import Comparing, Contest
 from weir.serving.monitor.config import MonitorConfig
-from weir.serving.monitor.found import is_of_log, is_recorded, manifest_of, place_in, result_of, summary_of
-from weir.serving.monitor.freshness import Coverage, seconds_to_servable
-from weir.serving.monitor.metrics import AttributionMetrics, MonitorMetrics
-from weir.serving.monitor.popularity import Popularity
-from weir.serving.monitor.recall import Example, Tally, ask, sample
-from weir.serving.monitor.results import Freshness, load, save
-from weir.serving.monitor.variants.comparing import Comparing, Contest
-from weir.serving.monitor.variants.metrics import VariantMetrics
+from weir.serving.monitor.metrics import AttributionMetrics, MonitorMetrics, VariantMetrics
+from weir.serving.monitor.recall import (
+    Example,
+    Popularity,
+    Tally,
+    ask,
+    is_of_log,
+    is_recorded,
+    manifest_of,
+    place_in,
+    result_of,
+    sample,
+    summary_of,
+)
+from weir.serving.monitor.results import AgeHits, Freshness, ages_of, load, save
 from weir.serving.problems import Problems
-from weir.serving.said import values_in
+from weir.serving.search.cost import exact_query_cost
+from weir.serving.search.queries import values_in
 
-__all__ = ["LimitsError", "Monitor", "monitor"]
+__all__ = ["Coverage", "LimitsError", "Monitor", "monitor", "seconds_to_servable"]
+
+
+_QUANTILES = np.linspace(0, 1, 100)
+_SUMMARY = np.linspace(0, 1, 21)
+
+
+@dataclass
+class Coverage:
+    """Follows how far the served bundles have got; windows up to `reported` are known to be covered.
+
+    What the first bundle seen covers was servable before the monitor started, and is not reported, unless the server
+    had been seen without a bundle.
+    """
+
+    windows: WindowLog
+    reported: int = -1
+    _covered: int | None = field(default=None, init=False)
+
+    def nothing_served(self) -> None:
+        """Record that the server has no bundle."""
+        if self._covered is None:
+            self._covered = self.reported
+
+    def newly_covered(self, info: Info) -> list[WindowManifest]:
+        """Return the windows that the served bundle covers and none before it did, in commit order."""
+        before, self._covered = (
+            self._covered,
+            max(info.trained_sequence, -1 if self._covered is None else self._covered),
+        )
+        # Commits after the served ones are not read: a server may stay far behind for long.
+        if before is None or before == self._covered:
+            return []
+        return list(takewhile(self._is_covered, self.windows.follow(self.windows.left(before))))
+
+    def _is_covered(self, manifest: WindowManifest) -> bool:
+        return self._covered is not None and manifest.sequence <= self._covered
+
+
+def seconds_to_servable(
+    store: Store, windows: WindowLog, manifest: WindowManifest, info: Info
+) -> tuple[npt.NDArray[np.float64], Freshness]:
+    """Return 100 quantiles of the seconds that a window's events took, and their summary.
+
+    Seconds are those of an observer: a replay that runs ten times as fast shortens them by ten (`EventClock`).
+    """
+    clock = EventClock.of(store)
+    times = windows.all_examples(manifest, [columns.TIMESTAMP])[columns.TIMESTAMP].to_numpy()
+    chosen = np.quantile(times, _QUANTILES) if len(times) else np.empty(0)
+    seconds = np.array([info.servable_time - clock.wall_time(round(ms)) for ms in chosen])
+    quantiles = np.quantile(seconds, _SUMMARY).tolist() if len(seconds) else [0.0] * len(_SUMMARY)
+    return seconds, Freshness(
+        bundle_version=info.bundle_version,
+        servable_at=info.servable_time,
+        seconds_min=quantiles[0],
+        seconds_median=quantiles[len(quantiles) // 2],
+        seconds_max=quantiles[-1],
+        quantiles=tuple(quantiles),
+        events=len(times),
+    )
+
 
 log = logging.getLogger(__name__)
 

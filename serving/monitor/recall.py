@@ -1,5 +1,8 @@
 """Recall of one window: sample events, ask the server with each event's own history, count.
 
+It is kept in the store, so that a restart reads the windows since, not all: a cache, rebuilt from the windows that are
+left if it is lost.
+
 Every event has one right answer, its item, so recall@k is the share of events whose item is among the k first: a mean
 over events, in which an active user weighs more than a quiet one. Three metrics are kept apart, because they fail for
 different reasons: `index` (does approximate search find what exact search finds), `model` (does exact search, nothing
@@ -8,6 +11,9 @@ A fourth, `committed`, is `served` with the history that was committed before th
 of the user while the window was open.
 """
 
+import io
+import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +21,132 @@ from functools import partial
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from weir.contracts import PADDING_KEY, Key, Label, WindowLog, WindowManifest, columns
+from weir.contracts import (
+    PADDING_KEY,
+    BundleManifest,
+    CommitLog,
+    CorruptArtefactError,
+    ItemKeys,
+    Key,
+    Label,
+    Store,
+    WindowLog,
+    WindowManifest,
+)
+from weir.contracts.base import columns
+from weir.contracts.base.models import CommitRef
+from weir.contracts.bundles.variants import log_of_version
+from weir.contracts.commits.commit_log import LogMismatchError
+from weir.contracts.commits.retention_horizon import MonitorPlace
+from weir.contracts.storage.documents import seal, unseal
 from weir.serving.client import Hits, Retrieval, RetrievalClient, by_history
-from weir.serving.monitor.ages import first_rows
-from weir.serving.said import Features, said_in
+from weir.serving.monitor.results import Examples, WindowRecall, first_rows, load, recorded
+from weir.serving.search.queries import Features, said_in
+from weir.sketches import FrequencyView
 
-__all__ = ["Example", "Tally", "ask", "index_recall", "sample"]
+__all__ = [
+    "Example",
+    "Popularity",
+    "Tally",
+    "ask",
+    "index_recall",
+    "is_of_log",
+    "is_recorded",
+    "manifest_of",
+    "place_in",
+    "result_of",
+    "sample",
+    "summary_of",
+]
+
+
+log = logging.getLogger(__name__)
+
+_NAME: Final = "state/popularity"
+
+
+@dataclass
+class Popularity:
+    """Decayed counts of the items of all windows added so far, and the items' ids by key.
+
+    A window's counts halve with every `half_life_seconds` of event time; one that comes late is added as if it had been
+    there all along. `sequence` is the newest pane added, and `commit` its commit.
+    """
+
+    half_life_seconds: float
+    ids: dict[int, str] = field(default_factory=dict)
+    sequence: int = -1
+    commit: CommitRef | None = None
+    _recent: FrequencyView = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._recent = FrequencyView(self.half_life_seconds)
+
+    @classmethod
+    def load(cls, store: Store, half_life_seconds: float) -> "Popularity":
+        """Return what was saved last with this half-life; nothing counted where there is none, or a damaged one."""
+        try:
+            table = pq.read_table(pa.BufferReader(unseal(store.path(_NAME), store.read(_NAME))))
+            facts = {name.decode(): value for name, value in table.schema.metadata.items()}
+            if float(facts["half_life"]) == half_life_seconds:
+                ids = zip(table[columns.ITEM_KEY].to_pylist(), table[columns.ITEM_ID].to_pylist(), strict=True)
+                commit = CommitRef.model_validate_json(facts["commit"]) if "commit" in facts else None
+                found = cls(half_life_seconds, dict(ids), int(facts["sequence"]), commit)
+                CommitLog(store).require(store.path(_NAME), found.sequence, commit)
+                found._recent.load_state_dict({"sketch": np.frombuffer(facts["sketch"], np.uint8)})
+                found._recent.time_ms = int(facts["time_ms"])
+                return found
+            log.info("the popularity baseline has another half-life now: it is counted again")
+        except FileNotFoundError:
+            pass
+        except (CorruptArtefactError, LogMismatchError, pa.ArrowException, KeyError, ValueError) as error:
+            log.warning("%s is not used, popularity is counted again: %s", store.path(_NAME), error)
+        return cls(half_life_seconds)
+
+    def save(self, store: Store) -> None:
+        """Keep the counts in the store; there must be some."""
+        facts = {
+            "half_life": repr(self.half_life_seconds),
+            "sequence": str(self.sequence),
+            "time_ms": str(self._recent.time_ms),
+            "sketch": self._recent.state_dict()["sketch"].tobytes(),
+        }
+        if self.commit is not None:
+            facts["commit"] = self.commit.model_dump_json()
+        keys, ids = pa.array(self.ids.keys(), pa.int64()), pa.array(self.ids.values(), pa.string())
+        table = pa.table({columns.ITEM_KEY: keys, columns.ITEM_ID: ids}).replace_schema_metadata(facts)
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="zstd")
+        store.write(_NAME, seal(_NAME, buffer.getvalue()))
+
+    def name(self, windows: WindowLog, manifest: WindowManifest) -> None:
+        """Remember the ids of a window's items, not their counts."""
+        items = windows.items(manifest)
+        self.ids.update(zip(items[columns.ITEM_KEY].to_pylist(), items[columns.ITEM_ID].to_pylist(), strict=True))
+
+    def add(self, windows: WindowLog, manifest: WindowManifest) -> None:
+        """Count a window; raises `CorruptArtefactError`."""
+        self.name(windows, manifest)
+        sketch = windows.sketch(manifest)
+        try:
+            self._recent.add(sketch, manifest.end_ms)
+        except ValueError as error:
+            log.warning("the windows' sketches changed, popularity starts from zero: %s", error)
+            self._recent = FrequencyView(self.half_life_seconds)
+            self._recent.add(sketch, manifest.end_ms)
+        self.sequence, self.commit = manifest.sequence, windows.last
+
+    def top(self, k: int) -> list[Key]:
+        """Return the keys of the `k` most frequent items, most frequent first; none before the first window."""
+        if self._recent.sketch is None:
+            return []
+        keys = ItemKeys(np.fromiter(self.ids, np.int64, len(self.ids)))
+        order = np.argsort(-self._recent.counts(keys), kind="stable")
+        return [Key(key) for key in keys[order[:k]].tolist()]
+
 
 _TIE: Final = 1e-6
 """Relative difference below which two scores of one exact search are the same: sums differ with their order."""
@@ -172,3 +297,77 @@ def index_recall(exact: Hits, found: Sequence[str], k: int) -> float:
     scores = dict(zip(exact.item_ids, exact.scores, strict=True))
     good = sum(scores.get(item, -np.inf) >= least for item in found[:k])
     return min(1.0, float(good / len(best)))
+
+
+logger = logging.getLogger(__name__)
+
+
+def place_in(store: Store) -> MonitorPlace:
+    """Return how far a monitor has got; by all of its results where it has left no place, or a damaged one."""
+    try:
+        if (place := MonitorPlace.read(store)) is not None:
+            return place
+    except CorruptArtefactError as error:
+        logger.warning("all results are read instead: %s", error)
+    results = recorded(store)
+    return MonitorPlace(
+        measured=max((result.sequence for result in results), default=-1),
+        reported=max((result.sequence for result in results if result.freshness), default=-1),
+    )
+
+
+def is_recorded(store: Store, manifest: WindowManifest) -> bool:
+    """Say whether a window has a result: of a monitor that was killed before it noted its place."""
+    try:
+        return load(store, manifest) is not None
+    except CorruptArtefactError:
+        return False
+
+
+def manifest_of(store: Store, version: str) -> BundleManifest | None:
+    """Return the manifest of a bundle that answered; None where it is gone."""
+    try:
+        return log_of_version(store, version).manifest(version)
+    except FileNotFoundError:
+        return None
+
+
+def is_of_log(log: CommitLog, version: str, sequence: int, commit: CommitRef | None) -> bool:
+    """Return whether a bundle was trained on the windows of this log, up to the pane `sequence` of a commit."""
+    try:
+        log.require(f"bundle {version}", sequence, commit)
+    except LogMismatchError as error:
+        logger.warning("its answers do not count: %s", error)
+        return False
+    return True
+
+
+def result_of(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRecall:
+    """Return what is kept of a window's measurements; so many events were sampled."""
+    return WindowRecall(
+        sequence=manifest.sequence,
+        window=str(manifest.name),
+        measured_at=time.time(),
+        bundle_versions=tuple(sorted(tally.versions)),
+        examples=Examples(
+            sampled=sampled,
+            model=tally.count("model"),
+            served=tally.count("served"),
+            popularity=tally.count("popularity"),
+            skipped=dict(tally.skipped),
+        ),
+        index=tally.mean("index"),
+        model=tally.mean("model"),
+        served=tally.mean("served"),
+        committed=tally.mean("committed"),
+        popularity=tally.mean("popularity"),
+    )
+
+
+def summary_of(result: WindowRecall) -> tuple[str, ...]:
+    """Return the window and three of its recalls, for the log."""
+
+    def short(values: dict[int, float]) -> str:
+        return " ".join(f"@{k}={value:.3f}" for k, value in values.items()) or "-"
+
+    return result.window, short(result.model), short(result.served), short(result.popularity)

@@ -1,15 +1,110 @@
-"""What was measured on one window, kept in the store as ``monitor/<window>/<pane>.json``."""
+"""What was measured on one window, by age, kept in the store as ``monitor/<window>/<pane>.json``.
+
+Ages are seconds of event time, in a few fixed ranges, so that counts of many windows add up.
+"""
 
 import logging
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import Field
 
-from weir.contracts import CorruptArtefactError, Document, Store, WindowManifest
-from weir.contracts.documents import read_document, write_document
-from weir.serving.monitor.ages import AgeHits
+from weir.contracts import CorruptArtefactError, Document, Keys, Store, WindowManifest
+from weir.contracts.base.statistics import of_newest_windows
+from weir.contracts.storage.documents import read_document, write_document
 
-__all__ = ["Examples", "Freshness", "WindowRecall", "load", "recorded", "save"]
+__all__ = [
+    "UP_TO",
+    "AgeHits",
+    "Examples",
+    "Freshness",
+    "NewestRecalls",
+    "Of",
+    "WindowRecall",
+    "ages_of",
+    "by_age",
+    "first_rows",
+    "load",
+    "mean_recall",
+    "recent_cases",
+    "recorded",
+    "save",
+]
+
+
+Of = Literal["bundle", "history"]
+"""Whose age."""
+
+UP_TO: Final = (60.0, 300.0, 1800.0, 7200.0, 21600.0, 86400.0, 604800.0)
+"""The upper ends of the ranges, seconds; a last one has what is older."""
+
+_Ints = npt.NDArray[np.int64]
+
+
+class AgeHits(Document):
+    """Answers of one range of ages: how many, and how many of them had the next item among the first k."""
+
+    of: Of
+    up_to: float | None = Field(description="upper end of the range, seconds; null: beyond the largest")
+    cases: int = Field(ge=0)
+    hits: dict[int, int] = Field(description="k -> answers with the next item among the first k")
+
+
+def by_age(of: Of, ages: npt.NDArray[np.float64], hits: Mapping[int, Sequence[float]]) -> tuple[AgeHits, ...]:
+    """Count answers by their ages (n,), seconds; `hits` says by k which of them had the item, n values of 0 or 1.
+
+    An age below 0 belongs to an event that came after what the bundle was trained on, although it happened before:
+    nobody was served so, and it does not count.
+    """
+    ranges = np.where(ages < 0, -1, np.searchsorted(UP_TO, ages))
+    ends = [*UP_TO, None]
+    return tuple(
+        AgeHits(
+            of=of,
+            up_to=ends[place],
+            cases=int(np.count_nonzero(ranges == place)),
+            hits={k: int(np.asarray(values)[ranges == place].sum()) for k, values in hits.items()},
+        )
+        for place in range(len(ends))
+        if (ranges == place).any()
+    )
+
+
+def ages_of(
+    manifest: WindowManifest,
+    times: Sequence[int],
+    newest: Sequence[int],
+    hits: Mapping[str, Mapping[int, Sequence[float]]],
+) -> tuple[AgeHits, ...]:
+    """Count the answers about a window's events by both ages; those about late events, which are of no time, have none.
+
+    `times` (n,) are those of the events, `newest` (n,) of the newest event that the bundles were trained on, both in
+    milliseconds. Histories are as old as the start of the window. `hits` has those of ``served`` and ``committed``.
+    """
+    if manifest.pane or not times:
+        return ()
+    at = np.array(times, np.int64)
+    return (
+        *by_age("bundle", (at - np.array(newest, np.int64)) / 1000, hits["served"]),
+        *by_age("history", (at - manifest.start_ms) / 1000, hits["committed"]),
+    )
+
+
+def first_rows(users: Keys, times: _Ints) -> _Ints:
+    """Return for each event (n,) the row of its user's first one: its history is what was known before all of them.
+
+    Of events at the same time the first in storage order counts.
+    """
+    order = np.lexsort((times, users))
+    _, first, user = np.unique(users[order], return_index=True, return_inverse=True)
+    rows = np.empty(len(users), np.int64)
+    rows[order] = order[first[user]]
+    return rows
+
 
 log = logging.getLogger(__name__)
 
@@ -87,3 +182,70 @@ def recorded(store: Store) -> list[WindowRecall]:
         except CorruptArtefactError as error:
             log.warning("left out: %s", error)
     return sorted(found, key=lambda result: result.sequence)
+
+
+_RECENT: Final = 5
+"""Windows over which recalls are averaged."""
+_WAITING: Final = 1000
+"""Limit of the panes that wait to be measured; without a monitor they would grow forever."""
+
+
+def mean_recall(recalls: Sequence[WindowRecall], kind: str, k: int, last: int = _RECENT) -> float | None:
+    """Return a recall's mean over the newest windows that have it, all of their panes, weighted by their examples."""
+    found = [(getattr(recall, kind)[k], recall.cases(kind)) for recall in _newest(recalls, kind, k, last)]
+    total = sum(examples for _, examples in found)
+    return sum(value * examples for value, examples in found) / total if total else None
+
+
+def recent_cases(recalls: Sequence[WindowRecall], kind: str, k: int) -> int:
+    """Return the examples behind `mean_recall`."""
+    return sum(recall.cases(kind) for recall in _newest(recalls, kind, k, _RECENT))
+
+
+def _newest(recalls: Sequence[WindowRecall], kind: str, k: int, last: int) -> list[WindowRecall]:
+    return of_newest_windows(((one.window, one) for one in recalls if k in getattr(one, kind)), last)
+
+
+@dataclass
+class NewestRecalls:
+    """Follows the monitor, which measures windows in commit order: two reads show that there is nothing new.
+
+    `kept` limits the results, and the panes of an old store whose results are read.
+    """
+
+    store: Store
+    kept: int = 100
+    recalls: deque[WindowRecall] = field(init=False)
+    _waiting: deque[WindowManifest] = field(default_factory=lambda: deque(maxlen=_WAITING))
+
+    def __post_init__(self) -> None:
+        self.recalls = deque(maxlen=self.kept)
+
+    def expect(self, windows: Iterable[WindowManifest]) -> None:
+        """Expect results for newly committed windows; for many at once, as in an old store, only for the newest."""
+        self._waiting.extend(deque(windows, maxlen=self.kept))
+
+    def catch_up(self) -> None:
+        """Read the results that are new; raises `CorruptArtefactError` for a damaged one, which is then left out."""
+        while self._waiting and (self._take_first() or self._skip_first()):
+            pass
+
+    def _take_first(self) -> bool:
+        try:
+            found = load(self.store, self._waiting[0])
+        except CorruptArtefactError:
+            self._waiting.popleft()
+            raise
+        if found is None:
+            return False
+        self.recalls.append(found)
+        self._waiting.popleft()
+        return True
+
+    def _skip_first(self) -> bool:
+        """Skip a window that the monitor has passed over: a later one is measured and it still is not."""
+        if len(self._waiting) < 2 or load(self.store, self._waiting[-1]) is None:
+            return False
+        if load(self.store, self._waiting[0]) is None:
+            self._waiting.popleft()
+        return True

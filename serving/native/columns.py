@@ -1,6 +1,6 @@
-"""Plain requests and their answers as columns, the interface to the compiled front."""
+"""The compiled front's package, and plain requests and answers as columns, which is how it gives and takes them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -10,13 +10,47 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.contracts import ItemKeys, Key
-from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source
+from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source
 
-__all__ = ["Found", "Kind", "PlainBatch", "Wanted", "queries_of"]
+__all__ = ["Compiled", "Found", "Kind", "PlainBatch", "Wanted", "compiled", "queries_of"]
+
 
 I64 = npt.NDArray[np.int64]
-F32 = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
+
+
+class Compiled(Protocol):
+    """The contents of the package ``weir_front``."""
+
+    @property
+    def Front(self) -> Callable[..., Any]:  # noqa: N802 - a class
+        """The class that listens on sockets; `weir.serving.native.front` uses it."""
+
+    def look_up(self, wanted: I64, keys: I64, rows: I64, later_keys: I64, later_rows: I64, /) -> I64:
+        """Return the rows of keys (n,), as `ItemRows.look_up` does."""
+
+    def tower_inputs(self, rows: I64, lengths: I64, length: int, first: int, /) -> tuple[I64, Bools]:
+        """Return the tower's input rows of n histories, (n, length), and their mask.
+
+        `rows` are the concatenated histories, -1 for unknown items, with `lengths` (n,) rows each. Only the newest
+        `length` known ones count; `first` is added to them.
+        """
+
+
+def compiled() -> Compiled:
+    """Import the package; raises `ValueError` if it is not installed."""
+    try:
+        import weir_front  # noqa: PLC0415 - a package of its own, which is optional
+    except ModuleNotFoundError:
+        raise ValueError(
+            "serving.front = native needs the package weir-front: `make native` builds it from weir's sources with "
+            "Rust, and so does `pip install ./native`"
+        ) from None
+    package: Compiled = weir_front
+    return package
+
+
+F32 = npt.NDArray[np.float32]
 
 
 class Kind(IntEnum):

@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.contracts import MAX_ID_BYTES
-from weir.contracts.listening import listening
+from weir.runtime.listening import listening
 from weir.serving.access.certificates import Certificate, certificate_of
-from weir.serving.batcher import Batcher
-from weir.serving.bell import Bell, Beside
-from weir.serving.bundle import LoadedBundle
+from weir.serving.batching.batcher import Batcher, Bell, Beside
+from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
-from weir.serving.cost import QUERY, RESCORED, SEEN
 from weir.serving.errors import DeadlinePassedError, NoTimeLeftError, QueueFullError, ShuttingDownError
 from weir.serving.listeners import HANDSHAKE_SECONDS, warn_of_plain_tokens
 from weir.serving.metrics import SECONDS
 from weir.serving.native.answering import Answering, spelled
-from weir.serving.native.compiled import Compiled
-from weir.serving.queries import Answer, Task
-from weir.serving.requests import DEFAULT_K
-from weir.serving.retriever import FEW
+from weir.serving.native.columns import Compiled
+from weir.serving.rpc.requests import DEFAULT_K
+from weir.serving.search.cost import QUERY, RESCORED, SEEN
+from weir.serving.search.queries import Answer, Task
+from weir.serving.search.retriever import FEW
 
 __all__ = ["NativeFront"]
 

@@ -1,7 +1,7 @@
 """Answer a batch of plain requests: one tower run and one search, on columns from start to end.
 
-The results equal those of `weir.serving.retriever`, which answers the batch itself if items are blocked or cold, or if
-there is a second phase.
+The results equal those of `weir.serving.search.retriever`, which answers the batch itself if items are blocked or cold,
+or if there is a second phase.
 """
 
 import time
@@ -13,13 +13,11 @@ import faiss
 import numpy as np
 
 from weir.contracts import UserKeys
-from weir.contracts.item_rows import FIRST_ITEM_ROW
-from weir.serving.bundle import LoadedBundle
-from weir.serving.native.columns import F32, I64, Bools, Found, Kind, Wanted
-from weir.serving.native.compiled import Compiled
-from weir.serving.nearest import lists_beyond, nearest
-from weir.serving.queries import Answer, ByEmbedding, ByHistory, Hits, Source, Task
-from weir.serving.retriever import Retriever
+from weir.contracts.bundles.rows import FIRST_ITEM_ROW
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.native.columns import F32, I64, Bools, Compiled, Found, Kind, Wanted
+from weir.serving.search.queries import Answer, ByEmbedding, ByHistory, Hits, Source, Task
+from weir.serving.search.retriever import Retriever, lists_beyond, nearest
 
 __all__ = ["PlainRetriever"]
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from weir.serving.bundle import LoadedBundle
+from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.processes.arrays import Package, SharedArrays
 from weir.serving.processes.channel import Channel, Kind, Message
 from weir.serving.processes.version import Models, SharedVersion

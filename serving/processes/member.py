@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from weir.serving.bundle import LoadedBundle
+from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.processes.arrays import MappedArrays, Package
 from weir.serving.processes.channel import Channel, Message, close_all
 from weir.serving.processes.link import ParentLink
@@ -25,7 +25,7 @@ _WAIT_SECONDS: Final = 0.5
 
 @dataclass
 class Member:
-    """Holds the served bundle in `bundle`, as `weir.serving.watcher.BundleWatcher` does; one thread calls `refresh`.
+    """Holds the served bundle in `bundle`, as `BundleWatcher` does; one thread calls `refresh`.
 
     `describe` prepares a version before it answers. A version that cannot be opened ends the process: its parent has
     opened it, so the fault is here.

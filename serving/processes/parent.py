@@ -19,14 +19,15 @@ from typing import Final
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from weir.contracts import BundleLog, Store, UserError
-from weir.contracts.exposition import exposed
-from weir.serving.bundle import LoadedBundle
-from weir.serving.catalogue import CatalogueFiles
+from weir.runtime.background import in_daemon
+from weir.runtime.metrics_server import exposed
+from weir.runtime.stopping import stop_signal
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.catalogue import CatalogueFiles
+from weir.serving.bundles.followers import forever
+from weir.serving.bundles.loading import Memory, give_back
+from weir.serving.bundles.watcher import BundleWatcher, DeltaPolicy
 from weir.serving.config import ServingConfig
-from weir.serving.daemon import in_daemon
-from weir.serving.followers import forever
-from weir.serving.in_place import DeltaPolicy
-from weir.serving.memory import Memory, give_back
 from weir.serving.metrics import BundleMetrics, ProcessMetrics
 from weir.serving.processes.channel import Channel
 from weir.serving.processes.crew import Crew, Seat
@@ -34,8 +35,6 @@ from weir.serving.processes.link import ProcessLink
 from weir.serving.processes.merged import ServerCollector
 from weir.serving.processes.ports import reserved
 from weir.serving.processes.version import Models
-from weir.serving.stopping import stop_signal
-from weir.serving.watcher import BundleWatcher
 
 __all__ = ["Parent", "ProcessEndedError"]
 

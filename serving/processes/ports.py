@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Final
 
-from weir.contracts.listening import reserved as reserved_port
+from weir.runtime.listening import reserved as reserved_port
 from weir.serving.config import ServingConfig
 
 __all__ = ["reserved"]

@@ -9,19 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.contracts import BundleFile, BundleLog, BundleManifest
-from weir.contracts.bundle_files import BundleFiles
-from weir.contracts.bundle_rows import BundleRows
-from weir.contracts.feature_weights import FeatureWeights
-from weir.contracts.layers import Layers
-from weir.contracts.texts import Texts
-from weir.serving.bundle import LoadedBundle
-from weir.serving.index import AnnIndex, Index
-from weir.serving.layered import exact_index
-from weir.serving.loading import warm_scorer, warm_users
-from weir.serving.popular import Popular
+from weir.contracts.base.arrays import Layers
+from weir.contracts.base.string_arrays import Texts
+from weir.contracts.bundles.files import BundleFiles
+from weir.contracts.bundles.rows import BundleRows
+from weir.contracts.interactions.features import FeatureWeights
+from weir.serving.bundles.bundle import LoadedBundle, Scorer, Tower
+from weir.serving.bundles.loading import warm_scorer, warm_users
+from weir.serving.index.index import AnnIndex, Index, exact_index
+from weir.serving.index.popular import Popular
 from weir.serving.processes.arrays import SharedArrays, StoredFile
-from weir.serving.scorer import Scorer
-from weir.serving.tower import Tower
 
 __all__ = ["Models", "SharedIndex", "SharedVersion"]
 
@@ -45,7 +42,7 @@ class Models(NamedTuple):
 
 @dataclass(frozen=True)
 class SharedIndex:
-    """A FAISS index: where it is written, and what `weir.serving.index.AnnIndex` needs to search it."""
+    """A FAISS index: where it is written, and what `weir.serving.index.index.AnnIndex` needs to search it."""
 
     file: StoredFile
     parameters: Mapping[str, int | float]
@@ -73,7 +70,7 @@ class SharedIndex:
 
 @dataclass(frozen=True)
 class SharedVersion:
-    """What a `weir.serving.bundle.LoadedBundle` is made of; `index` is None where the rows are searched."""
+    """What a `weir.serving.bundles.bundle.LoadedBundle` is made of; `index` is None where the rows are searched."""
 
     manifest: BundleManifest
     tower: npt.NDArray[np.uint8]

@@ -5,7 +5,7 @@ import pytest
 from benchmarks.sharded import Counted, steps
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import Store, UserError
-from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 
 CONFIG = TrainerConfig(device="cpu", batch_size=8, tower=TowerConfig(dimension=8, history_length=6, heads=2))
 

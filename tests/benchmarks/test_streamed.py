@@ -7,11 +7,11 @@ from benchmarks import streamed
 from benchmarks.harness import printed
 from benchmarks.streamed import METRICS, MODEL, Stream, ingested, scores_of
 from weir.contracts import Store, WindowManifest
-from weir.trainer.config import TrainerConfig
+from weir.trainer.offline.data import read_store
 from weir.trainer.offline.evaluator import Evaluator, Rules
-from weir.trainer.offline.stored import read_store
 from weir.trainer.ranking import means
-from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.settings.trainer import TrainerConfig
+from weir.trainer.state.progress import Evaluation
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.positives import Positives
 

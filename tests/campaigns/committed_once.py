@@ -10,7 +10,7 @@ from tests.campaigns.ingest_lives import WINDOW_SECONDS, events_of
 from tests.pipelines import support
 from weir.contracts import CommitLog, LogState, Store
 from weir.contracts.verification import Finding, verify
-from weir.pipelines.attempts import sweep
+from weir.pipelines.runs.run_registry import sweep
 
 
 def check(store: Store, parts: Iterable[int], history_length: int) -> None:

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 from tests.campaigns.hunter import finish, fork, hunt, kill, moment
 from tests.campaigns.ingest_lives import settings, write_part
 from weir.contracts import CommitLog, LogState, Store
-from weir.pipelines.erasure import Erasure
-from weir.pipelines.forgotten import Forgotten
-from weir.pipelines.ingest import ingest
-from weir.pipelines.redaction import forget_users
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.maintenance.cleanup import Erasure
+from weir.pipelines.maintenance.erased_files import Forgotten
+from weir.pipelines.maintenance.erasure import forget_users
 
 FORGOTTEN = ("user-1", "user-2", "user-3")
 LONGEST = 0.6

@@ -17,9 +17,10 @@ from tests.campaigns.hunter import finish, hunt, moment
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from weir.contracts import Store, WindowLog
-from weir.pipelines import merger, merging
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
+from weir.pipelines.histories import compaction as merger
+from weir.pipelines.histories import merging
 
 WINDOW_SECONDS = 5
 USERS, ITEMS = 12, 30

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import weir.pipelines.ingest
+import weir.pipelines.batch.ingest
 import weir.trainer.train
 from tests.campaigns.hunter import finish, fork
 from tests.campaigns.life_log import first_end

@@ -7,7 +7,7 @@ from typing import Final
 from confluent_kafka import Producer
 
 from tests.campaigns.life_log import lines_of
-from weir.pipelines.kafka.address import Topic
+from weir.pipelines.kafka_config import Topic
 
 PARTITIONS: Final = 2
 """Partitions that get messages; a topic may have more."""

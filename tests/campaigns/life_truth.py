@@ -12,8 +12,8 @@ from tests.campaigns.life_beside import K
 from tests.campaigns.life_log import LATE, events_of, first_end
 from tests.readers.files import ORIGIN, Event
 from weir.contracts import BundleLog, Store, WindowLog, hash_id, read_format
+from weir.serving.bundles.loading import load_bundle
 from weir.serving.client import RetrievalClient, by_history, by_user
-from weir.serving.loading import load_bundle
 
 
 class Written(NamedTuple):

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def trainer(store: Store, settings: str) -> Callable[[], Any]:
-    from weir.trainer.config import TrainerConfig
+    from weir.trainer.settings.trainer import TrainerConfig
     from weir.trainer.train import train
 
     return partial(train, store, TrainerConfig.model_validate_json(settings), follow=True)

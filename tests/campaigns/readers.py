@@ -18,16 +18,16 @@ from tests.serving.support import histories_of
 from weir import contracts
 from weir.cli.main import app
 from weir.contracts import BundleLog, EventClock, LogState, Store, UserKeys, hash_id
-from weir.pipelines.ingest import ingest
-from weir.pipelines.key_owners import KeyOwners
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.layout import open_layout
-from weir.pipelines.plan import InHand, make_plan
+from weir.pipelines.runs.hash_collisions import KeyOwners
+from weir.pipelines.sources.plan import InHand, make_plan
 from weir.readers import discover
+from weir.serving.bundles.watcher import BundleWatcher
 from weir.serving.metrics import BundleMetrics
 from weir.serving.monitor.results import recorded
-from weir.serving.queries import ByHistory, ByUser, Query, Task
-from weir.serving.retriever import Retriever
-from weir.serving.watcher import BundleWatcher
+from weir.serving.search.queries import ByHistory, ByUser, Query, Task
+from weir.serving.search.retriever import Retriever
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.train import train

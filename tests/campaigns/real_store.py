@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-import weir.contracts.log_state
-import weir.pipelines.key_owners
+import weir.contracts.commits.log_state
+import weir.pipelines.runs.hash_collisions
 import weir.serving.monitor.loop
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from tests.serving.process import ServerProcess
 from weir.contracts import BundleLog, EventClock, Pin, Store, Withdrawal
-from weir.contracts.served import served_files
+from weir.contracts.served_lists import served_files
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
 from weir.serving.client import RetrievalClient, by_user
 from weir.serving.monitor.config import MonitorConfig
 from weir.serving.monitor.loop import Monitor
 from weir.serving.monitor.metrics import MonitorMetrics
-from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 from weir.trainer.export.compaction import compact
-from weir.trainer.export.kept import Kept
 from weir.trainer.export.servable import Servable
+from weir.trainer.export.snapshot import Kept
+from weir.trainer.settings.trainer import NegativesConfig, TowerConfig, TrainerConfig
 from weir.trainer.train import train
 
 USERS, ITEMS, ROUNDS = 12, 25, 5
@@ -90,8 +90,8 @@ def build(folder: Path) -> Store:
     store = Store(str(folder / "store"))
     with pytest.MonkeyPatch.context() as patch:
         # These files are written every so many commits; a small store has few.
-        patch.setattr(weir.contracts.log_state, "_EVERY", 2)
-        patch.setattr(weir.pipelines.key_owners, "_PANES_BETWEEN_SAVES", 2)
+        patch.setattr(weir.contracts.commits.log_state, "_EVERY", 2)
+        patch.setattr(weir.pipelines.runs.hash_collisions, "_PANES_BETWEEN_SAVES", 2)
         patch.setattr(weir.serving.monitor.loop, "_WINDOWS_BETWEEN_SAVES", 2)
         for number in range(ROUNDS):
             advance(folder, number)

@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry
 from tests.campaigns.hunter import finish, hunt, moment
 from tests.campaigns.ingest_lives import settings, write_part
 from weir.contracts import CommitLog, Store
+from weir.pipelines.batch.cut_over import cut_over
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.batch.rebuild import WindowSource, prepare
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.cut_over import cut_over
-from weir.pipelines.ingest import ingest
-from weir.pipelines.rebuild import WindowSource, prepare
 
 WINDOW_SECONDS = 12
 LONGEST = 2.0

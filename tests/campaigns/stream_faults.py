@@ -32,12 +32,11 @@ from tests.integration.test_kafka import wait_until
 from tests.ports import free_port
 from weir.contracts import CommitLog, EventClock, LogState, Store
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.kafka.metrics import TopicMetrics
-from weir.pipelines.kafka.source import TopicSource
-from weir.pipelines.plan import InHand
+from weir.pipelines.metrics import TopicMetrics
+from weir.pipelines.sources.kafka.source import TopicSource
+from weir.pipelines.sources.plan import InHand
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.job import submit
-from weir.pipelines.stream.start import sources
+from weir.pipelines.stream.job import sources, submit
 
 PATIENCE: Final = size.of(240, 900)
 """Seconds within which a commit has to follow any fault; how long it takes is reported, not tested."""

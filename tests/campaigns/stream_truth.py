@@ -9,10 +9,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.pipelines import support
-from weir.contracts import HistoryFiles, Label, LogState, Store, UserHistories, UserKeys, WindowLog, columns, hash_ids
-from weir.pipelines.attempts import forget, new_run
+from weir.contracts import HistoryFiles, Label, LogState, Store, UserHistories, UserKeys, WindowLog, hash_ids
+from weir.contracts.base import columns
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.rebuilt_histories import rebuilt
+from weir.pipelines.histories.merging import rebuilt
+from weir.pipelines.runs.run_registry import forget, new_run
 from weir.pipelines.transforms.count import empty_sketch
 
 LABELS = {"click": 1, "skip": -1, "view": 0}

@@ -16,15 +16,17 @@ from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, BundleManifest, Store
 from weir.contracts.verification import verify
-from weir.serving.bundle import LoadedBundle
-from weir.serving.loading import load_bundle
-from weir.trainer.config import TowerConfig, TrainerConfig
-from weir.trainer.export import clusters, export_bundle, fit
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
+from weir.trainer.export import export_bundle
+from weir.trainer.export import index as clusters
+from weir.trainer.export import plan as fit
 from weir.trainer.export.compaction import compact
-from weir.trainer.export.keeper import Keeper
-from weir.trainer.export.kept import Kept
+from weir.trainer.export.planner import Keeper
 from weir.trainer.export.servable import Servable
+from weir.trainer.export.snapshot import Kept
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.step import train_step
 

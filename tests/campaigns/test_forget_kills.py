@@ -12,9 +12,9 @@ from tests.campaigns.lives import ROOT
 from tests.campaigns.tally import counting
 from tests.pipelines import support
 from weir.contracts import CommitLog, Store, WindowLog
-from weir.pipelines.absence import sightings
-from weir.pipelines.attempts import sweep
-from weir.pipelines.forgotten import Forgotten
+from weir.pipelines.maintenance.erased_files import Forgotten
+from weir.pipelines.maintenance.erasure_check import sightings
+from weir.pipelines.runs.run_registry import sweep
 
 
 def test_killed_again_and_again_only_the_forgotten_are_gone(tmp_path: Path) -> None:

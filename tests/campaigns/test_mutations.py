@@ -23,7 +23,7 @@ from tests.campaigns.tally import Row, counting
 from tests.pipelines import support
 from tests.serving.process import ServerProcess
 from weir.contracts import CorruptArtefactError, Store
-from weir.contracts.format import StoreFormatError
+from weir.contracts.storage.format import StoreFormatError
 from weir.contracts.verification import verify
 from weir.trainer.state.checkpoint import CheckpointMismatchError
 

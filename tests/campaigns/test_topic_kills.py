@@ -18,7 +18,7 @@ from tests.pipelines import support
 from tests.pipelines.kafka.support import new_topic
 from tests.pipelines.support import Event
 from weir.contracts import LogState, Store
-from weir.pipelines.ingest import ingest
+from weir.pipelines.batch.ingest import ingest
 
 
 def test_killed_again_and_again_every_offset_is_accounted_for_once(tmp_path: Path, broker: Broker) -> None:

@@ -11,12 +11,12 @@ from tests.campaigns.tally import counting
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store
-from weir.contracts.checkpoint import read_checkpoint_mark
+from weir.contracts.bundles.checkpoint import read_checkpoint_mark
 from weir.contracts.verification import verify
-from weir.serving.loading import load_bundle
-from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from weir.serving.bundles.loading import load_bundle
 from weir.trainer.export import Content
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import NegativesConfig, TowerConfig, TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.train import train

@@ -14,7 +14,7 @@ from tests.campaigns.lives import ROOT
 from tests.campaigns.tally import counting
 from tests.integration.object_store import bucket
 from weir.contracts import Commit, CommitLog, CommitTakenError, Store
-from weir.pipelines.ingest import ingest
+from weir.pipelines.batch.ingest import ingest
 
 
 def race(folder: Path, url: str, parts: int) -> int:

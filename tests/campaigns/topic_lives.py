@@ -17,8 +17,8 @@ from tests.campaigns.ingest_lives import ITEMS, USERS, WINDOW_SECONDS
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from weir.contracts import Store, WindowLog
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
 
 LATENESS = 20
 

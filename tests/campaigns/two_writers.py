@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from tests.campaigns.hunter import finish, fork
 from tests.campaigns.ingest_lives import settings, write_part
 from weir.contracts import Store
-from weir.pipelines.ingest import _Driver, ingest
+from weir.pipelines.batch.ingest import _Driver, ingest
 from weir.pipelines.metrics import PipelineMetrics
 
 

@@ -12,14 +12,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from weir.contracts import BundleManifest, Commit, Document, EventClock, Store, StoreFormat
-from weir.contracts.checkpoint import CheckpointMark
-from weir.contracts.commits import Head
-from weir.contracts.documents import encode_fields
-from weir.contracts.format import FORMAT
-from weir.contracts.log_state import _Snapshot
-from weir.contracts.storage import checksum
+from weir.contracts.bundles.checkpoint import CheckpointMark
+from weir.contracts.commits.commit_log import Head
+from weir.contracts.commits.log_state import _Snapshot
+from weir.contracts.storage.documents import encode_fields
+from weir.contracts.storage.format import FORMAT
+from weir.contracts.storage.store import checksum
 from weir.serving.monitor.results import WindowRecall
-from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.progress import Evaluation
 
 KINDS: dict[str, type[BaseModel]] = {
     "STORE.json": StoreFormat,

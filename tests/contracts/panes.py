@@ -14,7 +14,7 @@ from weir.contracts import (
     WindowLog,
     WindowManifest,
 )
-from weir.contracts.commits import Cursor
+from weir.contracts.commits.commit_log import Cursor
 
 
 def a_pane(sequence: int, **changes: Any) -> WindowManifest:

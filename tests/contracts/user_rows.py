@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 
 from weir.contracts import ItemKeys, Records, SeenItems, Store, UserKeys, UserRows, write_user_file
-from weir.contracts.storage import FileEntry
+from weir.contracts.storage.store import FileEntry
 
 Plain: TypeAlias = Mapping[int, tuple[int, list[tuple[int, int]], list[int], bool]]
 

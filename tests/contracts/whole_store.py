@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry
 
 from tests.pipelines import aging
 from weir.contracts import Store
-from weir.pipelines.ingest import ingest
-from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from weir.pipelines.batch.ingest import ingest
+from weir.trainer.settings.trainer import NegativesConfig, TowerConfig, TrainerConfig
 from weir.trainer.train import train
 
 

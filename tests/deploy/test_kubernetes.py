@@ -21,10 +21,10 @@ from tests.deploy.support import (
     tool,
     with_components,
 )
-from weir.cli.nodes import Nodes
+from weir.cli.ranks import Nodes
 from weir.config import Settings, load_settings
-from weir.serving.shared.database import PASSWORD
-from weir.trainer.config import TrainerConfig
+from weir.serving.histories.redis_database import PASSWORD
+from weir.trainer.settings.trainer import TrainerConfig
 
 pytestmark = needs_kubectl
 

@@ -20,6 +20,7 @@ from weir.cli.main import app
 from weir.config import Settings
 from weir.pipelines.metrics import PipelineMetrics
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
+from weir.serving.histories.redis_follower import FollowerMetrics
 from weir.serving.metrics import (
     BundleMetrics,
     CatalogueMetrics,
@@ -28,10 +29,8 @@ from weir.serving.metrics import (
     RpcMetrics,
     ServedMetrics,
 )
-from weir.serving.monitor.metrics import AttributionMetrics, MonitorMetrics
-from weir.serving.monitor.variants.metrics import VariantMetrics
-from weir.serving.shared.metrics import FollowerMetrics
-from weir.serving.variants.metrics import LineMetrics
+from weir.serving.monitor.metrics import AttributionMetrics, MonitorMetrics, VariantMetrics
+from weir.serving.variants import LineMetrics
 from weir.trainer.stream.metrics import TrainerMetrics
 
 HERE = build.HERE

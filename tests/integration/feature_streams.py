@@ -7,15 +7,14 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from weir.contracts import Store, WindowLog
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
-from weir.trainer.config import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
-from weir.trainer.state.evaluation import Evaluation, mean_metrics
+from weir.trainer.state.progress import Evaluation, mean_metrics
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.step.positives import Positives, read_positives
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.positives import Positives, SharedWindow, read_positives
 from weir.trainer.stream.learner import Learner
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.stream.prequential import evaluate

@@ -26,16 +26,15 @@ from tests.pipelines import support
 from tests.pipelines.support import Event
 from weir.contracts import EventClock, LogState, Store
 from weir.demo.live import produce
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
-from weir.pipelines.kafka.address import Topic
-from weir.pipelines.kafka.errors import BrokerAwayError
-from weir.pipelines.kafka.metrics import TopicMetrics
-from weir.pipelines.kafka.source import TopicSource
-from weir.pipelines.plan import InHand
+from weir.pipelines.kafka_config import BrokerAwayError, Topic
+from weir.pipelines.metrics import TopicMetrics
+from weir.pipelines.sources.kafka.source import TopicSource
+from weir.pipelines.sources.plan import InHand
 from weir.pipelines.stream.config import StreamConfig
+from weir.pipelines.stream.job import commit_starts, sources
 from weir.pipelines.stream.reader import PartitionReader
-from weir.pipelines.stream.start import commit_starts, sources
 
 
 @dataclass

@@ -18,12 +18,11 @@ from functools import partial
 import redis
 
 from weir.contracts import Store
-from weir.pipelines.kafka.errors import BrokerAwayError
-from weir.pipelines.kafka.registry import Registry
-from weir.pipelines.kafka.registry_config import RegistryConfig
+from weir.pipelines.kafka_config import BrokerAwayError, RegistryConfig
+from weir.pipelines.sources.kafka.avro import Registry
 from weir.serving.aio import AsyncRetrievalClient
 from weir.serving.client import RetrievalClient, RetrievalError
-from weir.serving.shared.database import connect
+from weir.serving.histories.redis_database import connect
 
 
 def say(name: str, value: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from weir.retrieval.v1 import retrieval_pb2 as pb
-from weir.serving.catalogue import CatalogueFiles
+from weir.serving.bundles.catalogue import CatalogueFiles
 from weir.serving.client import by_history
 
 ITEMS: Final = 20_000

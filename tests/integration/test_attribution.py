@@ -9,7 +9,7 @@ from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from tests.weir.cli.interactions import told, weir
 from weir.contracts import Store, hash_id
-from weir.contracts.served import read_served, segment_of, served_files
+from weir.contracts.served_lists import read_served, segment_of, served_files
 from weir.contracts.verification import verify
 from weir.serving.client import RetrievalClient, by_history, by_user
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from deploy.engines.__main__ import services
 from deploy.engines.settings import HOST, ROOT, EngineSettings
 from tests.integration.flink_cluster import moved
-from weir.contracts.listening import is_held
+from weir.runtime.listening import is_held
 
 
 def engines(settings: EngineSettings, command: str) -> "subprocess.CompletedProcess[str]":

@@ -13,10 +13,10 @@ import yaml
 from tests.ports import free_port
 from tests.serving.process import ServerProcess
 from weir.contracts import BundleLog, Store, WindowLog, hash_id
-from weir.contracts.served import served_files
+from weir.contracts.served_lists import served_files
 from weir.serving.client import RetrievalClient, by_user
-from weir.trainer.replay.bundle import Replay
-from weir.trainer.replay.bundle import replay_bundle as replayed
+from weir.trainer.replay import Replay
+from weir.trainer.replay import replay_bundle as replayed
 
 START = 1_700_000_000
 PATIENT = 120

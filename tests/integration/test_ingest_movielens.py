@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from weir.contracts import Store, WindowLog
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
 from weir.sketches import CountMinSketch
 
 LOG = Path(os.environ.get("WEIR_DATA", "../shared/data")) / "ml-1m/interactions.parquet"

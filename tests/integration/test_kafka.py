@@ -22,12 +22,17 @@ from tests.pipelines.kafka.support import config, line, new_topic, now, once, sp
 from tests.pipelines.support import ORIGIN, Event
 from weir.contracts import CommitLog, LogState, Store
 from weir.log.v1.interaction_pb2 import Interaction
-from weir.pipelines.bare_commits import append
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
-from weir.pipelines.kafka.config import KEY_PASSWORD
-from weir.pipelines.kafka.config import PASSWORD as PASSWORD_VARIABLE
-from weir.pipelines.kafka.errors import BrokerAwayError, KafkaSettingsError, StoppedPartitionError, TopicMissingError
+from weir.pipelines.kafka_config import (
+    KEY_PASSWORD,
+    BrokerAwayError,
+    KafkaSettingsError,
+    StoppedPartitionError,
+    TopicMissingError,
+)
+from weir.pipelines.kafka_config import PASSWORD as PASSWORD_VARIABLE
+from weir.pipelines.runs.run_registry import append
 
 COMPACTED = {
     "cleanup.policy": "compact",

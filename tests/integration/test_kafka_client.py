@@ -10,10 +10,8 @@ from confluent_kafka import KafkaException
 
 from tests.integration.kafka_broker import Broker, kafka
 from tests.pipelines.kafka.support import new_topic
-from weir.pipelines.kafka.address import Topic
-from weir.pipelines.kafka.client import TopicClient
-from weir.pipelines.kafka.config import KafkaConfig
-from weir.pipelines.kafka.errors import BrokerAwayError, TopicMissingError
+from weir.pipelines.kafka_config import BrokerAwayError, KafkaConfig, Topic, TopicMissingError
+from weir.pipelines.sources.kafka.client import TopicClient
 
 # The controller takes the broker for dead between two heartbeats, as it does for a moment after the broker hung.
 FENCED = """

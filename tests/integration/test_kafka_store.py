@@ -11,15 +11,15 @@ from prometheus_client import CollectorRegistry
 from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
 from tests.pipelines.kafka.support import config, new_topic, once, send, spans
-from tests.pipelines.test_chain import driver
+from tests.pipelines.transforms.test_chain import driver
 from weir.contracts import LogState, Store
 from weir.contracts.verification import verify
+from weir.pipelines.batch.cut_over import cut_over
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.batch.rebuild import RebuildError, prepare
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.cut_over import cut_over
-from weir.pipelines.ingest import ingest
-from weir.pipelines.rebuild import RebuildError, prepare
-from weir.pipelines.retention import plan_retirement, retire
-from weir.pipelines.sources import MovedStoreError, log_source
+from weir.pipelines.maintenance.retention import plan_retirement, retire
+from weir.pipelines.sources.source import MovedStoreError, log_source
 
 
 @pytest.mark.parametrize("from_log", [False, True])

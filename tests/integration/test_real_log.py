@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.serving.process import ServerProcess
-from weir.contracts import BundleFile, BundleLog, Store, columns
+from weir.contracts import BundleFile, BundleLog, Store
+from weir.contracts.base import columns
 from weir.serving.client import RetrievalClient, by_user
 
 DATA = Path(os.environ.get("WEIR_DATA", "../shared/data"))

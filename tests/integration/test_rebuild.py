@@ -11,10 +11,10 @@ from tests.pipelines import support
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
-from weir.pipelines.cut_over import cut_over
-from weir.pipelines.ingest import ingest
-from weir.pipelines.rebuild import WindowSource, prepare
-from weir.pipelines.sources import MovedStoreError
+from weir.pipelines.batch.cut_over import cut_over
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.batch.rebuild import WindowSource, prepare
+from weir.pipelines.sources.source import MovedStoreError
 from weir.serving.client import Retrieval, RetrievalClient, RetrievalError, by_user
 
 

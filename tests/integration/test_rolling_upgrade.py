@@ -14,13 +14,13 @@ from tests.pipelines import support
 from tests.serving.support import histories_of
 from weir.contracts import BundleLog, EventClock, LogState, Store, WindowLog, hash_ids
 from weir.contracts.verification import verify
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
-from weir.serving.loading import load_bundle
+from weir.serving.bundles.loading import load_bundle
+from weir.serving.bundles.watcher import BundleWatcher
 from weir.serving.metrics import BundleMetrics
 from weir.serving.monitor.results import Examples, Freshness, WindowRecall, recorded, save
-from weir.serving.watcher import BundleWatcher
-from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from weir.trainer.settings.trainer import NegativesConfig, TowerConfig, TrainerConfig
 from weir.trainer.train import train
 
 ORDERS = pytest.mark.parametrize(("change", "minor"), [(of_the_next, 1), (of_an_older, 0)])
@@ -55,7 +55,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     store = Store(str(folder / "store"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weir.contracts.log_state._EVERY", 1)
+        patch.setattr("weir.contracts.commits.log_state._EVERY", 1)
         for part, lines in enumerate(([*events(0, 80), "no JSON\n"], events(60, 160), events(20, 30))):
             support.write_lines(folder / "log" / f"part-{part}.jsonl", lines)
             ingest(store, config(folder), registry=CollectorRegistry())

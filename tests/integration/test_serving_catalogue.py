@@ -18,7 +18,7 @@ from tests.serving import deltas
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import BundleLog, Store
-from weir.serving.catalogue import CatalogueFiles
+from weir.serving.bundles.catalogue import CatalogueFiles
 from weir.serving.client import RetrievalClient, RetrievalError, by_history
 
 QUERY = [by_history(["item-1", "item-4"], 20)]

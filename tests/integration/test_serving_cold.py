@@ -10,7 +10,7 @@ from tests.serving.colds import names, with_cold, write_warm
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue
 from weir.contracts import Store
-from weir.serving.catalogue import CatalogueFiles
+from weir.serving.bundles.catalogue import CatalogueFiles
 from weir.serving.client import RetrievalClient, by_history, by_item
 
 WITHIN = 10.0

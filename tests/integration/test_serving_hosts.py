@@ -15,7 +15,7 @@ from tests.ports import free_port
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
-from weir.contracts.listening import in_url, listening
+from weir.runtime.listening import in_url, listening
 from weir.serving.client import RetrievalClient
 
 WHERE = r"gRPC on (\S+), HTTP on (\S+), health on (\S+), metrics on "

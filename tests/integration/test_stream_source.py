@@ -19,19 +19,17 @@ from tests.integration.test_kafka import COMPACTED, wait_until
 from tests.pipelines.kafka.schema_registry import schema_registry
 from tests.pipelines.kafka.support import config, new_topic, now, values
 from tests.pipelines.support import ORIGIN
-from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store, columns
+from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store
+from weir.contracts.base import columns
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.kafka.errors import StoppedPartitionError
-from weir.pipelines.kafka.metrics import TopicMetrics
-from weir.pipelines.kafka.source import TopicSource
-from weir.pipelines.plan import InHand
-from weir.pipelines.stream.batch import Batch
+from weir.pipelines.kafka_config import StoppedPartitionError
+from weir.pipelines.metrics import TopicMetrics
+from weir.pipelines.sources.kafka.source import TopicSource
+from weir.pipelines.sources.plan import InHand
 from weir.pipelines.stream.config import StreamConfig
 from weir.pipelines.stream.consumers import consumer_of
-from weir.pipelines.stream.mark import Mark
-from weir.pipelines.stream.reader import PartitionReader
-from weir.pipelines.stream.source import PartitionSource
-from weir.pipelines.stream.start import commit_starts, sources
+from weir.pipelines.stream.job import commit_starts, sources
+from weir.pipelines.stream.reader import Batch, Mark, PartitionReader, PartitionSource
 
 SMALL = {"idle_seconds": 0.4, "allowed_lateness_seconds": 1}
 

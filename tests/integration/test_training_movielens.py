@@ -16,9 +16,9 @@ import torch
 
 from tests.trainer.windows import WindowWriter
 from weir.contracts import Store, WindowLog
-from weir.contracts.documents import read_document
-from weir.trainer.config import TowerConfig, TrainerConfig
-from weir.trainer.state.evaluation import Evaluation
+from weir.contracts.storage.documents import read_document
+from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
+from weir.trainer.state.progress import Evaluation
 from weir.trainer.train import train
 
 DATA = Path(os.environ.get("WEIR_DATA", Path(__file__).parents[3] / "shared/data")) / "ml-1m/interactions.parquet"

@@ -16,8 +16,8 @@ from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store
 from weir.contracts.verification import verify
-from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import NegativesConfig, TowerConfig, TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.stream.progress import TrainSummary

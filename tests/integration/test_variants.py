@@ -19,10 +19,9 @@ from typing import Any
 import pytest
 
 from tests.ports import free_port
-from weir.cli.variant_facts import variant_facts
+from weir.cli.inspect.bundles import variant_facts
 from weir.contracts import Store, hash_id
-from weir.contracts.comparison import Comparison
-from weir.contracts.variants import Champion, challenges, log_of
+from weir.contracts.bundles.variants import Champion, Comparison, challenges, log_of
 from weir.contracts.verification import verify
 from weir.demo.generator import GeneratorConfig, generate
 from weir.serving.client import RetrievalClient, RetrievalError, by_user

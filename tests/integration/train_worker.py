@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from weir.contracts import Store
-from weir.trainer.config import TrainerConfig
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.stream.progress import TrainProgress
 from weir.trainer.train import train
 

@@ -12,8 +12,8 @@ from tests.pipelines import support
 from tests.pipelines.support import Event
 from weir.contracts import LogState, Store
 from weir.contracts.verification import Finding, verify
-from weir.pipelines.ingest import ingest
-from weir.pipelines.retention import Retention
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.maintenance.retention import Retention
 from weir.readers import discover
 
 WINDOW = 10

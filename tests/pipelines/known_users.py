@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from weir.contracts import FoundUsers, Records, SeenItems, UserKeys, UserRows, UserTable
-from weir.contracts.user_rows import unknown_users
+from weir.contracts.histories.user_rows import unknown_users
 
 
 class KnownUsers(UserTable):

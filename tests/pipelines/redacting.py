@@ -13,13 +13,13 @@ from prometheus_client import CollectorRegistry
 from tests.pipelines import support
 from tests.pipelines.support import Event
 from weir.contracts import CommitLog, LogState, Store, UserHistories, UserKeys, WindowLog, hash_id, read_format
-from weir.pipelines.absence import sightings
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.erasure import Erasure
-from weir.pipelines.forgotten import Forgotten
-from weir.pipelines.ingest import ingest
-from weir.pipelines.redaction import RedactionReport, forget_users
-from weir.pipelines.transforms.dead_letters import read_dead_letters
+from weir.pipelines.maintenance.cleanup import Erasure
+from weir.pipelines.maintenance.erased_files import Forgotten
+from weir.pipelines.maintenance.erasure import RedactionReport, forget_users
+from weir.pipelines.maintenance.erasure_check import sightings
+from weir.pipelines.transforms.read import read_dead_letters
 from weir.readers import DeadLetter
 
 USERS = 8

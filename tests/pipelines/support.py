@@ -21,14 +21,14 @@ from weir.contracts import (
     hash_id,
     read_format,
 )
-from weir.contracts.user_features import UserFeatures
+from weir.contracts.interactions.features import UserFeatures
+from weir.pipelines.batch.run_once import run_once
 from weir.pipelines.config import PipelineConfig, SketchConfig
-from weir.pipelines.lasting import values_of
 from weir.pipelines.layout import identify_files, open_layout
-from weir.pipelines.plan import InHand, RunPlan, make_plan
-from weir.pipelines.run_once import run_once
-from weir.pipelines.settings_change import change
-from weir.pipelines.transforms.dead_letters import read_dead_letters
+from weir.pipelines.maintenance.change_settings import change
+from weir.pipelines.sources.plan import InHand, RunPlan, make_plan
+from weir.pipelines.store_settings import values_of
+from weir.pipelines.transforms.read import read_dead_letters
 from weir.readers import DeadLetter, discover
 from weir.sketches import ExactCounter, load
 

@@ -12,17 +12,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.pipelines import support
+from tests.pipelines.batch.test_rebuild import content, rebuild
 from tests.pipelines.stream import simulation
-from tests.pipelines.test_rebuild import content, rebuild
 from tests.readers.files import ORIGIN
 from weir.contracts import INTERACTION_SCHEMA, PADDING_KEY, ExposureCounts, Store, WindowLog, hash_id
-from weir.contracts.served import SERVED_SCHEMA, new_segment, served_token, write_served
+from weir.contracts.served_lists import SERVED_SCHEMA, new_segment, served_token, write_served
 from weir.contracts.verification import verify
-from weir.pipelines.forgotten import Forgotten
-from weir.pipelines.ingest import ingest
-from weir.pipelines.redaction import forget_users
-from weir.pipelines.stream.batch import Batch
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.maintenance.erased_files import Forgotten
+from weir.pipelines.maintenance.erasure import forget_users
 from weir.pipelines.stream.committer import commit_window
+from weir.pipelines.stream.reader import Batch
 from weir.pipelines.stream.slices import slices_of
 
 LIMIT = 3

@@ -20,11 +20,10 @@ from prometheus_client import CollectorRegistry
 from tests.pipelines import redacting, support
 from weir.contracts import Store
 from weir.log.v1.interaction_pb2 import Interaction
-from weir.pipelines.absence import sightings
-from weir.pipelines.forgotten import Forgotten
-from weir.pipelines.ingest import ingest
-from weir.pipelines.redacted_files import named_in_letter
-from weir.pipelines.redaction import forget_users
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.maintenance.erased_files import Forgotten, named_in_letter
+from weir.pipelines.maintenance.erasure import forget_users
+from weir.pipelines.maintenance.erasure_check import sightings
 from weir.readers import DeadLetter, Fault, Reason
 
 TEXT = st.characters(exclude_categories=["Cs"])

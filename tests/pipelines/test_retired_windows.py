@@ -24,12 +24,11 @@ from weir.contracts import (
     WindowManifest,
     ensure_format,
 )
-from weir.contracts.horizon import WINDOWS
-from weir.contracts.places import MonitorPlace
-from weir.contracts.storage import checksum
+from weir.contracts.commits.retention_horizon import WINDOWS, MonitorPlace
+from weir.contracts.storage.store import checksum
 from weir.contracts.verification import Finding
-from weir.pipelines.removal import Removal
-from weir.pipelines.retention import Retention, plan_retirement, retire
+from weir.pipelines.maintenance.cleanup import Removal
+from weir.pipelines.maintenance.retention import Retention, plan_retirement, retire
 
 WINDOW_MS = 10_000
 

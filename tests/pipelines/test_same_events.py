@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.pipelines.kafka.schema_registry import SchemaRegistry, schema_registry
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.kafka.avro import AvroLines
+from weir.pipelines.sources.kafka.avro import AvroLines
 from weir.readers import Block, BlockId, Lines, LogConfig, Validator, discover, read_log
 
 NAMES = ("user_id", "item_id", "timestamp", "event_type", "weight", "genre", "price")

@@ -17,11 +17,11 @@ from tests.pipelines import support
 from tests.pipelines.stream import simulation
 from tests.readers.files import ORIGIN
 from weir.contracts import FeatureNames, Store, WindowLog, WindowManifest, hash_id, interaction_schema
+from weir.pipelines.batch.ingest import _Driver, ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import _Driver, ingest
 from weir.pipelines.metrics import PipelineMetrics
-from weir.pipelines.stream.batch import Batch
 from weir.pipelines.stream.committer import commit_window
+from weir.pipelines.stream.reader import Batch
 from weir.pipelines.stream.slices import slices_of
 
 NAMES = FeatureNames(categorical=["lives", "langs"], dense=["age"])

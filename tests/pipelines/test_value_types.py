@@ -22,11 +22,10 @@ from hypothesis import strategies as st
 
 from tests.pipelines.kafka.schema_registry import SchemaRegistry, schema_registry
 from weir.contracts import MAX_ID_BYTES
-from weir.contracts.catalogue_files import CatalogueError, decode_catalogue
-from weir.contracts.ids import MISSING_IDS
+from weir.contracts.interactions.catalogue_files import CatalogueError, decode_catalogue
+from weir.contracts.interactions.interaction import MISSING_IDS
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.kafka.avro import AvroLines
-from weir.pipelines.kafka.registry import registry_of
+from weir.pipelines.sources.kafka.avro import AvroLines, registry_of
 from weir.readers import Block, BlockId, Fault, Lines, LogConfig, Reading, Validator, chunks_of, discover, read_chunk
 
 PAGE = Path(__file__).parents[2] / "docs" / "pipeline.md"

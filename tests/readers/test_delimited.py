@@ -16,13 +16,12 @@ from tests.readers.test_quotes import breaks_of
 from weir.readers import Format, LogConfig, Partition, Reading, Reason, UnreadableError, chunks_of, discover, read_log
 from weir.readers import delimited as delimited_module
 from weir.readers import lines as lines_module
-from weir.readers import listing as listing_module
+from weir.readers import reading as listing_module
 from weir.readers import reading as reading_module
-from weir.readers.blocks import Header, Lines
+from weir.readers.blocks import Fault, Header, Lines
 from weir.readers.delimited import header_of, read_columns, rows_of, split_row
-from weir.readers.faults import Fault
-from weir.readers.log_file import LogFile
 from weir.readers.reading import read_chunk
+from weir.readers.sources import LogFile
 
 HEADER = Header(("a", "b"), ",")
 anything = st.text(st.characters(codec="utf-8", exclude_characters="\r"), max_size=5)

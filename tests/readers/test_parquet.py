@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.readers import Block, Chunk, Format, Lines, Partition, Reason, TableRows, parquet
-from weir.readers.log_file import LogFile
 from weir.readers.parquet import read_parquet, row_group_starts
+from weir.readers.sources import LogFile
 
 
 def written(table: pa.Table, **settings: Any) -> bytes:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from weir.contracts import FeatureNames, Label, interaction_schema
 from weir.readers import Block, BlockId, Lines, LogColumns, LogConfig, Reason, TableRows, Validator, validate
-from weir.readers.decode import LineDecoder
-from weir.readers.decoded import Decoded
+from weir.readers.decode import Decoded, LineDecoder
 from weir.readers.lines import MAX_LINE_BYTES
 
 GOOD: dict[str, Any] = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}

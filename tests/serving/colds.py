@@ -7,14 +7,13 @@ import pyarrow as pa
 
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import BundleLog, FeatureNames, Store
-from weir.contracts.catalogue import CATALOGUE_SCHEMA
-from weir.contracts.catalogue import Catalogue as Described
-from weir.contracts.feature_weights import FeatureWeights, Moments
-from weir.contracts.features import MAX_DENSE
-from weir.serving.bundle import LoadedBundle, Shelf
-from weir.serving.cold import ColdItems, absent_entries
-from weir.serving.loading import load_bundle
-from weir.serving.tagged import TaggedRows
+from weir.contracts.interactions.catalogue import CATALOGUE_SCHEMA
+from weir.contracts.interactions.catalogue import Catalogue as Described
+from weir.contracts.interactions.features import MAX_DENSE, FeatureWeights, Moments
+from weir.serving.bundles.bundle import LoadedBundle, Shelf
+from weir.serving.bundles.loading import load_bundle
+from weir.serving.index.cold import ColdItems, absent_entries
+from weir.serving.index.eligibility import TaggedRows
 
 COLD = 40
 """How many of the items of a catalogue no bundle has: the last ones."""

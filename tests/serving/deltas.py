@@ -9,18 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from tests.serving.support import Catalogue, mean_tower, write_bundle
-from weir.contracts import (
-    BUNDLE_ITEMS_SCHEMA,
-    BundleFile,
-    BundleLog,
-    BundleManifest,
-    FileEntry,
-    Store,
-    columns,
-    hash_id,
-)
-from weir.contracts.artefacts import write_table
-from weir.serving.bundle import LoadedBundle
+from weir.contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleLog, BundleManifest, FileEntry, Store, hash_id
+from weir.contracts.base import columns
+from weir.contracts.storage.artefacts import write_table
+from weir.serving.bundles.bundle import LoadedBundle
 
 KINDS = ["Flat", "IVF4,Flat", "IVF4,SQfp16"]
 QUERIES = np.random.default_rng(3).standard_normal((6, 8)).astype(np.float32)

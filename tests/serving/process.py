@@ -18,27 +18,27 @@ from pydantic import BaseModel
 
 from weir.contracts import Store
 from weir.serving.access.config import ClientConfig
-from weir.serving.catalogue import CatalogueFiles
+from weir.serving.bundles.catalogue import CatalogueFiles
 from weir.serving.client import RetrievalClient, RetrievalError
 from weir.serving.config import ServingConfig
+from weir.serving.histories.redis_config import FollowerConfig
+from weir.serving.monitor.comparison import Contest
 from weir.serving.monitor.config import MonitorConfig
-from weir.serving.monitor.variants.comparing import Contest
-from weir.serving.shared.config import FollowerConfig
 
 _SERVE = (
     "from functools import partial; from weir.serving.server import serve; "
-    "from weir.serving.catalogue import CatalogueFiles; "
+    "from weir.serving.bundles.catalogue import CatalogueFiles; "
     "from weir.serving.config import ServingConfig as Config; from weir.contracts import FeatureNames; "
     "run = partial(serve, files={files!r}, variants={variants!r})"
 )
 _MONITOR = (
     "from functools import partial; from weir.serving.monitor.loop import monitor; "
     "from weir.serving.monitor.config import MonitorConfig as Config; "
-    "from weir.serving.monitor.variants.comparing import Contest; run = partial(monitor, contest={contest!r})"
+    "from weir.serving.monitor.comparison import Contest; run = partial(monitor, contest={contest!r})"
 )
 _FOLLOW = (
-    "from functools import partial; from weir.serving.shared.loop import follow; "
-    "from weir.serving.shared.config import FollowerConfig as Config; run = partial(follow, forever=True)"
+    "from functools import partial; from weir.serving.histories.redis_follower import follow; "
+    "from weir.serving.histories.redis_config import FollowerConfig as Config; run = partial(follow, forever=True)"
 )
 _RUN = """
 import logging, sys
@@ -152,7 +152,7 @@ class ServerProcess(Process):
 
 
 class FollowerProcess(Process):
-    """`weir.serving.shared.loop.follow` with a free port."""
+    """`weir.serving.histories.redis_follower.follow` with a free port."""
 
     def __init__(self, store: Store, **config: object) -> None:
         super().__init__(

@@ -28,18 +28,16 @@ from weir.contracts import (
     WindowLog,
     WindowManifest,
     WindowName,
-    columns,
     ensure_format,
     examples_schema,
     hash_id,
 )
-from weir.contracts.artefacts import write_table
-from weir.contracts.commit import CommitRef
-from weir.contracts.feature_weights import FeatureWeights, Moments
-from weir.contracts.features import MAX_DENSE
-from weir.contracts.user_features import UserFeatures
-from weir.contracts.window import ITEMS_SCHEMA
-from weir.serving.histories import FollowedHistories
+from weir.contracts.base import columns
+from weir.contracts.base.models import CommitRef
+from weir.contracts.commits.window import ITEMS_SCHEMA
+from weir.contracts.interactions.features import MAX_DENSE, FeatureWeights, Moments, UserFeatures
+from weir.contracts.storage.artefacts import write_table
+from weir.serving.histories.files import FollowedHistories
 from weir.serving.metrics import HistoryMetrics
 
 HOUR_MS = 3_600_000

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from weir.contracts.catalogue import CATALOGUE_SCHEMA, Catalogue
-from weir.serving import filtered, visits
-from weir.serving.bundle import LoadedBundle, Shelf
-from weir.serving.filtered import FilteredSearch
-from weir.serving.sieve import TagFilter
-from weir.serving.spread import TagCap
-from weir.serving.tagged import TaggedRows
+from weir.contracts.interactions.catalogue import CATALOGUE_SCHEMA, Catalogue
+from weir.serving.bundles.bundle import LoadedBundle, Shelf
+from weir.serving.index import probing as filtered
+from weir.serving.index import probing as visits
+from weir.serving.index.diversity import TagCap
+from weir.serving.index.eligibility import TagFilter, TaggedRows
+from weir.serving.index.probing import FilteredSearch
 
 
 @dataclass

@@ -22,9 +22,9 @@ from tests.serving.deltas import (
 )
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import BundleFile, BundleLog, CorruptArtefactError, Store
+from weir.serving.bundles.loading import load_bundle
 from weir.serving.errors import IncompatibleBundleError
-from weir.serving.index import AnnIndex
-from weir.serving.loading import load_bundle
+from weir.serving.index.index import AnnIndex
 
 
 @settings(max_examples=25, deadline=None)

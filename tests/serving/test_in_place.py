@@ -22,15 +22,14 @@ from tests.serving.deltas import (
 )
 from tests.serving.support import Catalogue, histories_of, user_weights
 from weir.contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, Store
-from weir.serving.bundle import LoadedBundle
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import Memory, Route, load_bundle
+from weir.serving.bundles.watcher import Change as ChangeInPlace
+from weir.serving.bundles.watcher import DamagedIndexError, DeltaPolicy, Start
 from weir.serving.errors import BundleVersionNotLoadedError, NoBundleError
-from weir.serving.in_place import Change as ChangeInPlace
-from weir.serving.in_place import DamagedIndexError, DeltaPolicy, Start
-from weir.serving.index import AnnIndex
-from weir.serving.loading import Route, load_bundle
-from weir.serving.memory import Memory
-from weir.serving.queries import ByEmbedding, Query, Task
-from weir.serving.retriever import Retriever
+from weir.serving.index.index import AnnIndex
+from weir.serving.search.queries import ByEmbedding, Query, Task
+from weir.serving.search.retriever import Retriever
 
 IVF = ["IVF4,Flat", "IVF4,SQfp16", "IVF4,SQ8"]
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import BundleLog, Store
-from weir.serving.bundle import LoadedBundle
-from weir.serving.index import AnnIndex
-from weir.serving.loading import load_bundle
-from weir.serving.nearest import nearest
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
+from weir.serving.index.index import AnnIndex
+from weir.serving.search.retriever import nearest
 
 ITEMS, LISTS = 90, 30
 

@@ -15,18 +15,18 @@ from tests.serving.support import Catalogue, histories_of, mean_tower, user_weig
 from tests.serving.tagging import Described
 from tests.serving.users import Event
 from weir.contracts import BundleLog, Store, hash_id
-from weir.contracts.errors import IncompatibleBundleError
-from weir.serving.bundle import LoadedBundle
-from weir.serving.cost import task_cost
-from weir.serving.in_place import Change as ChangeInPlace
-from weir.serving.in_place import Start
-from weir.serving.loading import Route, load_bundle
+from weir.contracts.base.errors import IncompatibleBundleError
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import Route, load_bundle
+from weir.serving.bundles.watcher import Change as ChangeInPlace
+from weir.serving.bundles.watcher import Start
+from weir.serving.index.diversity import TagCap
+from weir.serving.index.eligibility import TaggedRows
 from weir.serving.processes.arrays import MappedArrays, SharedArrays
 from weir.serving.processes.version import Models, SharedVersion
-from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
-from weir.serving.retriever import Retriever
-from weir.serving.spread import TagCap
-from weir.serving.tagged import TaggedRows
+from weir.serving.search.cost import task_cost
+from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, Hits, Query, Source, Task
+from weir.serving.search.retriever import Retriever
 
 T = 1_700_000_000_000
 CANDIDATES = 20

@@ -17,18 +17,18 @@ from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from weir.contracts import Store
-from weir.serving.bundle import LoadedBundle
+from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
-from weir.serving.cost import parts_of
 from weir.serving.errors import NoBundleError
-from weir.serving.fronts import SERVICE
-from weir.serving.histories import FollowedHistories
-from weir.serving.index import AnnIndex, Found
+from weir.serving.histories.files import FollowedHistories
+from weir.serving.index.index import AnnIndex, Found
 from weir.serving.processes.channel import Channel
 from weir.serving.processes.link import ParentLink
 from weir.serving.processes.member import Member
-from weir.serving.queries import ByEmbedding, Query, Task
+from weir.serving.search.cost import parts_of
+from weir.serving.search.queries import ByEmbedding, Query, Task
 from weir.serving.server import LIVENESS, Server, serve
+from weir.serving.transports import SERVICE
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

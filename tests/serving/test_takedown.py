@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import BundleLog, Store, hash_id
-from weir.serving.bundle import LoadedBundle
-from weir.serving.catalogue import CatalogueFiles, CatalogueFollower, Takedown
-from weir.serving.loading import load_bundle
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.catalogue import CatalogueFiles, CatalogueFollower, Takedown
+from weir.serving.bundles.loading import load_bundle
 from weir.serving.metrics import CatalogueMetrics
 
 ITEMS = [f"item-{number}" for number in range(20)]

@@ -7,17 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from weir.contracts import (
-    HistoryFile,
-    Records,
-    SeenItems,
-    Store,
-    UserRows,
-    WindowLog,
-    columns,
-    hash_id,
-    write_user_file,
-)
+from weir.contracts import HistoryFile, Records, SeenItems, Store, UserRows, WindowLog, hash_id, write_user_file
+from weir.contracts.base import columns
 
 HISTORY_LENGTH = 4
 """Of windows and towers alike."""

@@ -8,7 +8,7 @@ from hypothesis import settings
 
 from tests.trainer.windows import WindowWriter
 from weir.contracts import Store
-from weir.trainer.config import NegativesConfig, TowerConfig, TrainerConfig
+from weir.trainer.settings.trainer import NegativesConfig, TowerConfig, TrainerConfig
 
 # How long an example takes says nothing on a machine that is shared.
 settings.register_profile("trainer", deadline=None)

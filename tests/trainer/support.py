@@ -6,18 +6,17 @@ import numpy as np
 import torch
 
 from weir.contracts import Store, WindowLog, WindowManifest
-from weir.contracts.columns import COUNT, ITEM_ID, ITEM_KEY
-from weir.trainer.config import TrainerConfig
-from weir.trainer.export.cases import MOST
+from weir.contracts.base.columns import COUNT, ITEM_ID, ITEM_KEY
+from weir.trainer.export.servable import MOST
 from weir.trainer.items.rows import TableRows
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.state.codec import Stateful, flatten
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.ingestion import ingest_window
+from weir.trainer.state.tensor_files import Stateful, flatten
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import Batch, batches
-from weir.trainer.step.positives import Positives, read_positives
+from weir.trainer.step.positives import Positives, SharedWindow, read_positives
 from weir.trainer.step.seeds import Purpose, generator
-from weir.trainer.step.shared_window import SharedWindow
 
 
 def absorbed(

@@ -8,10 +8,10 @@ import pytest
 
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, CommitLog, Store
-from weir.contracts.checkpoint import checkpoint_names
-from weir.contracts.commits import HEAD, LogMismatchError
-from weir.trainer.config import TrainerConfig
+from weir.contracts.bundles.checkpoint import checkpoint_names
+from weir.contracts.commits.commit_log import HEAD, LogMismatchError
 from weir.trainer.export import export
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.train import train
 
 WINDOWS = 4
@@ -105,7 +105,7 @@ def test_a_checkpoint_of_an_earlier_version_is_compared_by_number(
     whole, config = trained
     store = Store(str(shutil.copytree(whole, tmp_path / "store")))
     store.remove("checkpoints")
-    monkeypatch.setattr("weir.contracts.window_log.WindowLog.last", None)
+    monkeypatch.setattr("weir.contracts.commits.window_log.WindowLog.last", None)
     train(store, config)
     monkeypatch.undo()
     assert train(store, config).windows == 0

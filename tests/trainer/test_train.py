@@ -19,15 +19,15 @@ from tests.trainer.export.held import HeldKeeper
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
-from weir.contracts.documents import read_document
-from weir.pipelines.redacted_files import pane_without
-from weir.trainer.config import TowerConfig, TrainerConfig
+from weir.contracts.storage.documents import read_document
+from weir.pipelines.maintenance.erased_files import pane_without
 from weir.trainer.export import export
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.towers import kinds
+from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
-from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.progress import Evaluation
 from weir.trainer.stream.progress import TrainProgress
-from weir.trainer.tower_config import kinds
 from weir.trainer.train import train
 
 

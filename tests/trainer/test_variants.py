@@ -7,15 +7,14 @@ import pytest
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store
-from weir.contracts.comparison import Comparison
-from weir.contracts.confidence import Running
-from weir.contracts.variants import MAIN, Champion, line_of, log_of, variant_of
+from weir.contracts.base.statistics import Running
+from weir.contracts.bundles.variants import MAIN, Champion, Comparison, line_of, log_of, variant_of
 from weir.contracts.verification import verify
-from weir.trainer.config import TrainerConfig
 from weir.trainer.export import export
-from weir.trainer.export.errors import ExportError
+from weir.trainer.export.onnx_models import ExportError
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.replay.bundle import replay_bundle
+from weir.trainer.replay import replay_bundle
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
 from weir.trainer.train import train
 

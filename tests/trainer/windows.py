@@ -16,14 +16,14 @@ from weir.contracts import (
     WindowLog,
     WindowManifest,
     WindowName,
-    columns,
     examples_schema,
     hash_ids,
     items_schema,
 )
-from weir.contracts.artefacts import write_table
-from weir.contracts.user_features import UserFeatures
-from weir.pipelines.user_state import TouchedUsers
+from weir.contracts.base import columns
+from weir.contracts.interactions.features import UserFeatures
+from weir.contracts.storage.artefacts import write_table
+from weir.pipelines.transforms.histories import TouchedUsers
 from weir.sketches import CountMinSketch
 
 

@@ -1,10 +1,14 @@
+""""""
+
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from weir.cli.yaml_text import commented
-from weir.config import Settings, SettingsError, assignments, load_settings
+from weir.cli.terminal.output import commented
+from weir.config import Settings, SettingsError, assignments, load_settings, schema_text
 
 
 def written(path: Path, text: str) -> Path:
@@ -116,3 +120,39 @@ def test_training_takes_no_more_exposed_items_than_windows_hold() -> None:
     problem = "trainer.negatives.exposed is 4, but windows hold 3 exposed items of each example"
     assert str(caught.value) == f"settings: {problem}: set pipeline.exposed_items to 4 or more"
     assert load_settings(None, values | {"pipeline": {"exposed_items": 4}}).trainer.negatives.exposed == 4
+
+
+CHECKED_IN = Path(__file__).parents[2] / "docs/weir.schema.json"
+
+
+def keys(model: Any) -> dict[str, Any]:
+    """Return every setting by its path."""
+    found = {}
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if hasattr(value, "model_fields_set"):
+            found |= {f"{name}.{inner}": shown for inner, shown in keys(value).items()}
+        else:
+            found[name] = field.description
+    return found
+
+
+def described(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """Return every setting of a schema by its path."""
+    found = {}
+    for name, inner in node["properties"].items():
+        if reference := inner.get("$ref"):
+            below = described(schema, schema["$defs"][reference.rsplit("/", 1)[1]])
+            found |= {f"{name}.{key}": text for key, text in below.items()}
+        else:
+            found[name] = inner.get("description")
+    return found
+
+
+def test_the_schema_names_and_describes_every_setting() -> None:
+    schema = json.loads(schema_text())
+    assert described(schema, schema) == keys(Settings())
+
+
+def test_the_checked_in_schema_is_that_of_the_settings() -> None:
+    assert CHECKED_IN.read_text() == schema_text(), "write it again: weir config schema > docs/weir.schema.json"

@@ -13,7 +13,7 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.layout import with_window
 from weir.pipelines.stream.config import StreamConfig
 from weir.serving.config import ServingConfig
-from weir.trainer.config import TrainerConfig
+from weir.trainer.settings.trainer import TrainerConfig
 
 README = Path(__file__).parents[2] / "README.md"
 TOPIC = "kafka://broker:9092/clicks"

@@ -8,14 +8,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from tests.contracts.test_bundle import write
+from tests.contracts.bundles.test_bundle_log import write
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.cli.main import app
 from weir.contracts import BundleLog, EventClock, Store
 from weir.interact import append_event
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
 from weir.readers import LogColumns
 
 CLOCK = EventClock(event_origin=1_000_000_000, wall_origin=1_000_000_000, speed=1, event_end=1_000_000_000)

@@ -10,20 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from weir.answers import print_answer, print_change
-from weir.cli.command import command
-from weir.cli.logs import set_up_logging
-from weir.cli.progress import Bar
 from weir.cli.stages import _print_facts
-from weir.cli.tables import print_table
+from weir.cli.terminal.command import command, set_up_logging
+from weir.cli.terminal.output import Bar, print_table
 from weir.config import Settings
 from weir.errors import CommandError, UsageError
-from weir.interact import Answer, AppendedEvent, Change, Hit
+from weir.interact import Answer, AppendedEvent, Change, Hit, print_answer, print_change
 from weir.serving.client import Info
 from weir.session import Session
 from weir.text import in_words, plain, program, visible
-from weir.up.display import StatusDisplay
-from weir.up.status import Status
+from weir.up.status import Status, StatusDisplay
 
 NASTY = [
     "[red]x[/red]",

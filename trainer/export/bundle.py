@@ -1,4 +1,4 @@
-"""Export the state of the model as a bundle of files for serving.
+"""A bundle: the state of the model, as files that can be served.
 
 An export that needs all items of a large table runs in a thread, on a snapshot, while a follower trains on. Changes
 since the snapshot are left to the next export.
@@ -9,26 +9,65 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, Store
-from weir.contracts.format import software_version
-from weir.contracts.recipe import Recipe
-from weir.contracts.variants import version_of
-from weir.trainer.export.cases import Cases, RecentCases
-from weir.trainer.export.draft import Complete, Delta
-from weir.trainer.export.errors import AwaitedError, ExportError
+from weir.contracts import BundleFile, BundleLog, BundleManifest, CommitLog, CorruptArtefactError, Store
+from weir.contracts.base.models import CommitRef
+from weir.contracts.bundles.manifest import Recipe, Stretch
+from weir.contracts.bundles.variants import MAIN, line_of, version_of
+from weir.contracts.storage.format import software_version
+from weir.trainer.export.background import Making
+from weir.trainer.export.content import fault_of, fault_of_items
 from weir.trainer.export.files import write_complete, write_delta
-from weir.trainer.export.gate import Evidence, Gate, PairedGate, Verdict
-from weir.trainer.export.keeper import Keeper
-from weir.trainer.export.making import Making
-from weir.trainer.export.model_part import ModelPart
-from weir.trainer.export.servable import Servable
-from weir.trainer.export.soundness import fault_of_items
-from weir.trainer.export.trial import Trial, current_or_none
+from weir.trainer.export.gate import Evidence, Gate, PairedGate, Trial, Verdict, current_or_none
+from weir.trainer.export.onnx_models import AwaitedError, ExportError, scorer_to_onnx, tower_to_onnx
+from weir.trainer.export.plan import Complete, Delta
+from weir.trainer.export.planner import Keeper
+from weir.trainer.export.servable import Cases, RecentCases, Servable
+from weir.trainer.items.rows import TableRows
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.progress import mean_metrics
 from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.model import Position
 
-__all__ = ["export_bundle"]
+__all__ = ["ModelPart", "export", "export_bundle"]
+
+
+class ModelPart(NamedTuple):
+    """Model files and facts, read from a state at once, so that training can continue while the bundle is made.
+
+    `files` are the user tower and, if any, the scorer and the weights of item and user features, by name.
+    `fault` names a part of the state that is not finite.
+    """
+
+    files: dict[str, bytes]
+    position: Position
+    evaluation: dict[str, float]
+    stretches: tuple[Stretch, ...]
+    trained_commit: CommitRef | None
+    fault: str | None
+
+    @classmethod
+    def of(cls, state: TrainerState, touched: TableRows | None) -> Self:
+        """Read it from a state; called as `Embeddings.norms`, over the `touched` rows (n,), or all.
+
+        Raises
+        ------
+        ExportError
+            If a model cannot be converted to ONNX.
+        """
+        files: dict[str, bytes] = {BundleFile.TOWER: tower_to_onnx(state.tower, state.config.tower)}
+        if state.second is not None:
+            files[BundleFile.SCORER] = scorer_to_onnx(state.second.scorer)
+        if state.featured is not None:
+            files[BundleFile.FEATURES] = state.featured.weights.encode()
+        if state.featured_users is not None:
+            files[BundleFile.USER_FEATURES] = state.featured_users.weights.encode()
+        evaluation, fault = mean_metrics(state.recent), fault_of(state, touched)
+        return cls(files, replace(state.position), evaluation, state.stretches, state.trained_commit, fault)
+
 
 logger = logging.getLogger(__name__)
 
@@ -273,3 +312,24 @@ def _pinned(log: BundleLog) -> str | None:
     except CorruptArtefactError as error:
         return f"pinned, but the pin cannot be read: {error}"
     return None if pin is None else pin.sentence
+
+
+def export(store: Store, config: TrainerConfig, variant: str = MAIN) -> BundleManifest:
+    """Export a bundle from the newest checkpoint of a line, with the settings `config`.
+
+    Raises
+    ------
+    ExportError
+        If there is no checkpoint, or the bundle cannot be made.
+    CheckpointMismatchError
+        If the checkpoint was made with other settings.
+    LogMismatchError
+        If it was trained on the windows of another commit log.
+    """
+    line = line_of(store, variant)
+    checkpoints, workers = CheckpointLog(line, config.checkpoints_kept), Workers()
+    checkpoints.require_log(CommitLog(store), workers)
+    state = checkpoints.load(checkpoints.continued(config, workers), workers)
+    if state is None:
+        raise ExportError(f"{line.path('checkpoints')}: holds no complete checkpoint; train first")
+    return export_bundle(line, state, RecentCases(store, state.config), keeper=Keeper(variant=variant))

@@ -12,12 +12,11 @@ from functools import partial
 import numpy as np
 
 from weir.contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest
-from weir.contracts.bundle_files import MappedFiles
-from weir.trainer.export.beside import beside
+from weir.contracts.bundles.files import MappedFiles
+from weir.trainer.export.background import beside
 from weir.trainer.export.files import write_compacted
-from weir.trainer.export.kept import ByRow, Kept
-from weir.trainer.export.searched import searched_in
-from weir.trainer.export.servable import Servable
+from weir.trainer.export.servable import Servable, searched_in
+from weir.trainer.export.snapshot import ByRow, Kept
 
 __all__ = ["Compacted", "Compaction"]
 

@@ -1,5 +1,10 @@
-"""Content of an export, read from a state: all items, as files of the bundle, or the touched items only."""
+"""What an export reads of a state, the identity of the bundle that follows from it, and whether its numbers are finite.
 
+A run killed after an export makes the same bits again, hence the same name; other settings or another training give
+another name, whatever the store contains.
+"""
+
+import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,25 +15,78 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
+import xxhash
+from torch import Tensor
 
-from weir.contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, BundleFile, ItemKeys, Store, columns
-from weir.contracts.ascending import ascending
-from weir.contracts.drafts import ArrayDraft
-from weir.contracts.scratch import zeros_in_scratch
-from weir.contracts.texts import Texts
-from weir.contracts.variants import version_of
-from weir.trainer.export.clusters import Clusters
-from weir.trainer.export.naming import name_of
-from weir.trainer.items.left_keys import TOO_MANY
+from weir.contracts import BUNDLE_ITEMS_SCHEMA, PADDING_KEY, BundleFile, ItemKeys, Store
+from weir.contracts.base import columns
+from weir.contracts.base.arrays import ascending
+from weir.contracts.base.string_arrays import Texts, zeros_in_scratch
+from weir.contracts.bundles.files import is_finite
+from weir.contracts.bundles.variants import version_of
+from weir.contracts.storage.array_files import ArrayDraft
+from weir.trainer.export.index import Clusters
 from weir.trainer.items.rows import FIRST_ITEM, Reader, TableRows
+from weir.trainer.items.table import TOO_MANY
+from weir.trainer.settings.trainer import RescoringConfig
 from weir.trainer.state.assigner import Assigned
-from weir.trainer.state.codec import array_of
-from weir.trainer.state.item_writer import ItemPaths
+from weir.trainer.state.items import ItemPaths
+from weir.trainer.state.tensor_files import Stateful, array_of, flatten
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.step.spool import Spool
+from weir.trainer.step.shuffling import Spool
 from weir.trainer.towers import project
 
-__all__ = ["Content", "Line"]
+__all__ = ["Content", "Line", "fault_of", "fault_of_items", "name_of", "place_of"]
+
+
+_DIGITS: Final = 8
+"""Hexadecimal digits of the digest in a name: it must only distinguish bundles of one position in the stream."""
+
+_UNNAMED: Final[dict[str, object]] = {
+    "precision": "float32",
+    "optimizer.embedding_memory": 1.0,
+    "optimizer.embedding_decay": 0.0,
+    "optimizer.embedding_scale": 1.0,
+} | {f"rescoring.{name}": value for name, value in RescoringConfig().model_dump(exclude={"candidates"}).items()}
+"""Settings that the digest omits if they have these values, by the names of `TrainerConfig.defining`."""
+
+
+def name_of(state: TrainerState, *, at_all: bool = False) -> str:
+    """Return the bundle name of a state; called as `Fingerprint.look`, with `at_all` over all rows."""
+    return f"{place_of(state)}-{_digest(state, state.since.fingerprint.look(at_all=at_all))}"
+
+
+def place_of(state: TrainerState) -> str:
+    """Return the prefix of a name for the stream position; names sort by it."""
+    at = state.position
+    return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}"
+
+
+@torch.no_grad()
+def _digest(state: TrainerState, fingerprint: int) -> str:
+    digest = xxhash.xxh3_128()
+    unused = () if state.config.rescoring.on else ("rescoring.",)
+    defining = state.config.defining().items()
+    named = [item for item in defining if item not in _UNNAMED.items() and not item[0].startswith(unused)]
+    settings = dict(named) | {"index": state.config.index, "nprobe": state.config.nprobe}
+    # The total distinguishes counts that were read from the sketch at different times.
+    counted = {"time_ms": state.frequencies.time_ms, "log_total": state.counts.log_total}
+    digest.update(json.dumps(settings | counted | {"items": fingerprint}, sort_keys=True).encode())
+    served: dict[str, Stateful] = {"tower": state.tower, "frequencies": state.frequencies}
+    if state.second is not None:
+        served["scorer"] = state.second.scorer
+    if state.featured is not None:
+        # Feature values by item are omitted: they affect the trained weights.
+        digest.update(state.featured.weights.encode())
+    if state.featured_users is not None:
+        digest.update(state.featured_users.weights.encode())
+    for name, value in sorted(flatten(served).items()):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array_of(value)).data)
+    special = state.item_vectors(TableRows(np.arange(FIRST_ITEM)))
+    digest.update(np.ascontiguousarray(array_of(special)).data)
+    return str(digest.hexdigest()[:_DIGITS])
+
 
 Floats = npt.NDArray[np.float32]
 
@@ -204,3 +262,44 @@ def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
         embeddings.append(array_of(piece))
         vectors.append(array_of(project(piece if number else piece[FIRST_ITEM:], state.config.tower)))
     return np.asarray(embeddings.finish()), np.asarray(vectors.finish())
+
+
+@torch.no_grad()
+def fault_of(state: TrainerState, rows: TableRows | None = None) -> str | None:
+    """Return which parameters or optimiser state are NaN or infinite, or have an infinite norm; None if all are finite.
+
+    Of the table, all rows are checked, or only the touched `rows` (n,): the others were checked before.
+    """
+    for name, norm in _norms(state, rows).items():
+        # A norm is finite only if every number is; an overflowing norm means that the next step overflows, too.
+        if not bool(norm.isfinite()):
+            return f"{name} contains NaN or infinity, or its norm overflows"
+    return None
+
+
+def fault_of_items(content: Content) -> str | None:
+    """Return which of a content's embeddings and vectors are NaN or infinite; None if all are finite."""
+    for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
+        if not is_finite(array):
+            return f"its {name} contain NaN or infinity"
+    return None
+
+
+def _norms(state: TrainerState, rows: TableRows | None) -> dict[str, Tensor]:
+    """Return the norm of every floating-point tensor that training depends on, by name.
+
+    Norms of the table cover the given `rows` (n,), or all.
+    """
+    parts: dict[str, Stateful] = {"tower": state.tower, "optimizer": state.optimizer}
+    if state.featured is not None:
+        parts["features"] = state.featured.tower
+    if state.featured_users is not None:
+        parts["user_features"] = state.featured_users.tower
+    if state.second is not None:
+        parts["rescoring"] = state.second.scorer
+        parts["rescoring_optimizer"] = state.second.optimizer
+    table = state.embeddings.norms(rows)
+    others = {name: value for name, value in flatten(parts).items() if value.is_floating_point()}
+    return {f"embeddings.{name}": norm for name, norm in table.items()} | {
+        name: torch.linalg.vector_norm(value) for name, value in others.items()
+    }

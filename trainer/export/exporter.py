@@ -8,22 +8,18 @@ from functools import partial
 from typing import Final
 
 from weir.contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
-from weir.contracts.commits import LogMismatchError
-from weir.contracts.variants import MAIN, line_of, log_of
-from weir.trainer.config import TrainerConfig
+from weir.contracts.bundles.variants import MAIN, line_of, log_of
+from weir.contracts.commits.commit_log import LogMismatchError
 from weir.trainer.export.bundle import export_bundle
-from weir.trainer.export.cases import MOST, RecentCases
-from weir.trainer.export.challenge import Challenge
-from weir.trainer.export.errors import AwaitedError
-from weir.trainer.export.gate import Gate, PairedGate
+from weir.trainer.export.gate import Challenge, Gate, PairedGate, Trials, current_or_none
 from weir.trainer.export.index import check_index
-from weir.trainer.export.keeper import Keeper
-from weir.trainer.export.noting import recognise
-from weir.trainer.export.tower import is_traced
+from weir.trainer.export.onnx_models import AwaitedError, is_traced
+from weir.trainer.export.planner import Keeper, recognise
+from weir.trainer.export.servable import MOST, RecentCases
 from weir.trainer.export.tracing import Tracing, tracing_of
-from weir.trainer.export.trial import Trials, current_or_none
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.positives import SharedWindow
 from weir.trainer.stream.metrics import TrainerMetrics
 
 __all__ = ["Exporter"]

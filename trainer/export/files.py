@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from weir.contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest, FileEntry, Store, columns
-from weir.contracts.artefacts import GROUP, write_groups, write_table
-from weir.contracts.bundle_rows import BundleRows
-from weir.contracts.item_rows import FIRST_ITEM_ROW
-from weir.contracts.layers import Layers
-from weir.trainer.export.draft import Complete, Delta
+from weir.contracts import BUNDLE_ITEMS_SCHEMA, BundleFile, BundleManifest, FileEntry, Store
+from weir.contracts.base import columns
+from weir.contracts.base.arrays import Layers
+from weir.contracts.bundles.rows import FIRST_ITEM_ROW, BundleRows
+from weir.contracts.storage.artefacts import GROUP, write_groups, write_table
 from weir.trainer.export.index import write_index
+from weir.trainer.export.plan import Complete, Delta
 
 __all__ = ["write_compacted", "write_complete", "write_delta"]
 

@@ -1,4 +1,4 @@
-"""On-disk cache of traced tower graphs, shared by all processes of a machine: tracing takes seconds.
+"""Graphs of towers that have been traced on this machine, for all its processes: tracing one takes seconds.
 
 Graphs are in ``weir/towers`` of ``XDG_CACHE_HOME``, or of ``~/.cache``, keyed by the tower's settings, the sources and
 the library versions. If the folder is not writable, each process traces. This module does not load torch.
@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import Final
 
 from weir.contracts import Store
-from weir.contracts.storage import checksum
-from weir.trainer.tower_config import TowerConfig
+from weir.contracts.storage.store import checksum
+from weir.trainer.settings.towers import TowerConfig
 
-__all__ = ["read", "write"]
+__all__ = ["read_graph", "write_graph"]
+
 
 logger = logging.getLogger(__name__)
 
 _TRAINER: Final = Path(__file__).parents[1]
-_SOURCES: Final = ("towers/*.py", "tower_config.py", "export/tower.py", "export/graph.py")
+_SOURCES: Final = ("towers/*.py", "settings/towers.py", "export/onnx_models.py")
 _LIBRARIES: Final = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 _NOT_KEPT: Final = (OSError, RuntimeError, PackageNotFoundError)
 """An unusable folder, a user without a home, a library without a version."""
 
 
-def read(config: TowerConfig) -> bytes | None:
+def read_graph(config: TowerConfig) -> bytes | None:
     """Return the cached graph of a tower; None if it is missing or damaged."""
     try:
         store, key = _store(), _key(config)
@@ -40,7 +41,7 @@ def read(config: TowerConfig) -> bytes | None:
     return None
 
 
-def write(config: TowerConfig, graph: bytes) -> None:
+def write_graph(config: TowerConfig, graph: bytes) -> None:
     """Store the graph of a tower in the cache."""
     try:
         _store().write(_name(_key(config), graph), graph)

@@ -1,20 +1,210 @@
-"""The FAISS index of a bundle, chosen by the size of the catalogue.
+"""The FAISS index of a bundle: its kind by the size of the catalogue, and the lists of an IVF index.
+
+In memory, codes of 64 dimensions would take 128 bytes per item. Rows come in order, so each list is written
+sequentially.
+
+Centroids have length 1 (FAISS trains them so for inner products), so the score of an item with its centroid, divided
+by the item's length, is their cosine: how well the list fits the item.
 
 Below 50,000 items a flat index answers in well under a millisecond and is exact. Above, inverted lists with 16-bit
 vectors are used: about 4 sqrt(n) lists balance the search for lists against the search within them. Their centroids are
-kept between exports (`weir.trainer.export.keeper`).
+kept between exports (`weir.trainer.export.planner`).
 """
 
 import math
-from typing import IO, Any, Final
+import re
+import time
+from dataclasses import dataclass
+from typing import IO, Any, Final, Self
 
 import faiss
+import numpy as np
+import numpy.typing as npt
 
 from weir.contracts import IndexFit, IndexInfo
+from weir.contracts.base.arrays import Layers
+from weir.contracts.bundles.faiss_index import append_lists, give_lists
+from weir.trainer.state.assigner import Assigned, assign, lengths_of
+from weir.trainer.step.shuffling import Spool
 
-__all__ = ["check_index", "empty_index", "factory", "info_of", "least_items", "write_index"]
+__all__ = [
+    "Assigned",
+    "Clusters",
+    "check_index",
+    "empty_index",
+    "factory",
+    "family",
+    "filled",
+    "info_of",
+    "least_items",
+    "write_index",
+]
+
 
 _faiss: Any = faiss  # its stubs lack the writer
+_BLOCK: Final = 1 << 16
+"""Rows encoded at a time, so that copies of their vectors stay small."""
+
+_CODES_ONLY: Final = (_faiss.IndexIVFFlat, _faiss.IndexIVFScalarQuantizer, _faiss.IndexIVFPQ)
+"""Indexes that store only the result of `encode_vectors`; others may store more when a vector is added."""
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32] | Layers[np.float32]
+Lists = npt.NDArray[np.int32]
+
+
+def filled(empty: Any, rows: Ints, lists: Lists, vectors: Vectors) -> Any:
+    """Return a copy of `empty`, a trained index without items, with `rows` (n,), ascending, in `lists` (n,).
+
+    `vectors` (..., d) are the vectors of all rows. The index may be searched and written, but not cloned or changed.
+    """
+    index: Any = faiss.clone_index(empty)
+    if type(index) in _CODES_ONLY:
+        _fill_from_disk(index, rows, lists, vectors)
+        return index
+    for first in range(0, len(rows), _BLOCK):
+        some = rows[first : first + _BLOCK]
+        added = (vectors[some], some, lists[first : first + _BLOCK].astype(np.int64))  # FAISS does not keep them alive
+        index.add_core(len(some), *map(_faiss.swig_ptr, added))
+    return index
+
+
+def _fill_from_disk(index: Any, rows: Ints, lists: Lists, vectors: Vectors) -> None:
+    sizes = np.bincount(lists, minlength=index.nlist)
+    ids, codes = _room(len(rows), 8).view(np.int64), _room(len(rows), index.code_size)
+    following = np.cumsum(sizes) - sizes
+    for first in range(0, len(rows), _BLOCK):
+        some, named = rows[first : first + _BLOCK], lists[first : first + _BLOCK].astype(np.int64)
+        places = _places(named, following)
+        ids[places, 0], codes[places] = some, _encoded(index, vectors[some], named)
+        following += np.bincount(named, minlength=index.nlist)
+    _give(index, sizes, ids, codes)
+
+
+def _room(count: int, width: int) -> Codes:
+    """Return `count` preallocated lines on disk, which can be written in any order."""
+    spool, block = Spool(width, np.uint8), np.zeros((_BLOCK, width), np.uint8)
+    for first in range(0, count, _BLOCK):
+        spool.append(block[: count - first])
+    return np.asarray(spool.finish())
+
+
+def _places(lists: Ints, following: Ints) -> Ints:
+    """Return the positions of rows in these `lists` (n,); each list is filled from its `following` position."""
+    order = np.argsort(lists, kind="stable")
+    ordered, places = lists[order], np.empty_like(order)
+    places[order] = following[ordered] + np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return places
+
+
+def _encoded(index: Any, vectors: npt.NDArray[np.float32], lists: Ints) -> Codes:
+    codes = np.empty((len(vectors), index.code_size), np.uint8)
+    index.encode_vectors(len(vectors), *map(_faiss.swig_ptr, (vectors, lists, codes)))
+    return codes
+
+
+def _give(index: Any, sizes: Ints, ids: Ints, codes: Codes) -> None:
+    """Set the lists of these sizes to ids (n, 1), which FAISS copies, and codes (n, ...), which are used in place."""
+    lists, views = _faiss.ArrayInvertedLists(index.nlist, 0), _faiss.MaybeOwnedVectorUInt8Vector()
+    nobody = _faiss.MaybeOwnedVectorUInt8()
+    for number, (size, last) in enumerate(zip(sizes.tolist(), np.cumsum(sizes).tolist(), strict=True)):
+        own = codes[last - size : last]
+        lists.add_entries(number, size, *map(_faiss.swig_ptr, (ids[last - size : last], own)))
+        views.push_back(_faiss.MaybeOwnedVectorUInt8.create_view(_faiss.swig_ptr(own), own.size, nobody.owner))
+    lists.codes.swap(views)
+    lists.code_size = index.code_size
+    give_lists(index, lists)
+    index.ntotal, index.referenced_objects = len(ids), [codes]
+
+
+Floats = npt.NDArray[np.float32]
+
+_UNFIT: Final = 0.05
+"""Quantile of the cosines at training; items below its value fit badly."""
+
+"""Items processed at a time."""
+
+_REPAIR_LISTS: Final = (64, 400)
+"""Fewest and most lists that one repair appends."""
+
+_ITEMS_PER_LIST: Final = 8
+"""Badly fitting items per appended list."""
+
+
+def family(kind: str) -> str:
+    """Return a factory string without its number of lists, which grows with the catalogue."""
+    return re.sub(r"^IVF\d+", "IVF", kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """A trained IVF index without items (`empty`), and how well its lists fit; `kind` is its factory string."""
+
+    kind: str
+    empty: Any
+    fit: IndexFit
+
+    @classmethod
+    def trained(cls, empty: Any, kind: str, vectors: Floats) -> tuple[Self, Assigned]:
+        """Train an index on vectors (n, d), which takes minutes for millions; return it and the vectors' lists."""
+        empty.train(vectors)
+        fit = IndexFit(trained_at=time.time(), trained_items=len(vectors), trained_lists=empty.nlist, cosine=0.0)
+        assigned = cls(kind, empty, fit).assign(vectors)
+        cosine = float(np.quantile(assigned.cosines, _UNFIT))
+        return cls(kind, empty, fit.model_copy(update={"cosine": cosine})), assigned
+
+    @property
+    def lists(self) -> int:
+        """Number of lists."""
+        return int(self.empty.nlist)
+
+    def centroids(self) -> Floats:
+        """Return the centroids, (lists, d)."""
+        centroids: Floats = self.empty.quantizer.reconstruct_n(0, self.lists)
+        return centroids
+
+    def assign(self, vectors: Floats, chosen: npt.NDArray[np.int64] | None = None) -> Assigned:
+        """Return the nearest list of each of the vectors (n, d), or of the `chosen` ones (m,)."""
+        return assign(self.empty.quantizer, vectors, chosen)
+
+    def measured(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Assigned:
+        """Return the cosines of vectors (n, d) with the centroids of their known `lists`."""
+        centroids, cosines = self.centroids(), np.empty(len(vectors), np.float32)
+        for first in range(0, len(vectors), _BLOCK):
+            at = slice(first, first + _BLOCK)
+            cosines[at] = np.einsum("nd,nd->n", vectors[at], centroids[lists[at]]) / lengths_of(vectors[at])
+        return Assigned(lists, cosines)
+
+    def filled(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Any:
+        """Return an index with vectors (n, d) in the given lists (n,), as rows 0 to n - 1; see `filled`."""
+        return filled(self.empty, np.arange(len(vectors)), lists, vectors)
+
+    def repaired(self, vectors: Floats, assigned: Assigned) -> tuple["Clusters", Assigned] | None:
+        """Append lists for badly fitting vectors, and move into them all of the vectors (n, d) that fit better there.
+
+        Returns the clusters and the lists of all vectors; None if too few vectors fit badly.
+        """
+        unfit = np.flatnonzero(assigned.cosines < self.fit.cosine)
+        least, most = _REPAIR_LISTS
+        if len(unfit) < least * _ITEMS_PER_LIST:
+            return None
+        count = min(max(len(unfit) // _ITEMS_PER_LIST // _ITEMS_PER_LIST, least), most)
+        means: Any = faiss.Kmeans(vectors.shape[1], count, spherical=True, seed=1, min_points_per_centroid=1)
+        means.train(vectors[unfit])
+        added = faiss.IndexFlatIP(vectors.shape[1])
+        added.add(means.centroids)
+        better = assign(added, vectors)
+        moves = better.cosines > assigned.cosines
+        lists = np.where(moves, better.lists + np.int32(self.lists), assigned.lists)
+        fit = self.fit.model_copy(update={"repairs": self.fit.repairs + 1})
+        return self._with(means.centroids, fit), Assigned(lists, np.maximum(better.cosines, assigned.cosines))
+
+    def _with(self, centroids: Floats, fit: IndexFit) -> "Clusters":
+        empty: Any = faiss.clone_index(self.empty)
+        append_lists(empty, centroids)
+        return Clusters(re.sub(r"^IVF\d+", f"IVF{empty.nlist}", self.kind), empty, fit)
+
 
 _FLAT_BELOW: Final = 50_000
 

@@ -1,24 +1,306 @@
-"""A bundle that answers queries as the server does: ids, tower and index, read from its files."""
+"""A bundle as it is served, read back from its files, and the events that bundles are compared on.
 
+The newest, the promoted and the confirmed bundle are searched at the same time, and mostly build on each other. So an
+index with lists is never copied: a version adds a small index of later rows, and excludes outdated rows from the
+search. Both parts search the same lists, so together they find the same rows as one index, up to ties.
+"""
+
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import faiss
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from weir.contracts import BundleFile, BundleLog, BundleManifest, IndexRows
-from weir.contracts.bundle_delta import BundleDelta
-from weir.contracts.bundle_files import BundleFiles, MappedFiles
-from weir.contracts.bundle_rows import BundleRows
-from weir.contracts.feature_weights import FeatureWeights
-from weir.trainer.export.cases import Cases
-from weir.trainer.export.searched import Searched, searched_in
+from weir.contracts import (
+    BundleFile,
+    BundleLog,
+    BundleManifest,
+    CorruptArtefactError,
+    IndexRows,
+    ItemKeys,
+    RetiredError,
+    Store,
+    WindowLog,
+    WindowManifest,
+)
+from weir.contracts.base.arrays import Layers
+from weir.contracts.base.statistics import GATE_CASES
+from weir.contracts.bundles.faiss_index import (
+    apply_delta,
+    is_graph,
+    takes_deltas,
+    widen_walks,
+    with_row_ids,
+    without_rows,
+)
+from weir.contracts.bundles.files import BundleFiles, MappedFiles
+from weir.contracts.bundles.rows import BundleDelta, BundleRows
+from weir.contracts.commits.commit_log import LogMismatchError
+from weir.contracts.commits.retention_horizon import GATE_WINDOWS
+from weir.contracts.interactions.features import FeatureWeights
+from weir.trainer.export.index import filled
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
+from weir.trainer.step.positives import Positives, SharedWindow
+from weir.trainer.towers.user_features import Layout, UserLines
 
-__all__ = ["Servable"]
+__all__ = [
+    "ENOUGH",
+    "MOST",
+    "Cases",
+    "Found",
+    "ListSearch",
+    "RecentCases",
+    "Searched",
+    "Servable",
+    "searched",
+    "searched_in",
+]
+
+
+logger = logging.getLogger(__name__)
+
+MOST: Final = 1000
+"""Most cases per window: more would take time and hardly change the result."""
+
+ENOUGH: Final = GATE_CASES
+"""Least number of cases for a decision; smaller windows are pooled up to it."""
+
+
+class Cases(NamedTuple):
+    """Positive events: the `items` (n,), and the users' `histories` (n, L) before them, oldest first.
+
+    `features` (n,) are the users' features.
+    """
+
+    items: ItemKeys
+    histories: ItemKeys
+    features: UserLines
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def take(self, chosen: slice | npt.NDArray[np.int64]) -> "Cases":
+        """Return a selection of the cases."""
+        return Cases(ItemKeys(self.items[chosen]), ItemKeys(self.histories[chosen]), self.features.take(chosen))
+
+
+@dataclass
+class RecentCases:
+    """Up to `MOST` cases of each of the newest windows, read from the store again after a restart.
+
+    The sample of a window depends only on the seed and the window, so a restart chooses the same cases.
+    """
+
+    store: Store
+    config: TrainerConfig
+    _known: dict[int, Cases] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._log = WindowLog(self.store)
+
+    def note(self, manifest: WindowManifest, drawn: Positives) -> Cases:
+        """Add the cases of the next window, and keep those that `up_to` may need.
+
+        `drawn` are `MOST` of its positives, or all, as sampled by `SharedWindow.sampled`.
+        """
+        self._known[manifest.sequence] = cases = self._of(manifest, drawn)
+        sequence, kept = manifest.sequence, 0
+        while sequence in self._known and kept < ENOUGH:
+            kept += len(self._known[sequence])
+            sequence -= 1
+        self._known = {known: part for known, part in self._known.items() if known > sequence}
+        return cases
+
+    def up_to(self, sequence: int) -> Cases:
+        """Return the cases of a window and earlier ones, until there are `ENOUGH` or no more."""
+        parts: list[Cases] = []
+        last = max(sequence - GATE_WINDOWS, -1)
+        while sequence > last and sum(map(len, parts)) < ENOUGH:
+            if sequence not in self._known and not self._read(sequence):
+                break
+            parts.append(self._known[sequence])
+            sequence -= 1
+        if not parts:
+            no_histories = np.empty((0, self.config.tower.history_length), np.int64)
+            return Cases(ItemKeys(np.empty(0, np.int64)), ItemKeys(no_histories), UserLines.nothing(0))
+        if len(parts) == 1:
+            return parts[0]
+        items = np.concatenate([part.items for part in parts])
+        features = UserLines.joined([part.features for part in parts])
+        return Cases(ItemKeys(items), _joined([part.histories for part in parts]), features)
+
+    def _read(self, sequence: int) -> bool:
+        """Read a window's cases from the store; return False if it does not have the window."""
+        try:
+            manifest = next(iter(self._log.next(sequence - 1)), None)
+            if manifest is None or manifest.sequence != sequence:
+                return False
+            # The other ranks wait or train meanwhile, so this rank reads the whole window.
+            found = SharedWindow.read(self._log, manifest, self.config, Workers())
+        except (CorruptArtefactError, FileNotFoundError, LogMismatchError, RetiredError) as error:
+            logger.warning("bundles are compared without the cases of window %d and before: %s", sequence, error)
+            return False
+        drawn = found.sampled(self.config.seed, sequence, MOST)
+        self._known[sequence] = self._of(manifest, drawn)
+        return True
+
+    def _of(self, manifest: WindowManifest, drawn: Positives) -> Cases:
+        layout = Layout.of(manifest.user_features, self.config.features.buckets)
+        return Cases(drawn.items, drawn.histories, UserLines(layout, drawn.features))
+
+
+def _joined(histories: list[ItemKeys]) -> ItemKeys:
+    """Concatenate histories (n, L), padded on the left to the longest."""
+    length = max(part.shape[1] for part in histories)
+    padded = [np.pad(part, ((0, 0), (length - part.shape[1], 0))) for part in histories]
+    return ItemKeys(np.concatenate(padded))
+
+
+_faiss: Any = faiss  # its stubs lack these
+
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+Found = tuple[Floats, IndexRows]
+"""Scores (n, k), descending, and their rows, (n, k), -1 past the end."""
+
+
+class Searched(Protocol):
+    """Search index of one version."""
+
+    def search(self, queries: Floats, k: int) -> Found:
+        """Return the best `k` rows for each of the queries (n, d)."""
+
+    def changed(self, delta: BundleDelta) -> "Searched":
+        """Return the index after a delta, as `apply_delta`; this one is unchanged."""
+
+    def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
+        """Return one FAISS index of the same rows, from the vectors of all rows (n, d) and the rows in use, `live`."""
+
+
+def searched(index: Any) -> Searched:
+    """Return the search index of a complete bundle."""
+    has_lists = faiss.try_extract_index_ivf(index) is not None
+    return ListSearch.of(index) if has_lists and takes_deltas(index) else _Copied(index)
+
+
+def searched_in(path: Path) -> Searched:
+    """Return the search index in a file of a complete bundle, with memory-mapped lists."""
+    index = searched(_faiss.read_index(str(path), _faiss.IO_FLAG_MMAP_IFC))
+    # An index that is copied for changes must not be mapped: its copies would be too, and FAISS aborts when they grow.
+    return index if isinstance(index, ListSearch) else searched(_faiss.read_index(str(path)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Copied:
+    """Any index; a change copies it."""
+
+    index: Any
+
+    def search(self, queries: Floats, k: int) -> Found:
+        if is_graph(self.index):
+            widen_walks(self.index, k)
+        scores, rows = self.index.search(queries, k)
+        return scores, IndexRows(rows)
+
+    def changed(self, delta: BundleDelta) -> Self:
+        index = with_row_ids(faiss.clone_index(with_row_ids(self.index)))
+        apply_delta(index, delta)
+        return type(self)(index)
+
+    def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
+        # Only a flat index accepts deltas and has no lists.
+        index: Any = faiss.IndexFlat(self.index.d, self.index.metric_type)
+        if len(live) < len(vectors):
+            index = with_row_ids(index)
+            index.add_with_ids(vectors[live], live)
+        else:
+            index.add(vectors[live])
+        return index
+
+
+@dataclass(frozen=True, eq=False)
+class ListSearch:
+    """An IVF index, `base`, and an IVF index `over` of later rows, with all lists, including those of repairs.
+
+    The bit mask `outdated` excludes rows of the base. Both indexes are immutable.
+    """
+
+    base: Any
+    over: Any
+    outdated: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, index: Any) -> Self:
+        """Return an index without changes."""
+        return cls(index, without_rows(index), np.zeros(-(-index.ntotal // 8), np.uint8))
+
+    def empty(self) -> Any:
+        """Return a trained index with all lists and no items."""
+        return without_rows(self.over)
+
+    def search(self, queries: Floats, k: int) -> Found:
+        """Return the best `k` rows for each of the queries (n, d)."""
+        scores, lists = self.over.quantizer.search(queries, self.over.nprobe)
+        in_base = np.where(lists < self.base.nlist, lists, -1)
+        current = _faiss.IDSelectorNot(_faiss.IDSelectorBitmap(self.outdated))
+        only_current = _faiss.SearchParametersIVF(sel=current, nprobe=self.over.nprobe)
+        parts = [
+            _search_lists(self.over, queries, k, (lists, scores)),
+            _search_lists(self.base, queries, k, (in_base, scores), only_current),
+        ]
+        both, rows = (np.concatenate(one, axis=1) for one in zip(*parts, strict=True))
+        best = np.argsort(-both, axis=1, kind="stable")[:, :k]
+        return np.take_along_axis(both, best, 1), IndexRows(np.take_along_axis(rows, best, 1))
+
+    def changed(self, delta: BundleDelta) -> Self:
+        """Return the index after a delta; raises as `apply_delta`."""
+        over: Any = faiss.clone_index(self.over)
+        apply_delta(over, delta)
+        rows, outdated = np.concatenate([delta.rows, delta.removed]), self.outdated.copy()
+        old = rows[rows < 8 * len(outdated)]
+        np.bitwise_or.at(outdated, old // 8, np.left_shift(1, old % 8).astype(np.uint8))
+        return type(self)(self.base, over, outdated)
+
+    def merged(self, vectors: Layers[np.float32], live: Rows) -> Any:
+        """Return one index of the same rows in the same lists."""
+        return filled(self.empty(), live, self.lists_of(len(vectors))[live], vectors)
+
+    def lists_of(self, rows: int) -> npt.NDArray[np.int32]:
+        """Return the list of each of `rows` rows, -1 for rows that are not in the index."""
+        lists = np.full(rows, -1, np.int32)
+        _note_lists(lists, self.base)
+        lists[np.flatnonzero(np.unpackbits(self.outdated, bitorder="little")[:rows])] = -1
+        _note_lists(lists, self.over)
+        return lists
+
+
+def _search_lists(
+    index: Any, queries: Floats, k: int, coarse: tuple[npt.NDArray[np.int64], Floats], parameters: Any = None
+) -> Found:
+    """Return the best `k` rows for queries (n, d) in given lists (n, nprobe) of an IVF index, with their coarse scores.
+
+    FAISS's own wrapper does not accept search parameters.
+    """
+    scores, rows = np.empty((len(queries), k), np.float32), IndexRows(np.empty((len(queries), k), np.int64))
+    arrays = map(_faiss.swig_ptr, (np.ascontiguousarray(queries, np.float32), *coarse, scores, rows))
+    at, lists_at, coarse_at, scores_at, rows_at = arrays
+    index.search_preassigned_c(len(queries), at, k, lists_at, coarse_at, scores_at, rows_at, False, parameters)  # noqa: FBT003
+    return scores, rows
+
+
+def _note_lists(lists: npt.NDArray[np.int32], index: Any) -> None:
+    """Set the list of each row in an IVF index."""
+    for number in range(index.nlist):
+        if size := index.invlists.list_size(number):
+            lists[faiss.rev_swig_ptr(index.invlists.get_ids(number), size)] = number
+
 
 _ROWS: Final = 256
 
@@ -30,8 +312,6 @@ _DEPTH: Final = 100
 
 _SCANNED: Final = 1 << 14
 """Rows that the exact search compares at a time: their vectors fit in the processor's cache."""
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)

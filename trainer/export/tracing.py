@@ -12,8 +12,8 @@ import sys
 from threading import Thread
 from typing import Final
 
-from weir.trainer.export import graph_cache
-from weir.trainer.tower_config import TowerConfig
+from weir.trainer.export.graph_cache import read_graph
+from weir.trainer.settings.towers import TowerConfig
 
 __all__ = ["Tracing", "tracing_of"]
 
@@ -33,9 +33,9 @@ class Tracing:
         self._thread.join()
 
     def _trace(self) -> None:
-        graph = graph_cache.read(self._config) or self._traced()
+        graph = read_graph(self._config) or self._traced()
         if graph is not None:
-            from weir.trainer.export.tower import keep_graph
+            from weir.trainer.export.onnx_models import keep_graph
 
             keep_graph(self._config, graph)
         logger.info("ready to export")
@@ -61,7 +61,7 @@ def tracing_of(config: TowerConfig) -> Tracing:
 
 
 def _main() -> None:
-    from weir.trainer.export.tower import trace_tower
+    from weir.trainer.export.onnx_models import trace_tower
 
     graph = trace_tower(TowerConfig.model_validate_json(sys.stdin.buffer.read()))
     sys.stdout.buffer.write(graph)

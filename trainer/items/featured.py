@@ -1,22 +1,35 @@
-"""Item features in the trainer state: the feature table, and the module that adds features to embeddings."""
+"""The tower that adds features of items to their embeddings, as one part of the state."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
 import pyarrow as pa
+import torch
 from torch import Tensor, nn
 
 from weir.contracts import WindowManifest
-from weir.contracts.feature_weights import FeatureWeights
-from weir.trainer.items.embeddings import Embeddings
-from weir.trainer.items.feature_inputs import inputs_of
+from weir.contracts.interactions.features import LARGEST, FeatureWeights
+from weir.trainer.items.embeddings import Embeddings, Route
 from weir.trainer.items.features import FeatureTable
-from weir.trainer.items.route import Route
 from weir.trainer.items.table import RowChanges, TableRows
-from weir.trainer.towers.features import FeatureInputs, FeatureVectors
+from weir.trainer.towers.features import FeatureInputs, FeatureVectors, feature_inputs
 
-__all__ = ["FeaturedItems"]
+__all__ = ["FeaturedItems", "inputs_of"]
+
+
+def inputs_of(table: FeatureTable, buckets: Tensor, numbers: Tensor, dtype: torch.dtype) -> FeatureInputs:
+    """Return the inputs of n items from the buckets (n, V) and numbers (n, D) of `FeatureTable.read`."""
+    parts = torch.split(buckets, table.widths, 1) if table.widths else ()
+    return feature_inputs(parts, _standardised(table, numbers), dtype)
+
+
+def _standardised(table: FeatureTable, numbers: Tensor) -> Tensor:
+    """Return numbers standardised as by `Moments.standardised`, for all dense features at once."""
+    moments = [(one.mean, one.deviation) for one in table.moments]
+    mean, deviation = numbers.new_tensor(moments).view(-1, 2).T
+    scaled = ((numbers - mean) / deviation).clamp(-LARGEST, LARGEST).nan_to_num()
+    return torch.where(deviation > 0, scaled, 0.0)
 
 
 class FeaturedItems:

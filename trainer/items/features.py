@@ -1,4 +1,4 @@
-"""Feature table: the features of items by table row, in the same shards as the embeddings.
+"""The features of the items of the table, by row; each rank keeps those of the rows whose embeddings it has.
 
 Feature names come from the windows' manifests; new ones are added when they appear. Values change between windows
 only, from the committed windows alone, so they do not depend on the number of ranks. The cost follows the items of a
@@ -8,8 +8,8 @@ window and the rows of a step, not the size of the table.
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Final, NamedTuple, cast, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +17,67 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from weir.contracts import FeatureNames
-from weir.contracts.feature_weights import Moments, buckets_of
-from weir.contracts.features import MAX_DENSE
-from weir.trainer.items.feature_column import Column, Line
-from weir.trainer.items.places import Places
-from weir.trainer.items.route import Route, moved
+from weir.contracts.interactions.features import MAX_DENSE, Moments, buckets_of
+from weir.trainer.items.embeddings import Route, moved
+from weir.trainer.items.placement import Places
 from weir.trainer.items.rows import FIRST_ITEM, TableRows
 from weir.trainer.ranks.workers import Workers
 
-__all__ = ["FeatureTable", "LineKey"]
+__all__ = ["NEVER", "Column", "FeatureLine", "FeatureTable", "LineKey"]
+
+
+NEVER: Final = torch.iinfo(torch.int64).min
+
+FeatureLine = Literal["values", "told_ms"]
+"""Arrays of a column, by their names in a checkpoint."""
+
+
+@dataclass
+class Column:
+    """The `values` (lines, width) of this rank, and the event time of the window that set a line, `told_ms` (lines,).
+
+    Values are left-aligned in a line; the rest holds `unknown`.
+    """
+
+    unknown: int | float
+    values: Tensor
+    told_ms: Tensor
+
+    @classmethod
+    def empty(cls, lines: int, dtype: torch.dtype, device: torch.device) -> "Column":
+        """Return a column of `lines` empty rows."""
+        unknown = torch.nan if dtype.is_floating_point else -1
+        values = torch.full((lines, 1), unknown, dtype=dtype, device=device)
+        return cls(unknown, values, torch.full((lines,), NEVER, device=device))
+
+    def of(self, line: FeatureLine) -> Tensor:
+        """Return the array of that name, (lines, ...)."""
+        return self.values if line == "values" else self.told_ms
+
+    def grow(self, lines: int) -> None:
+        """Append empty rows up to `lines`."""
+        missing = lines - len(self.values)
+        self.values = functional.pad(self.values, (0, 0, 0, missing), value=self.unknown)
+        self.told_ms = functional.pad(self.told_ms, (0, missing), value=NEVER)
+
+    def widen(self, width: int) -> None:
+        """Make room for `width` values in each row."""
+        self.values = functional.pad(self.values, (0, max(width - self.values.shape[1], 0)), value=self.unknown)
+
+    def forget(self, lines: Tensor) -> None:
+        """Clear lines (n,)."""
+        self.values[lines], self.told_ms[lines] = self.unknown, NEVER
+
+    def set(self, lines: Tensor, values: Tensor, event_ms: int) -> None:
+        """Set distinct lines (n,) to values (n, w), except lines with newer values; call `widen` to w before."""
+        new = self.told_ms[lines] <= event_ms
+        self.forget(lines[new])
+        self.values[lines[new], : values.shape[1]] = values[new]
+        self.told_ms[lines[new]] = event_ms
+
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +92,7 @@ class LineKey(NamedTuple):
     """Identifies a sharded array: the `column` number and its array `line`."""
 
     column: int
-    line: Line
+    line: FeatureLine
 
 
 class FeatureTable:
@@ -178,7 +228,7 @@ class FeatureTable:
     def lines(self) -> dict[str, LineKey]:
         """The sharded arrays, by their names in a checkpoint."""
         numbers = range(len(self.columns))
-        return {f"{number}.{line}": LineKey(number, line) for number in numbers for line in get_args(Line)}
+        return {f"{number}.{line}": LineKey(number, line) for number in numbers for line in get_args(FeatureLine)}
 
     def fetch(self, rows: TableRows, key: LineKey) -> Tensor:
         """Return an array at distinct rows (n,), (n, ...); called as `Embeddings.fetch`."""
@@ -192,7 +242,9 @@ class FeatureTable:
         if not question.startswith(_ASK):
             return False
         column, line = question.removeprefix(_ASK).split()
-        self._fetched(torch.empty(0, dtype=torch.int64, device=self.device), LineKey(int(column), cast(Line, line)))
+        self._fetched(
+            torch.empty(0, dtype=torch.int64, device=self.device), LineKey(int(column), cast(FeatureLine, line))
+        )
         return True
 
     def _fetched(self, rows: Tensor, key: LineKey) -> Tensor:
@@ -211,7 +263,9 @@ class FeatureTable:
         self._dense = {name: self._column(torch.float64) for name in dense}
         self._load_moments(state)
         for number, column in enumerate(self.columns):
-            column.values, column.told_ms = (state[f"{number}.{line}"].to(self.device) for line in get_args(Line))
+            column.values, column.told_ms = (
+                state[f"{number}.{line}"].to(self.device) for line in get_args(FeatureLine)
+            )
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Any]) -> None:
         """Load rows (n,) of this rank from a table with the same features."""

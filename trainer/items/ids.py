@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from weir.trainer.items.asked import Asked
-from weir.trainer.items.rows import TableRows, no_rows
-from weir.trainer.items.stripes import Stripes
+from weir.trainer.items.key_lookup import Asked
+from weir.trainer.items.rows import Stripes, TableRows, no_rows
 from weir.trainer.ranks.workers import Workers
 
 __all__ = ["IDS", "ItemIds", "pack_ids", "unpack_ids"]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from weir.contracts.scratch import in_scratch
+from weir.contracts.base.string_arrays import in_scratch
 from weir.trainer.items.embeddings import Embeddings, Line
 from weir.trainer.items.features import FeatureTable
 from weir.trainer.items.rows import TableRows, no_rows

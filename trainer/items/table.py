@@ -1,10 +1,14 @@
-"""The item table: maps item keys to embedding rows, with admission and eviction.
+"""The item table: which item owns which row of the embeddings, and which items lose theirs.
+
+Each sighting is noted under its time. If a row is seen again, the old note becomes stale and is skipped when its time
+comes; when most notes are stale, they are rebuilt from the last-seen times.
 
 Rows change owners between windows only, from the committed windows alone: the same item gets the same row for any
 number of ranks. A window costs the items it touches, not the size of the table. The map from keys to rows is sharded
-by key (`weir.trainer.items.key_share`), all other data by row (`weir.trainer.items.stripes`).
+by key (`weir.trainer.items.key_lookup`), all other data by row (`weir.trainer.items.rows`).
 """
 
+import heapq
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -13,14 +17,11 @@ import numpy.typing as npt
 import torch
 
 from weir.contracts import PADDING_KEY, ItemKeys
-from weir.trainer.items.asked import Asked
+from weir.contracts.base.arrays import ascending
 from weir.trainer.items.ids import IDS, ItemIds, pack_ids
-from weir.trainer.items.key_share import KeyShare
-from weir.trainer.items.last_seen import LastSeen
-from weir.trainer.items.left_keys import LeftKeys
-from weir.trainer.items.live_rows import LiveRows
-from weir.trainer.items.rows import FIRST_ITEM, PADDING, SHARED, Reader, TableRows, TouchedRows, no_rows
-from weir.trainer.items.stripes import Lines, Stripes
+from weir.trainer.items.key_lookup import Asked, KeyShare
+from weir.trainer.items.placement import LiveRows
+from weir.trainer.items.rows import FIRST_ITEM, PADDING, SHARED, Lines, Reader, Stripes, TableRows, TouchedRows, no_rows
 from weir.trainer.ranks.workers import Workers
 
 __all__ = [
@@ -32,10 +33,109 @@ __all__ = [
     "QUESTIONS",
     "SEEN_MS",
     "SHARED",
+    "TOO_MANY",
     "ItemTable",
+    "LastSeen",
+    "LeftKeys",
     "RowChanges",
     "TableRows",
 ]
+
+
+class LastSeen:
+    """Index of lines by the time they were last seen; `notes` counts the entries, including stale ones.
+
+    Parameters
+    ----------
+    lines
+        Lines to watch at the start, (n,).
+    seen_ms
+        Last-seen times of all lines.
+    """
+
+    def __init__(self, lines: Lines, seen_ms: npt.NDArray[np.int64]) -> None:
+        self._make(lines, seen_ms)
+
+    def note(self, lines: Lines, time_ms: int) -> None:
+        """Note that lines (n,) were last seen at a time."""
+        if not len(lines):
+            return
+        if time_ms not in self._by_time:
+            self._by_time[time_ms] = []
+            heapq.heappush(self._times, time_ms)
+        self._by_time[time_ms].append(lines)
+        self.notes += len(lines)
+
+    def before(self, time_ms: int, seen_ms: npt.NDArray[np.int64]) -> Lines:
+        """Return the lines last seen before a time, ascending, and remove them."""
+        found = [np.empty(0, np.int64)]
+        while self._times and self._times[0] < time_ms:
+            then = heapq.heappop(self._times)
+            lines = np.concatenate(self._by_time.pop(then))
+            self.notes -= len(lines)
+            found.append(lines[seen_ms[lines] == then])
+        return np.unique(np.concatenate(found))
+
+    def tidy(self, count: int, lines: Callable[[], Lines], seen_ms: npt.NDArray[np.int64]) -> None:
+        """Rebuild the index from the watched `lines`, about `count` of them, if most notes are stale."""
+        if self.notes > 4 * max(count, 1024):
+            self._make(lines(), seen_ms)
+
+    def _make(self, lines: Lines, seen_ms: npt.NDArray[np.int64]) -> None:
+        ordered = lines[np.argsort(seen_ms[lines], kind="stable")]
+        times, first = np.unique(seen_ms[ordered], return_index=True)
+        parts = np.split(ordered, first[1:]) if len(ordered) else []
+        self._by_time = {int(one): [part] for one, part in zip(times, parts, strict=True)}
+        # A sorted list is a valid heap.
+        self._times = times.tolist()
+        self.notes = len(lines)
+
+
+TOO_MANY: Final = PADDING_KEY
+"""Stands for more keys than there are rows: the export then compares all items, at no more cost."""
+
+
+class LeftKeys:
+    """Keys of items evicted from rows of this rank since the last `clear`; only `TOO_MANY` beyond a limit.
+
+    After `snapshot`, later keys are also collected separately.
+    """
+
+    def __init__(self) -> None:
+        self._parts, self._size = list[ItemKeys](), 0
+        self._later: LeftKeys | None = None
+
+    def snapshot(self) -> None:
+        """Start to collect later keys separately, too."""
+        self._later = LeftKeys()
+
+    def keep_later(self) -> None:
+        """Drop the keys from before the snapshot."""
+        later = self._later or LeftKeys()
+        self._parts, self._size, self._later = later._parts, later._size, None
+
+    def add(self, keys: ItemKeys, most: int) -> None:
+        """Add keys (n,); keep at most `most` distinct keys in total."""
+        if self._later is not None:
+            self._later.add(keys, most)
+        self._parts.append(keys)
+        self._size += len(keys)
+        # Deduplicate at twice the limit only, so that sorting is cheap per added key.
+        if self._size > 2 * most:
+            every = self.keys
+            fits = len(every) <= most and TOO_MANY not in every
+            self._parts = [every if fits else ItemKeys(np.full(1, TOO_MANY, np.int64))]
+            self._size = len(self._parts[0])
+
+    @property
+    def keys(self) -> ItemKeys:
+        """The distinct keys (n,), ascending."""
+        return ItemKeys(ascending(np.concatenate([np.empty(0, np.int64), *self._parts])))
+
+    def clear(self) -> None:
+        """Drop all keys."""
+        self._parts, self._size = [], 0
+
 
 _AT_ONCE: Final = 1 << 16
 """Keys looked up at a time: the six temporary numbers of each stay in the processor's cache."""

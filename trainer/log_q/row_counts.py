@@ -1,4 +1,4 @@
-"""Decayed counts of the items by table row, and log Q; a window costs its own rows, not the table.
+"""The decayed counts of items, by table row, and of users, as log Q.
 
 A row's count is read from the sketch when its item occurs, and stored in units that need no decay: a count is its
 units times a scale shared by all rows. The sketch gives an upper bound, and reading it again later could only add
@@ -9,24 +9,50 @@ of ranks.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, get_args
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from weir.contracts import ItemKeys
-from weir.sketches import FrequencyView
+from weir.contracts import ItemKeys, UserKeys
+from weir.sketches import DistinctCounter, FrequencyView
+from weir.trainer.items.placement import Places
 from weir.trainer.items.rows import TableRows, no_rows
+from weir.trainer.items.stored import RowLines, SharedLines
 from weir.trainer.items.table import ItemTable, RowChanges
-from weir.trainer.log_q.fetched import FetchedCounts
 from weir.trainer.log_q.floored_sum import FlooredSum
 from weir.trainer.log_q.units import Ints, Line, Units
 from weir.trainer.ranks.workers import Workers
 
-__all__ = ["QUESTIONS", "LogQ", "RowCounts"]
+__all__ = ["QUESTIONS", "FetchedCounts", "LogQ", "RowCounts", "Users", "counted"]
+
+
+@dataclass(frozen=True, eq=False)
+class FetchedCounts:
+    """Counts of the fetched rows, by ``counts[rows]``.
+
+    Parameters
+    ----------
+    places
+        Sharding of the rows.
+    keys
+        `Places.key` of the rows, (n,), ascending.
+    values
+        Their counts, (n,).
+    """
+
+    places: Places
+    keys: Tensor
+    values: Tensor
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """Return the counts of rows, in their shape."""
+        return self.values[torch.searchsorted(self.keys, self.places.key(rows.contiguous()))]
+
 
 _FLOOR: Final = 0.5
 """Least number of events per item of the table, for log Q."""
@@ -259,3 +285,45 @@ class LogQ:
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Return log Q of rows, in their shape; called as the counts are."""
         return self.of(self.counts[rows])
+
+
+def counted(counts: RowCounts, some: TableRows | None = None) -> dict[str, SharedLines]:
+    """Return the arrays of `RowCounts.state_dict` over all ranks, or at some rows, fetched while they are iterated."""
+    kept = counts.kept
+    rows = range(kept.places.capacity) if some is None else some
+    return {line: RowLines(partial(kept.fetch, line=line), rows) for line in kept.stored}
+
+
+@dataclass
+class Users:
+    """Merged, decayed sketches of users, and a counter of distinct users that does not decay."""
+
+    recent: FrequencyView
+    distinct: DistinctCounter = field(default_factory=DistinctCounter)
+
+    def add(self, window_sketch: bytes, keys: UserKeys, event_ms: int) -> None:
+        """Add a window: its serialised sketch of users, and the users' keys (n,), repeated or not."""
+        self.recent.add(window_sketch, event_ms)
+        self.distinct.update(keys)
+
+    def counts(self, keys: UserKeys) -> npt.NDArray[np.float64]:
+        """Return the decayed counts of users (n,) who have just occurred, each at least 0.5."""
+        return np.maximum(self.recent.counts(keys), 0.5)
+
+    @property
+    def total(self) -> float:
+        """Decayed number of events of all users."""
+        return self.recent.total
+
+    def state_dict(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the state as arrays, for the checkpoint."""
+        flat = {f"recent.{name}": value for name, value in self.recent.state_dict().items()}
+        distinct = np.frombuffer(bytearray(self.distinct.to_bytes()), np.uint8)
+        return flat | {"distinct": distinct, "time_ms": np.array(self.recent.time_ms)}
+
+    def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
+        """Load the result of `state_dict`."""
+        recent = {name.removeprefix("recent."): value for name, value in state.items() if name.startswith("recent.")}
+        self.recent.load_state_dict(recent)
+        self.recent.time_ms = int(np.asarray(state["time_ms"]))
+        self.distinct = DistinctCounter.from_bytes(np.asarray(state["distinct"]).tobytes())

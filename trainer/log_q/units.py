@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from weir.trainer.items.live_rows import LiveRows
-from weir.trainer.items.places import Places
-from weir.trainer.items.route import Route, moved
+from weir.trainer.items.embeddings import Route, moved
+from weir.trainer.items.placement import LiveRows, Places
 from weir.trainer.items.rows import TableRows
 from weir.trainer.ranks.workers import Workers
 

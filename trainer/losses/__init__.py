@@ -1,18 +1,16 @@
 """Training losses as pure functions of tensors: one loss per row, everything in the log domain.
 
 The file of a loss also holds its adapter for the training step (``gbce`` and ``gbce_of``), which
-`weir.trainer.loss_config.LOSSES` names. `weir.trainer.losses.reference` holds the softmax losses on
+`weir.trainer.settings.losses.LOSSES` names. `weir.trainer.losses.reference` holds the softmax losses on
 whole matrices of logits.
 """
 
 from weir.trainer.losses.binary import bce, gbce
 from weir.trainer.losses.contrastive import debiased_contrastive, debiased_positive, hard_contrastive
-from weir.trainer.losses.densities import mixture_log_q
-from weir.trainer.losses.item_cache import ItemCache
 from weir.trainer.losses.pairwise import bpr, dpl
 from weir.trainer.losses.pointwise import pointwise_in_batch, pointwise_labelled, sogram
-from weir.trainer.losses.reference import exclude_positive, full_softmax, info_nce, sampled_softmax
-from weir.trainer.losses.resampling import resample, resampled_softmax, resampling_log_weights
+from weir.trainer.losses.reference import exclude_positive, full_softmax, info_nce, mixture_log_q, sampled_softmax
+from weir.trainer.losses.resampling import ItemCache, resample, resampled_softmax, resampling_log_weights
 from weir.trainer.losses.softmax import sampled_softmax_in_batch
 
 __all__ = [

@@ -6,10 +6,10 @@ Source: gSASRec (Petrov and Macdonald, RecSys 2023) as used in Khrylchenko et al
 import torch
 from torch import Tensor
 
-from weir.trainer.config import TrainerConfig
-from weir.trainer.losses import _checks as checks
-from weir.trainer.losses._logspace import count_kept, no_negatives, softplus, widen
+from weir.trainer.losses import _numerics as checks
+from weir.trainer.losses._numerics import count_kept, no_negatives, softplus, widen
 from weir.trainer.losses.inputs import LossInputs
+from weir.trainer.settings.trainer import TrainerConfig
 
 
 def bce_of(step: LossInputs, _: TrainerConfig) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from weir.trainer.losses.plan import Plan, row_loss
+from weir.trainer.losses.chunked import Plan, row_loss
 
 __all__ = ["fused_pass", "is_fused"]
 

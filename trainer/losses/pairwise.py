@@ -7,10 +7,10 @@ import math
 
 from torch import Tensor
 
-from weir.trainer.config import TrainerConfig
-from weir.trainer.losses import _checks as checks
-from weir.trainer.losses._logspace import log_diff_exp, log_mean_exp, softplus, widen
+from weir.trainer.losses import _numerics as checks
+from weir.trainer.losses._numerics import log_diff_exp, log_mean_exp, softplus, widen
 from weir.trainer.losses.inputs import LossInputs
+from weir.trainer.settings.trainer import TrainerConfig
 
 
 def bpr_of(step: LossInputs, _: TrainerConfig) -> Tensor:

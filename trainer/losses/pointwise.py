@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weir.trainer.config import TrainerConfig
-from weir.trainer.losses import _checks as checks
-from weir.trainer.losses._logspace import softplus, widen
+from weir.trainer.losses import _numerics as checks
+from weir.trainer.losses._numerics import softplus, widen
 from weir.trainer.losses.inputs import LossInputs
+from weir.trainer.settings.trainer import TrainerConfig
 
 OBJECTIVES = ("in_batch", "popularity", "pos_neg", "unbiased", "unbiased_omega")
 LINKS = ("square", "logistic")

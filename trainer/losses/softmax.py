@@ -13,14 +13,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from weir.trainer.config import TrainerConfig
-from weir.trainer.losses import _checks as checks
-from weir.trainer.losses._logspace import widen
-from weir.trainer.losses.chunked import pass_in_chunks
-from weir.trainer.losses.densities import CORRECTIONS, log_without_positive
+from weir.trainer.losses import _numerics as checks
+from weir.trainer.losses._numerics import widen
+from weir.trainer.losses.chunked import Plan, pass_in_chunks
 from weir.trainer.losses.fused import fused_pass, is_fused
 from weir.trainer.losses.inputs import LossInputs
-from weir.trainer.losses.plan import Plan
+from weir.trainer.losses.reference import CORRECTIONS, log_without_positive
+from weir.trainer.settings.trainer import TrainerConfig
 
 
 def sampled_softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:

@@ -1,16 +1,32 @@
-"""Loss of a training step, by the function that `weir.trainer.loss_config.LOSSES` names for the settings."""
+"""From the settings to the losses of a step: the function that the table of losses names, and the term of exposure.
+
+Source: McFadden, "Conditional Logit Analysis of Qualitative Choice Behavior" (1973): the probability of a choice, given
+the items on offer. With one item beside the chosen one it is `bpr` for "click > skip above" of Joachims et
+al., "Accurately Interpreting Clickthrough Data as Implicit Feedback" (SIGIR 2005).
+"""
 
 from pkgutil import resolve_name
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from weir.trainer.config import TrainerConfig
-from weir.trainer.losses.exposure import exposure_of
-from weir.trainer.losses.inputs import LossInputs, LossResult
-from weir.trainer.losses.rescoring import rescoring_loss
+from weir.trainer.losses.inputs import LossInputs, LossResult, rescoring_loss
+from weir.trainer.losses.reference import info_nce
+from weir.trainer.settings.trainer import TrainerConfig
 
 __all__ = ["step_loss"]
+
+
+def exposure_of(step: LossInputs, config: TrainerConfig) -> Tensor:
+    """Return the weighted exposure loss (b,), added to the main loss; 0 for rows without shown alternatives.
+
+    It needs no log Q, as nothing is sampled: the list of shown items is known, so the probability that a list shows an
+    item cancels.
+    """
+    exposed = step.given("exposed")
+    logits = torch.einsum("bd,bed->be", step.users, exposed) / step.temperature
+    return config.negatives.exposed_weight * info_nce(step.pos, logits, step.given("exposed_keep"))
 
 
 def step_loss(step: LossInputs, config: TrainerConfig) -> LossResult:

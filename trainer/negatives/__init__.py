@@ -1,9 +1,8 @@
 """Negative samplers: each draws the negatives of a step and returns their sampling density (log Q)."""
 
 from weir.trainer.negatives.bayesian import bayesian_choice
-from weir.trainer.negatives.cached import Cached
 from weir.trainer.negatives.in_batch import InBatch
-from weir.trainer.negatives.mixed import Mixed, shared_pool
+from weir.trainer.negatives.mixed import Cached, Mixed, shared_pool
 from weir.trainer.negatives.sampler import Draw, Pool, RowList, RowValues, Sampler, accidental_hits
 from weir.trainer.negatives.uniform import PerRow, Uniform, draw_uniform
 

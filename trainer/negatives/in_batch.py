@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from weir.trainer.items.distinct import distinct
+from weir.trainer.items.placement import distinct
 from weir.trainer.negatives.sampler import Draw, Pool, RowValues, below_one
 
 __all__ = ["InBatch"]

@@ -1,4 +1,4 @@
-"""Mixed negatives: the batch's positives and uniform samples in one pool.
+"""Mixed negatives: the batch's positives and uniform draws in one pool, or items of the cache.
 
 Source: Yang et al., "Mixed Negative Sampling for Learning Two-tower Neural Networks in Recommendations", WWW 2020;
 the unigram density of both halves is that of Khrylchenko et al. (RecSys 2025), appendix on the experiments.
@@ -10,13 +10,33 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from weir.trainer.config import NegativesConfig
-from weir.trainer.losses import mixture_log_q
+from weir.trainer.losses import ItemCache, mixture_log_q
 from weir.trainer.negatives.in_batch import InBatch
 from weir.trainer.negatives.sampler import Draw, Pool, RowList, RowValues, Sampler, below_one
 from weir.trainer.negatives.uniform import Uniform
+from weir.trainer.settings.trainer import NegativesConfig
 
-__all__ = ["Mixed", "shared_pool"]
+__all__ = ["Cached", "Mixed", "shared_pool"]
+
+
+@dataclass(frozen=True)
+class Cached(Sampler):
+    """Use the cached items as negatives of all rows; their ids are table rows.
+
+    XIR then resamples them by `weir.trainer.losses.resample`, which draws candidate i for row u with probability
+    `resampling_log_weights`; the log Q here is that of the cached candidates before resampling.
+    """
+
+    cache: ItemCache
+
+    def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002 - the protocol's
+        """Return all slots (N,), which the cache's own generator drew at the last `redraw`."""
+        items = self.cache.items.to(positives.device)
+        return Draw(items, torch.ones_like(items, dtype=torch.bool))
+
+    def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
+        """Return the density of `redraw`; -inf for items that are never drawn. Call before `update`."""
+        return self.cache.log_density().to(items.device)[items]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from weir.trainer.items.distinct import distinct, order_of, where
+from weir.trainer.items.placement import distinct, order_of, where
 
 __all__ = ["Draw", "Pool", "RowList", "RowValues", "Sampler", "accidental_hits", "below_one"]
 

@@ -1,4 +1,4 @@
-"""Read interactions from a log: users and items as integer codes, rows in order of time.
+"""Interactions from a log or a store: users and items as codes, rows in order of time.
 
 The log is read by the rules of the pipeline (`weir.readers`), so the same rows are valid and the same events positive.
 It also reads ``.txt`` (and ``.gz``) files with a user, a space and an item per line, each user's lines in order of
@@ -8,7 +8,7 @@ time.
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.contracts import FeatureNames, Label, columns
-from weir.contracts.features import values_of
+from weir.contracts import FeatureNames, Label, Store, WindowLog
+from weir.contracts.base import columns
+from weir.contracts.interactions.features import values_of
 from weir.readers import (
     LOG_SUFFIXES,
     PAIR_SUFFIXES,
@@ -30,8 +31,20 @@ from weir.readers import (
     read_log,
     read_newest,
 )
+from weir.trainer.step.seeds import Purpose, derive
 
-__all__ = ["SPLIT", "Interactions", "InteractionsError", "Ints", "TooFewError", "read_interactions"]
+__all__ = [
+    "SPLIT",
+    "Interactions",
+    "InteractionsError",
+    "Ints",
+    "TooFewError",
+    "is_store",
+    "read_interactions",
+    "read_store",
+    "sample_users",
+]
+
 
 logger = logging.getLogger(__name__)
 
@@ -170,3 +183,86 @@ def _labels(table: pa.Table) -> npt.NDArray[np.object_] | None:
     places, values = values_of(lists)
     labels[places] = values.to_numpy(zero_copy_only=False)
     return labels
+
+
+_COMMITTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
+
+
+def is_store(path: str) -> bool:
+    """Return whether a path or URL is a store rather than a log."""
+    return Store(path).exists("STORE.json")
+
+
+def read_store(path: str, *, newest: int | None = None) -> Interactions:
+    """Return the positive interactions of all retained windows, in order of time.
+
+    Users are identified by their keys, since windows do not store their ids; items by their ids.
+
+    Parameters
+    ----------
+    newest
+        Return only this many of the newest events; None: all.
+
+    Raises
+    ------
+    InteractionsError
+        If no window has a positive interaction.
+    CorruptArtefactError
+        If a file is missing or corrupt.
+    """
+    log, examples, named = WindowLog(Store(path)), list[pa.Table](), dict[int, str]()
+    for manifest in log.follow():
+        examples.append(log.all_examples(manifest, _COMMITTED))
+        items = log.items(manifest).select([columns.ITEM_KEY, columns.ITEM_ID])
+        named.update(zip(*(column.to_pylist() for column in items.columns), strict=True))
+    events = pa.concat_tables(examples) if examples else None
+    if events is not None:
+        events = events.filter(pa.array(events[columns.LABEL].to_numpy() == int(Label.POSITIVE)))
+    if events is None or not len(events):
+        raise InteractionsError(f"{path}: the store has no window with a positive interaction; at least one is needed")
+    order = np.argsort(events[columns.TIMESTAMP].to_numpy(), kind="stable")
+    kept = order if newest is None else order[-newest:]
+    user_keys, item_keys, times = (events[name].to_numpy()[kept] for name in _COMMITTED[:3])
+    users, user_ids = _numbered(user_keys)
+    items, item_ids = _numbered(item_keys)
+    return Interactions(
+        path,
+        users,
+        items,
+        times,
+        user_ids.astype(str).astype(np.object_),
+        np.array([named[key] for key in item_ids.tolist()], np.object_),
+        newest_rows=None if len(kept) == len(order) else len(kept),
+    )
+
+
+def _numbered(keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return codes by first occurrence, (N,), and the keys of the codes."""
+    encoded = pa.array(keys).dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy()
+
+
+def sample_users(interactions: Interactions, at_most: int) -> Interactions:
+    """Return the interactions of a fixed random sample of users, at most `at_most` interactions in total.
+
+    At least one user is kept. If all interactions fit, they are returned unchanged.
+    """
+    if len(interactions) <= at_most:
+        return interactions
+    counts = np.bincount(interactions.users)
+    order = np.random.default_rng(derive(0, Purpose.EVALUATION, 1)).permutation(len(counts))
+    fitting = int(np.searchsorted(np.cumsum(counts[order]), at_most, side="right"))
+    is_chosen = np.zeros(len(counts), np.bool_)
+    is_chosen[order[: max(fitting, 1)]] = True
+    rows = np.flatnonzero(is_chosen[interactions.users])
+    users, user_codes = np.unique(interactions.users[rows], return_inverse=True)
+    items, item_codes = np.unique(interactions.items[rows], return_inverse=True)
+    return replace(
+        interactions,
+        users=user_codes,
+        items=item_codes,
+        timestamps=None if interactions.timestamps is None else interactions.timestamps[rows],
+        user_ids=interactions.user_ids[users],
+        item_ids=interactions.item_ids[items],
+        split=None if interactions.split is None else interactions.split[rows],
+    )

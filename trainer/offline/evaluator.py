@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from weir.trainer.items.table import FIRST_ITEM, PADDING
-from weir.trainer.offline.bootstrap import interval
-from weir.trainer.offline.cases import Past, each_interaction, each_user, top_items_and_positives
 from weir.trainer.offline.data import Interactions, Ints
 from weir.trainer.offline.model import OfflineModel
 from weir.trainer.offline.results import Decile, Stratum
-from weir.trainer.offline.strata import popularity_deciles, popularity_strata
+from weir.trainer.offline.splits import Past, each_interaction, each_user, top_items_and_positives
+from weir.trainer.offline.statistics import interval, popularity_deciles, popularity_strata
 from weir.trainer.ranking import Cases, Ranked, means, per_case, rank, user_vectors
 from weir.trainer.ranking.ranker import Scores
 from weir.trainer.step.seeds import Purpose, derive

@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 import torch
 
-from weir.trainer.config import TrainerConfig
 from weir.trainer.items.table import FIRST_ITEM, PADDING
 from weir.trainer.negatives.label_matrix import LabelMatrix, cross, naive
-from weir.trainer.offline.cases import items_by_user, newest_rows
 from weir.trainer.offline.data import Interactions, Ints, TooFewError
+from weir.trainer.offline.splits import items_by_user, newest_rows
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.batches import Batch
 from weir.trainer.step.seeds import Purpose, derive
 

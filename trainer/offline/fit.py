@@ -1,4 +1,4 @@
-"""One offline training run with a budget of steps or time, and early stopping."""
+"""One offline training run: so many steps, or until validation gets no better, and its best step."""
 
 import math
 import time
@@ -6,17 +6,60 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from weir.trainer.offline.best import BestStep
+from torch import Tensor
+
 from weir.trainer.offline.data import Interactions, Ints
 from weir.trainer.offline.evaluator import Evaluator
 from weir.trainer.offline.examples import training_batches
 from weir.trainer.offline.model import OfflineModel
 from weir.trainer.offline.results import CurvePoint
-from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.ranks.device import keep_freed_memory
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.step.step import train_step
 
-__all__ = ["Budget", "Fit", "Step", "StepReport", "fit"]
+__all__ = ["BestStep", "Budget", "Fit", "Step", "StepReport", "fit"]
+
+
+class BestStep:
+    """Keeps a copy of the model with the highest validation metric, in memory; the first one on ties.
+
+    Parameters
+    ----------
+    metric
+        Name of the metric, such as recall@20.
+    """
+
+    def __init__(self, metric: str) -> None:
+        self.point: CurvePoint | None = None
+        self.worse_since = 0
+        """Validations since the best one."""
+        self._metric = metric
+        self._weight = Tensor()
+        self._tower: dict[str, Tensor] = {}
+
+    def see(self, point: CurvePoint, model: OfflineModel) -> None:
+        """Record a validation, and copy the model if it is the best so far."""
+        if self.point is not None and point.metrics[self._metric] <= self.point.metrics[self._metric]:
+            self.worse_since += 1
+            return
+        self.point, self.worse_since = point, 0
+        self._weight = model.embeddings.weight.clone()
+        self._tower = {name: tensor.clone() for name, tensor in model.tower.state_dict().items()}
+
+    def restore(self, model: OfflineModel) -> int:
+        """Restore the best embeddings and tower, and return their step; the optimisers stay as they are.
+
+        Raises
+        ------
+        ValueError
+            Before the first validation.
+        """
+        if self.point is None:
+            raise ValueError("there was no validation yet")
+        model.embeddings.weight.copy_(self._weight)
+        model.tower.load_state_dict(self._tower)
+        return self.point.step
+
 
 _CLOSEST: Final = 20
 _FARTHEST: Final = 200

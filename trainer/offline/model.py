@@ -14,21 +14,19 @@ import torch
 from torch import Tensor
 
 from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, GapEstimator
-from weir.trainer.config import TrainerConfig
-from weir.trainer.items.embeddings import Embeddings
-from weir.trainer.items.route import Route
+from weir.trainer.items.embeddings import Embeddings, Route
 from weir.trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from weir.trainer.losses import ItemCache
 from weir.trainer.offline.data import Interactions, Ints
 from weir.trainer.ranks.device import device_of
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.adamw import AdamW
-from weir.trainer.step.model import Fetched, Position, Totals
-from weir.trainer.step.rescoring import SecondPhase
+from weir.trainer.step.model import Fetched, Position, SecondPhase, Totals
 from weir.trainer.step.seeds import Purpose, derive, generator
 from weir.trainer.towers import Tower, build_tower, project
 from weir.trainer.towers.features import FeatureInputs
 from weir.trainer.towers.lightgcn import Graph
-from weir.trainer.users.featured import FeaturedUsers
+from weir.trainer.towers.user_features import FeaturedUsers
 
 __all__ = ["Estimator", "OfflineModel"]
 

@@ -13,8 +13,8 @@ from typing import Annotated, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from weir.contracts import Store
-from weir.contracts.errors import in_one_line
-from weir.contracts.models import FrozenModel
+from weir.contracts.base.errors import in_one_line
+from weir.contracts.base.models import FrozenModel
 
 __all__ = [
     "COMPARISON_NAME",

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.trainer.config import TowerConfig
 from weir.trainer.items.table import PADDING
 from weir.trainer.ranking.cases import Cases, Ints
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers import project
 
 __all__ = ["Ranked", "Scores", "Seen", "distinct", "highest", "rank", "user_vectors"]

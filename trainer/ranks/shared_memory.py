@@ -1,9 +1,10 @@
-"""All-to-all exchange between the ranks of one machine through shared memory.
+"""Pack lines of several tensors into bytes, so that one exchange sends all.
 
 Over loopback every byte goes through the kernel twice, and each message wakes several threads. Here a rank writes
 its data where the others can read it, sends each of them the range of its part, and copies their parts for it.
 """
 
+import math
 import mmap
 import os
 import secrets
@@ -17,12 +18,33 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-from weir.trainer.ranks.packed import bytes_of
+__all__ = ["SharedMemory", "bytes_of", "packed", "unpacked"]
 
-__all__ = ["SharedMemory"]
+
+def packed(parts: tuple[Tensor, ...]) -> Tensor:
+    """Return the bytes of each line of tensors (n, ...), of any types and shapes after n, as (n, bytes)."""
+    return torch.cat([bytes_of(part) for part in parts], 1)
+
+
+def unpacked(lines: Tensor, like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the tensors of packed lines (n, bytes), with types and shapes as in `like` except for n."""
+    found = tuple(one.new_empty(len(lines), *one.shape[1:]) for one in like)
+    into = [bytes_of(one) for one in found]
+    for one, part in zip(into, torch.split(lines, [one.shape[1] for one in into], 1), strict=True):
+        one.copy_(part)
+    return found
+
+
+def bytes_of(lines: Tensor) -> Tensor:
+    """Return the bytes of each line of a tensor (n, ...), (n, bytes); without a copy if it is contiguous."""
+    width = math.prod(lines.shape[1:])
+    # A tensor with at most one element may have any strides; `view` accepts only these.
+    return lines.contiguous().as_strided((len(lines), width), (width, 1)).view(torch.uint8)
+
 
 Bytes = npt.NDArray[np.uint8]
 Places = list[tuple[int, int]]

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 from weir.contracts import Store
-from weir.contracts.drafts import ArrayDraft, mapped
+from weir.contracts.storage.array_files import ArrayDraft, mapped
 from weir.trainer.items.rows import TableRows
-from weir.trainer.ranks.packed import packed, unpacked
-from weir.trainer.ranks.parts import done_by_all
+from weir.trainer.ranks.coordination import done_by_all
+from weir.trainer.ranks.shared_memory import packed, unpacked
 from weir.trainer.ranks.workers import Workers
 
 __all__ = ["Assigned", "Assigner", "assign", "lengths_of"]
 
 # FAISS uses matrix products only for batches above this threshold, which 1.15 set so high that it would compare items
-# with the centroids one by one (see `weir.serving.index`).
+# with the centroids one by one (see `weir.serving.index.index`).
 faiss.cvar.distance_compute_blas_threshold = 300
 
 _ASSIGN: Final = "assign "

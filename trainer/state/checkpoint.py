@@ -1,10 +1,10 @@
 """Checkpoints: the whole state, saved so that a killed run continues bit for bit.
 
 ``checkpoints/<name>/`` holds the tensors' bytes (`weir.trainer.state.tensor_files`) and, written last,
-``CHECKPOINT.json`` (`weir.contracts.checkpoint`): without it the directory is incomplete and is never read. Every byte
-is verified before any tensor is used, and loading executes nothing. Most checkpoints are deltas
-(`weir.trainer.state.saved`): they store only the rows changed since their parent, which is retained as long as they
-are.
+``CHECKPOINT.json`` (`weir.contracts.bundles.checkpoint`): without it the directory is incomplete and is never read.
+Every byte is verified before any tensor is used, and loading executes nothing. Most checkpoints are deltas
+(`weir.trainer.state.checkpoint_chain`): they store only the rows changed since their parent, which is retained as long
+as they are.
 """
 
 import logging
@@ -18,7 +18,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from weir.contracts import CorruptArtefactError, FileEntry, Store, UserError, checksum
-from weir.contracts.checkpoint import (
+from weir.contracts.bundles.checkpoint import (
     CURRENT_FORMAT,
     WITH_USER_FEATURES,
     CheckpointFormatError,
@@ -30,17 +30,14 @@ from weir.contracts.checkpoint import (
     read_checkpoint_chain,
     read_checkpoint_mark,
 )
-from weir.contracts.commits import CommitLog, LogMismatchError
-from weir.contracts.documents import write_document
-from weir.trainer.config import TrainerConfig
+from weir.contracts.commits.commit_log import CommitLog, LogMismatchError
+from weir.contracts.storage.documents import write_document
 from weir.trainer.items.rows import Reader, TableRows, no_rows
 from weir.trainer.items.stored import placed
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.state.codec import flatten
-from weir.trainer.state.links import StoredLinks
-from weir.trainer.state.saved import SavedChain
-from weir.trainer.state.shared import lines_of_all
-from weir.trainer.state.tensor_files import describe, write_tensors
+from weir.trainer.settings.trainer import TrainerConfig
+from weir.trainer.state.checkpoint_chain import SavedChain, StoredLinks, lines_of_all
+from weir.trainer.state.tensor_files import describe, flatten, write_tensors
 from weir.trainer.state.trainer_state import SINCE, TrainerState
 
 __all__ = ["CheckpointLog", "CheckpointMismatchError", "DamagedCheckpointError"]

@@ -9,8 +9,7 @@ from weir.contracts import ItemKeys, UserKeys, WindowManifest
 from weir.trainer.items.rows import FIRST_ITEM, TableRows, no_rows
 from weir.trainer.items.table import RowChanges
 from weir.trainer.losses import ItemCache
-from weir.trainer.state.starting import start_features, start_user_features
-from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.state.trainer_state import TrainerState, start_features, start_user_features
 from weir.trainer.step.seeds import Purpose, generator
 
 __all__ = ["ingest_window"]

@@ -1,16 +1,64 @@
-"""Training progress in the stream, as stored in a checkpoint."""
+"""Where training is in the stream, by what it was trained, and the results of prequential evaluation.
+
+All metrics are means over events (macro: every event counts once, whatever its user).
+"""
 
 import json
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from typing import Final, NamedTuple, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from weir.contracts.recipe import Stretch
-from weir.trainer.state.evaluation import Evaluation
+from weir.contracts import Document, Store
+from weir.contracts.bundles.manifest import Stretch
+from weir.contracts.storage.documents import write_document
+from weir.contracts.storage.format import software_version
+from weir.trainer.ranks.workers import Workers
 from weir.trainer.step.model import Position
 
-__all__ = ["Progress"]
+__all__ = ["Evaluation", "Progress", "continued", "mean_metrics", "save", "software"]
+
+
+class Evaluation(Document):
+    """``evaluations/<window>/<pane>.json``: how well the model predicted a window; every mapping is by k.
+
+    `novelty_bits` is the mean self-information -log2 Q of the first k recommended items, and `recommended_count` their
+    mean decayed count: correcting log Q moves both. Metrics are absent where there was no event or no item to rank.
+    """
+
+    window: str
+    sequence: int = Field(ge=0)
+    step: int = Field(ge=0, description="steps trained before")
+    events: int = Field(ge=0, description="positive events evaluated")
+    known: int = Field(ge=0, description="of these, events whose item was in the table")
+    items: int = Field(ge=0, description="items ranked")
+    seen_filtered: bool = Field(description="whether the user's recent items were left out of the rankings")
+    recall: dict[int, float] = Field(default_factory=dict)
+    ndcg: dict[int, float] = Field(default_factory=dict)
+    popularity_recall: dict[int, float] = Field(default_factory=dict)
+    popularity_ndcg: dict[int, float] = Field(default_factory=dict)
+    novelty_bits: dict[int, float] = Field(default_factory=dict)
+    recommended_count: dict[int, float] = Field(default_factory=dict)
+
+
+def mean_metrics(evaluations: Iterable[Evaluation]) -> dict[str, float]:
+    """Return means over events as ``recall@20`` and so on; empty if no evaluation has metrics."""
+    counted = [evaluation for evaluation in evaluations if evaluation.recall]
+    total = sum(evaluation.events for evaluation in counted)
+    means: dict[str, float] = {}
+    for name in ("recall", "ndcg", "popularity_recall", "popularity_ndcg", "novelty_bits"):
+        for k in counted[0].recall if counted else ():
+            means[f"{name}@{k}"] = sum(getattr(one, name)[k] * one.events for one in counted) / total
+    return means
+
+
+def save(store: Store, evaluation: Evaluation) -> None:
+    """Write an evaluation; deterministic for the same stream."""
+    write_document(store, f"evaluations/{evaluation.window}.json", evaluation)
+
 
 _STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
 """Fields of the position whose names in checkpoints differ."""
@@ -48,3 +96,23 @@ class Progress(NamedTuple):
         # Absent before the first step.
         stretches = tuple(map(Stretch.model_validate, progress.get("stretches", ())))
         return cls(position, progress["time_ms"], recent, stretches)
+
+
+def continued(stretches: Sequence[Stretch], position: Position, workers: Workers) -> tuple[Stretch, ...]:
+    """Return the segments including the one that starts now, unless it equals the last."""
+    now = Stretch(
+        sequence=position.sequence,
+        step=position.step,
+        ranks=workers.world_size,
+        threads=torch.get_num_threads(),
+        device="cuda" if workers.device.type == "cuda" else "cpu",
+        software=software(),
+    )
+    # A segment that ended before its first step has trained nothing.
+    before = tuple(one for one in stretches if one.step < position.step)
+    return before if before and before[-1].is_like(now) else (*before, now)
+
+
+def software() -> dict[str, str]:
+    """Return the software versions that affect the bits of a model."""
+    return {"weir": software_version(), "torch": torch.__version__, "numpy": version("numpy")}

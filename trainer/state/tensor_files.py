@@ -1,13 +1,15 @@
-"""Tensors as plain files: concatenated bytes, split into files of bounded size.
+"""Parts of a checkpoint as named arrays, and arrays as plain files of a bounded size.
 
-The files have no headers; the checkpoint's mark describes them (`weir.contracts.checkpoint`). Loading executes
+Parts follow the protocol of `torch.nn.Module`. A checkpoint stores all arrays side by side as ``<part>.<name>``.
+
+The files have no headers; the checkpoint's mark describes them (`weir.contracts.bundles.checkpoint`). Loading executes
 nothing. Sharded arrays are written in chunks as they arrive, and a rank reads only the files that hold its lines.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +17,95 @@ import torch
 from torch import Tensor
 
 from weir.contracts import FileEntry, Store
-from weir.contracts.checkpoint import TensorEntry
-from weir.trainer.items.own_lines import OwnLines
+from weir.contracts.bundles.checkpoint import TensorEntry
+from weir.trainer.items.rows import TableRows
+from weir.trainer.items.shard_reader import OwnLines
 from weir.trainer.items.stored import SharedLines
 
-__all__ = ["describe", "read_tensors", "write_tensors"]
+__all__ = [
+    "ROWS",
+    "Delta",
+    "Stateful",
+    "StatefulRows",
+    "array_of",
+    "describe",
+    "flatten",
+    "group",
+    "read_tensors",
+    "write_tensors",
+]
+
+
+ROWS: Final = "rows"
+"""First tensor of a delta: the table rows that it stores."""
+
+Arrays = Mapping[str, Tensor | npt.NDArray[Any]]
+
+
+class Stateful(Protocol):
+    """A part of the state with named arrays."""
+
+    def state_dict(self) -> Arrays:
+        """Return the part's arrays; empty if it has none. They may be the part's own."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Tensor], /) -> object:
+        """Load the result of `state_dict`."""
+        ...
+
+
+@runtime_checkable
+class StatefulRows(Stateful, Protocol):
+    """A part of the state whose arrays have a line per table row."""
+
+    def state_of(self, rows: TableRows, /) -> Arrays:
+        """Return the result of `state_dict` for some rows (n,) only."""
+        ...
+
+    def load_rows(self, rows: TableRows, state: dict[str, Tensor], /) -> None:
+        """Load the result of `state_of` for rows of this rank; all other lines stay."""
+        ...
+
+
+class Delta(NamedTuple):
+    """A delta's `tensors` by flat name, for the rows `listed` (n,); some parts only have this rank's rows, in `own`."""
+
+    tensors: dict[str, Tensor]
+    listed: TableRows
+    own: Mapping[str, TableRows]
+
+    def rows(self, part: str) -> TableRows:
+        """Return the rows of a part's tensors."""
+        return self.own.get(part, self.listed)
+
+
+def flatten(parts: Mapping[str, Stateful], rows: TableRows | None = None) -> dict[str, Tensor]:
+    """Return the arrays of all parts as tensors, in order, as ``<part>.<name>``; at some `rows` only, if given."""
+    return {
+        f"{part}.{name}": torch.as_tensor(value)
+        for part, one in parts.items()
+        for name, value in _arrays(one, rows).items()
+    }
+
+
+def array_of(value: Tensor) -> npt.NDArray[Any]:
+    """Return a tensor as an array; floats as 32-bit numbers."""
+    found: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
+    return found
+
+
+def _arrays(part: Stateful, rows: TableRows | None) -> Arrays:
+    return part.state_of(rows) if rows is not None and isinstance(part, StatefulRows) else part.state_dict()
+
+
+def group(flat: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of a flat mapping by part, then by name."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in flat.items():
+        part, _, rest = name.partition(".")
+        parts.setdefault(part, {})[rest] = value
+    return parts
+
 
 _FILE_BYTES: Final = 16 << 20
 """Most bytes per file, which bounds the memory that saving and loading need beside the tensors."""

@@ -1,51 +1,71 @@
-"""The trainer state: model, optimisers, item table, frequencies and stream position; checkpoints store it."""
+"""Everything that training remembers, and its position in the stream: what a checkpoint holds."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from weir.contracts.commit import CommitRef
-from weir.contracts.places import GATE_WINDOWS
-from weir.contracts.pooling import of_newest_windows
-from weir.contracts.recipe import Stretch
+from weir.contracts.base.models import CommitRef
+from weir.contracts.base.statistics import of_newest_windows
+from weir.contracts.bundles.manifest import Stretch
+from weir.contracts.commits.retention_horizon import GATE_WINDOWS
 from weir.sketches import FrequencyView
-from weir.trainer.config import TrainerConfig
-from weir.trainer.items.embeddings import Embeddings
+from weir.trainer.items.embeddings import Embeddings, Route
 from weir.trainer.items.featured import FeaturedItems
-from weir.trainer.items.live_rows import LiveRows
-from weir.trainer.items.route import Route
+from weir.trainer.items.placement import LiveRows
 from weir.trainer.items.rows import Reader, TableRows, no_rows
 from weir.trainer.items.stored import SharedLines
 from weir.trainer.items.table import QUESTIONS, ItemTable
 from weir.trainer.log_q import row_counts
-from weir.trainer.log_q.fetched import FetchedCounts
-from weir.trainer.log_q.row_counts import LogQ, RowCounts
-from weir.trainer.log_q.users import Users
+from weir.trainer.log_q.row_counts import FetchedCounts, LogQ, RowCounts, Users
 from weir.trainer.losses import ItemCache
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.assigner import Assigner
-from weir.trainer.state.codec import ROWS, Delta, Stateful, StatefulRows, flatten, group
-from weir.trainer.state.evaluation import Evaluation
-from weir.trainer.state.item_vectors import ItemVectors
-from weir.trainer.state.item_writer import ItemWriter
-from weir.trainer.state.progress import Progress
-from weir.trainer.state.saved import Layout, SavedChain
-from weir.trainer.state.shared import lines_of_some
-from weir.trainer.state.since_bundle import SinceBundle
-from weir.trainer.state.starting import start_saved
-from weir.trainer.state.touched import TouchedOfAll
+from weir.trainer.state.checkpoint_chain import Layout, SavedChain, lines_of_some
+from weir.trainer.state.dirty_rows import TouchedOfAll
+from weir.trainer.state.items import ItemVectors, ItemWriter
+from weir.trainer.state.progress import Evaluation, Progress
+from weir.trainer.state.published import SinceBundle
+from weir.trainer.state.tensor_files import ROWS, Delta, Stateful, StatefulRows, flatten, group
 from weir.trainer.step.adamw import AdamW
-from weir.trainer.step.model import Fetched, Position, Totals
-from weir.trainer.step.rescoring import SecondPhase
+from weir.trainer.step.model import Fetched, Position, SecondPhase, Totals
 from weir.trainer.step.seeds import Purpose, derive, generator
 from weir.trainer.towers import Tower, build_tower
 from weir.trainer.towers.features import FeatureInputs
-from weir.trainer.users.featured import FeaturedUsers
+from weir.trainer.towers.user_features import FeaturedUsers
 
-__all__ = ["SINCE", "TrainerState"]
+__all__ = ["SINCE", "TrainerState", "start_features", "start_saved", "start_user_features"]
+
+
+def start_features(state: "TrainerState") -> FeaturedItems:
+    """Create the part that reads item features, untrained."""
+    state.featured = FeaturedItems.fresh(state.config.features.buckets, state.embeddings)
+    state.optimizer.extend(state.featured.parameters())
+    return state.featured
+
+
+def start_user_features(state: "TrainerState") -> FeaturedUsers:
+    """Create the part that reads user features, untrained."""
+    place = len(state.optimizer.parameters)
+    state.featured_users = FeaturedUsers.fresh(state.config.features.buckets, state.embeddings.weight, place)
+    state.optimizer.extend(state.featured_users.parameters())
+    return state.featured_users
+
+
+def start_saved(state: "TrainerState", saved: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Create the optional parts of a checkpoint, in the order in which AdamW numbers their parameters."""
+    users = saved.get("user_features")
+    users_first = users is not None and FeaturedUsers.place_in(users) == len(state.optimizer.parameters)
+    if users_first:
+        start_user_features(state)
+    if "features" in saved:
+        start_features(state)
+    if users is not None and not users_first:
+        start_user_features(state)
+
 
 SINCE: Final = "since"
 """Part of a checkpoint with the changes since the newest bundle; training does not depend on it."""

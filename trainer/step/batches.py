@@ -1,6 +1,7 @@
 """Batches of table rows, from the positives of a window."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -12,16 +13,14 @@ from torch.nn import functional
 
 from weir.contracts import PADDING_KEY, ItemKeys
 from weir.trainer.items.table import FIRST_ITEM, PADDING, ItemTable
-from weir.trainer.log_q.users import Users
-from weir.trainer.step.dealt import Dealt
-from weir.trainer.step.positives import Positives
-from weir.trainer.step.shared_window import SharedWindow
-from weir.trainer.step.shuffled import Ints, Shuffled
+from weir.trainer.log_q.row_counts import Users
+from weir.trainer.step.positives import Positives, SharedWindow
+from weir.trainer.step.shuffling import Dealt, Ints, Shuffled
 from weir.trainer.towers.features import FeatureInputs
-from weir.trainer.users.featured import FeaturedUsers
-from weir.trainer.users.lines import Layout, UserLines
+from weir.trainer.towers.user_features import FeaturedUsers, Layout, UserLines
 
-__all__ = ["Batch", "Examples", "batches"]
+__all__ = ["Batch", "Examples", "ahead", "batches"]
+
 
 _USER_FIELDS: Final = ("user_buckets", "user_shares", "user_numbers")
 
@@ -210,3 +209,20 @@ def _padded(columns: _Columns, chosen: Ints, mine: list[npt.NDArray[np.int32]], 
         exposed=functional.pad(exposed, (0, 0, 0, absent), value=PADDING),
         **dict(zip(_USER_FIELDS, reader(features), strict=True)),
     )
+
+
+def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """Yield the items of `batches`, each built by a thread in advance; for a GPU in pinned memory.
+
+    An error in building a batch is raised in its place. The thread ends with this generator.
+    """
+
+    def make() -> Batch | None:
+        batch = next(batches, None)
+        return batch.pinned() if batch is not None and device.type == "cuda" else batch
+
+    with ThreadPoolExecutor(1, "batches") as thread:
+        waiting = thread.submit(make)
+        while (batch := waiting.result()) is not None:
+            waiting = thread.submit(make)
+            yield batch

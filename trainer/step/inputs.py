@@ -11,13 +11,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weir.trainer.config import TrainerConfig
 from weir.trainer.items.table import FIRST_ITEM, PADDING
 from weir.trainer.negatives import Cached, PerRow, Pool, shared_pool
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.batches import Batch
-from weir.trainer.step.model import Model
-from weir.trainer.step.rescoring import rescored_columns
+from weir.trainer.step.model import Model, rescored_columns
 from weir.trainer.step.seeds import Purpose, generator
 
 __all__ = ["BatchRows", "RankShare", "SampledInputs", "sample_inputs"]

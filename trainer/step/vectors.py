@@ -3,18 +3,16 @@
 import torch
 from torch import Tensor
 
-from weir.trainer.items.distinct import distinct_and_counts
+from weir.trainer.items.placement import distinct_and_counts
 from weir.trainer.items.table import PADDING
-from weir.trainer.losses.inputs import LossInputs, Population
-from weir.trainer.losses.rescoring import Rescored
+from weir.trainer.losses.inputs import LossInputs, Population, Rescored
 from weir.trainer.negatives import accidental_hits, bayesian_choice, shared_pool
 from weir.trainer.step.batches import Batch
+from weir.trainer.step.gathered import Lookup, Placed
 from weir.trainer.step.inputs import BatchRows, RankShare, SampledInputs
-from weir.trainer.step.laps import Laps
-from weir.trainer.step.lookup import Lookup
 from weir.trainer.step.model import Fetched, Model
-from weir.trainer.step.placed import Placed
 from weir.trainer.step.seeds import Purpose, generator
+from weir.trainer.step.timer import Laps
 from weir.trainer.towers import project, read_out
 from weir.trainer.towers.in_training import Forward, in_parts, in_training
 

@@ -13,22 +13,21 @@ import torch
 from torch import Tensor
 
 from weir.contracts import WindowLog, WindowManifest
-from weir.trainer.config import TrainerConfig
-from weir.trainer.items.distinct import distinct_and_places
+from weir.trainer.items.placement import distinct_and_places
 from weir.trainer.items.table import PADDING
-from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.ranks.device import keep_freed_memory
 from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import Batch, batches
+from weir.trainer.step.gathered import Lookup, Placed
 from weir.trainer.step.inputs import sample_inputs
-from weir.trainer.step.laps import Clock
-from weir.trainer.step.lookup import Lookup
-from weir.trainer.step.placed import Placed
+from weir.trainer.step.positives import SharedWindow
 from weir.trainer.step.seeds import Purpose, generator
-from weir.trainer.step.shared_window import SharedWindow
 from weir.trainer.step.step import train_step
+from weir.trainer.step.timer import Clock
 from weir.trainer.step.vectors import forward_of
-from weir.trainer.stream.ingest import ingest
+from weir.trainer.stream.learner import ingest
 
 __all__ = ["StepCost", "batches_of", "measure", "newest"]
 

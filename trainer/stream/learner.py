@@ -1,4 +1,4 @@
-"""Process one window: test the model on it, ingest its items and frequencies, train on it."""
+"""One window: it tests the model, then its items and frequencies are ingested, then the model trains on it."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -7,26 +7,44 @@ from typing import Final
 
 import torch
 
-from weir.contracts import ItemKeys, WindowLog, WindowManifest
-from weir.trainer.items.table import FIRST_ITEM
-from weir.trainer.ranks.allocator import keep_freed_memory
-from weir.trainer.ranks.leaving import Stop
-from weir.trainer.ranks.pace import Pace
+from weir.contracts import ItemKeys, UserKeys, WindowLog, WindowManifest
+from weir.contracts.base.columns import COUNT, ITEM_ID, ITEM_KEY
+from weir.trainer.items.table import FIRST_ITEM, RowChanges
+from weir.trainer.ranks.coordination import Pace, Stop
+from weir.trainer.ranks.device import keep_freed_memory
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.state.checkpoint import CheckpointLog
-from weir.trainer.state.stretches import continued
+from weir.trainer.state.ingestion import ingest_window
+from weir.trainer.state.progress import continued
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.step.ahead import ahead
-from weir.trainer.step.batches import Batch, batches
+from weir.trainer.step.batches import Batch, ahead, batches
+from weir.trainer.step.positives import SharedWindow
 from weir.trainer.step.seeds import Purpose, generator
-from weir.trainer.step.shared_window import SharedWindow
 from weir.trainer.step.step import train_step
-from weir.trainer.stream.ingest import ingest
 from weir.trainer.stream.prequential import evaluate
 from weir.trainer.stream.progress import ProgressObserver
-from weir.trainer.stream.read_ahead import ReadAhead
+from weir.trainer.stream.windows import ReadAhead
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "ingest"]
+
+
+def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow) -> RowChanges:
+    """Ingest a window with the positives `found`, before any step on it; return the admitted and evicted rows."""
+    items = log.items(manifest)
+    arrays = items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), items[COUNT].to_numpy()
+    features = log.item_features(manifest) if manifest.item_features.all else None
+    users = _users(state, log, manifest, found)
+    return ingest_window(state, manifest, log.sketch(manifest), arrays, users=users, features=features)
+
+
+def _users(
+    state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow
+) -> tuple[bytes, UserKeys] | None:
+    """Read the sketch of users if the loss needs user counts."""
+    if not state.config.loss.needs.user_counts:
+        return None
+    return log.user_sketch(manifest), UserKeys(found.whole(found.own.users))
+
 
 logger = logging.getLogger(__name__)
 

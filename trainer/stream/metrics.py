@@ -8,10 +8,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 
 from weir.contracts import BundleManifest, EventClock
-from weir.contracts.pooling import Pool
+from weir.contracts.base.statistics import Pool
 from weir.sketches import FrequencyEstimator, health
 from weir.trainer.items.table import RowChanges
-from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.progress import Evaluation
 from weir.trainer.step.step import StepResult
 
 __all__ = ["TrainerMetrics"]

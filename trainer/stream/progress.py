@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from weir.contracts import BundleManifest, Store
-from weir.contracts.models import FrozenModel
+from weir.contracts.base.models import FrozenModel
 from weir.sketches import FrequencyEstimator
 from weir.trainer.items.table import RowChanges
-from weir.trainer.state.evaluation import Evaluation, mean_metrics, save
+from weir.trainer.state.progress import Evaluation, mean_metrics, save
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.step import StepResult
 from weir.trainer.stream.metrics import TrainerMetrics

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from weir.trainer.config import TowerConfig
-from weir.trainer.tower_config import TOWERS
+from weir.trainer.settings.towers import TOWERS
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.tower import Tower
 
 __all__ = ["Tower", "build_tower", "project", "read_out"]

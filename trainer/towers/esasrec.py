@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.trainer.config import TowerConfig
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.blocks import Attention
-from weir.trainer.towers.history import History
 from weir.trainer.towers.sasrec import SasRec
+from weir.trainer.towers.tower import History
 
 __all__ = ["ESasRec"]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from weir.contracts.features import MAX_DENSE
+from weir.contracts.interactions.features import MAX_DENSE
 
 __all__ = ["FeatureInputs", "FeatureVectors", "feature_inputs"]
 

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.trainer.config import TowerConfig
-from weir.trainer.towers.by_distance import ByDistance
-from weir.trainer.towers.history import Dense, History
+from weir.trainer.settings.trainer import TowerConfig
+from weir.trainer.towers.blocks import ByDistance
+from weir.trainer.towers.tower import Dense, History
 
 __all__ = ["Hstu"]
 

@@ -15,9 +15,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from weir.trainer.tower_config import TowerConfig
-from weir.trainer.towers.history import History
-from weir.trainer.towers.tower import Tower
+from weir.trainer.settings.towers import TowerConfig
+from weir.trainer.towers.tower import History, Tower
 
 __all__ = ["Forward", "Precision", "in_parts", "in_training"]
 

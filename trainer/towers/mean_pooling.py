@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from weir.trainer.config import TowerConfig
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.blocks import feed_forward
-from weir.trainer.towers.history import Dense, History
-from weir.trainer.towers.tower import Tower
+from weir.trainer.towers.tower import Dense, History, Tower
 
 __all__ = ["MeanPooling"]
 

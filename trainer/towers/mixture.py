@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.trainer.rescoring_config import RescoringConfig
-from weir.trainer.tower_config import TowerConfig
+from weir.trainer.settings.towers import TowerConfig
+from weir.trainer.settings.trainer import RescoringConfig
 
 __all__ = ["MixtureOfLogits", "Side", "build_scorer"]
 

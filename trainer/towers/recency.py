@@ -19,10 +19,9 @@ from typing import Final, cast
 import torch
 from torch import Tensor, nn
 
-from weir.trainer.config import TowerConfig
-from weir.trainer.towers.blocks import AttentionBlock
-from weir.trainer.towers.by_distance import ByDistance
-from weir.trainer.towers.history import Dense, History
+from weir.trainer.settings.trainer import TowerConfig
+from weir.trainer.towers.blocks import AttentionBlock, ByDistance
+from weir.trainer.towers.tower import Dense, History
 
 __all__ = ["Recency"]
 

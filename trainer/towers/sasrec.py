@@ -10,10 +10,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from weir.trainer.config import TowerConfig
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.blocks import Attention, AttentionBlock
-from weir.trainer.towers.history import Dense
-from weir.trainer.towers.tower import Tower
+from weir.trainer.towers.tower import Dense, Tower
 
 __all__ = ["SasRec"]
 

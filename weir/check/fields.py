@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from weir.contracts import columns
-from weir.contracts.arrow_columns import is_bytes
+from weir.contracts.base import columns
+from weir.contracts.interactions.arrow_columns import is_bytes
 from weir.readers import Block, Chunk, Fault, Lines, Partition, TableRows
+from weir.readers.decode import cell
 from weir.readers.delimited import split_row
-from weir.readers.tables import cell
 from weir.readers.timestamps import arrow_millis
 
 __all__ = ["Column", "columns_of", "likely_columns"]

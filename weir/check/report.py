@@ -12,9 +12,9 @@ from pydantic import Field
 
 from weir.check.fields import Column, columns_of, likely_columns
 from weir.check.sample import Piece, Sample, spread, take_sample
-from weir.contracts import columns
-from weir.contracts.models import FrozenModel
-from weir.demo.source import nice_window
+from weir.contracts.base import columns
+from weir.contracts.base.models import FrozenModel
+from weir.demo.replay import nice_window
 from weir.readers import Block, Chunk, FirstLook, Format, Letters, LogConfig, Reason, Validator, has_ending, row_count
 
 __all__ = ["REQUIRED", "BadRow", "ColumnFacts", "LogReport", "check_log"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli.options import JsonOutput, StoreOptions, Target, Wanted
+from weir.cli.terminal.options import JsonOutput, StoreOptions, Target, Wanted
 from weir.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,8 +52,7 @@ def query(
 ) -> None:
     """Show a user's top items, each next to its rank by popularity; tags are those of the server's catalogue."""
     session = options.open()
-    from weir.answers import print_answer
-    from weir.interact import Asker, WantedTags
+    from weir.interact import Asker, WantedTags, print_answer
     from weir.serving.client import RetrievalClient
 
     tags = WantedTags(any=any_tag or (), all=all_tag or (), none=none_tag or (), most=max_per_tag)
@@ -119,7 +118,7 @@ def click(
         else:
             session.out.print(plain(f"{user} -> {item}: appended to {event.segment}"))
         return
-    from weir.answers import print_change
+    from weir.interact import print_change
     from weir.serving.client import RetrievalClient
 
     with RetrievalClient(target or session.target, config=session.settings.client) as client:

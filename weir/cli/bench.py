@@ -1,35 +1,107 @@
-"""``weir bench``: comparisons on a user's own data."""
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
+"""``weir bench``: comparisons on a user's own data, and where the time of a training step goes."""
 
 import platform
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from weir.cli.bench_step import step
-from weir.cli.command import command
-from weir.cli.logs import set_up_logging
 from weir.cli.offline import ExperimentOptions
-from weir.cli.options import JsonOutput
+from weir.cli.terminal.command import command, set_up_logging
+from weir.cli.terminal.options import JsonOutput, StoreOptions
+from weir.cli.terminal.output import print_table
 from weir.errors import CommandError, UsageError
 from weir.session import Session
 from weir.text import plain
 
 if TYPE_CHECKING:
-    from weir.trainer.offline.compare import Plan
+    from weir.trainer.offline.compare import Plan, Row
     from weir.trainer.offline.fit import Budget, Step, StepReport
     from weir.trainer.offline.results import Comparison
-    from weir.trainer.offline.rows import Row
+    from weir.trainer.stream.cost import StepCost
 
-__all__ = ["app"]
+__all__ = ["app", "step"]
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+
+_PARTS: Final = {
+    "draw": "draw negatives",
+    "rows": "distinct rows of the table",
+    "hits": "accidental hits",
+    "tower": "look-up and tower, forward",
+    "loss": "loss and its gradient",
+    "backward": "backward of the tower and the look-up",
+    "sum": "sum over ranks",
+    "update": "optimisers",
+}
+
+
+def step(
+    *,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="Examples per step; may be repeated.", show_default="trainer.batch_size"),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that count, at most.")] = 20,
+    options: StoreOptions,
+    json: JsonOutput = False,
+) -> None:
+    """Train a fresh model on the newest windows, and print what a step spends where, per example.
+
+    Beside it are the user tower alone, with its look-up, and the three matrix products of the loss (logits and their
+    two gradients), which no step can do without. Times are CPU time, or wall time on a GPU. Nothing is written.
+    """
+    session = options.open()
+    from weir.cli.inspect.windows import no_window
+    from weir.contracts import WindowLog
+    from weir.trainer.stream.cost import measure
+
+    config = session.settings.trainer
+    if not WindowLog(session.store).newest(1):
+        raise CommandError(no_window(session.store, ""))
+    costs = [
+        measure(WindowLog(session.store), config.model_copy(update={"batch_size": size}), steps)
+        for size in batch or [config.batch_size]
+    ]
+    if json:
+        session.print_json({"steps": [asdict(cost) for cost in costs]})
+        return
+    kinds = f"{config.tower.kind}, {config.loss.kind}, {costs[0].items:,} items"
+    session.out.print(plain(f"microseconds per example by batch size: {kinds}"), soft_wrap=True)
+    print_table(
+        session,
+        "",
+        ["part", *(f"{cost.batch_size:,}" for cost in costs)],
+        _lines(costs),
+    )
+
+
+def _lines(costs: list["StepCost"]) -> list[list[str]]:
+    def line(name: str, values: list[float], form: str = ".1f") -> list[str]:
+        return [name, *(f"{value:{form}}" for value in values)]
+
+    parts = [line(_PARTS[part], [cost.parts[part] for cost in costs]) for part in costs[0].parts]
+    return [
+        *parts,
+        line("whole step", [cost.step for cost in costs]),
+        line("tower alone", [cost.tower for cost in costs]),
+        line("three products alone", [cost.products for cost in costs]),
+        line("step / (tower + products)", [cost.ratio for cost in costs], ".2f"),
+        line("steps measured", [cost.steps for cost in costs], "d"),
+    ]
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
 
 app = typer.Typer(help="Compare methods, and see what they cost, on your own data.", no_args_is_help=True)
 
@@ -103,7 +175,7 @@ def losses(
 
 
 def _chosen(rows: str) -> "dict[str, Row]":
-    from weir.trainer.offline.rows import choose_rows
+    from weir.trainer.offline.compare import choose_rows
 
     try:
         return choose_rows(rows)
@@ -122,7 +194,7 @@ def _check_headline(headline: str, cutoffs: tuple[int, ...]) -> None:
 def _comparison(
     plan: "Plan", rows: "dict[str, Row]", seeds: tuple[int, ...], options: ExperimentOptions, headline: str
 ) -> "Comparison":
-    from weir.contracts.format import software_version
+    from weir.contracts.storage.format import software_version
     from weir.trainer.offline.results import Comparison
 
     budget, sizes, data = plan.budget, plan.split, Path(options.data)
@@ -196,7 +268,7 @@ def _progress(session: Session, runs: int, steps: int) -> "Iterator[Callable[[st
 
     What this yields starts a run, and returns what the run reports to.
     """
-    from weir.cli.progress import Bar
+    from weir.cli.terminal.output import Bar
 
     notes, numbers = session.notes, count()
     with Bar(notes, "bench") as bar:

@@ -1,21 +1,23 @@
-"""``weir generate``, ``weir produce`` and ``weir replay``: sample logs, and logs that arrive as if live."""
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
+"""``weir generate``, ``produce``, ``replay`` and ``data``: sample logs and public data sets."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from weir.cli.logs import set_up_logging
-from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.terminal.command import command, set_up_logging
+from weir.cli.terminal.options import JsonOutput, StoreOptions
 from weir.errors import UsageError
-from weir.text import plain, visible
+from weir.session import open_session
+from weir.text import plain, program, shell, visible
 
 if TYPE_CHECKING:
     from weir.demo.replay import ReplaySummary
 
-__all__ = ["generate", "produce", "replay"]
+__all__ = ["app", "generate", "produce", "replay"]
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 def generate(
@@ -82,12 +84,12 @@ def produce(
     import sys
     import threading
 
-    from weir.contracts.stopping import ended_by_signals
     from weir.demo.generator import GeneratorConfig
     from weir.demo.live import live_events
     from weir.demo.live import produce as run
-    from weir.pipelines.kafka.address import Topic
+    from weir.pipelines.kafka_config import Topic
     from weir.readers import is_topic
+    from weir.runtime.stopping import ended_by_signals
 
     if rate <= 0:
         raise UsageError(f"--rate {rate}: must be above 0")
@@ -121,7 +123,7 @@ def replay(
 
     Saves the event-time clock in the store, so that delays are reported in wall-clock seconds.
     """
-    from weir.cli.progress import Bar
+    from weir.cli.terminal.output import Bar
     from weir.contracts import Store
     from weir.demo.replay import ReplayConfig
     from weir.demo.replay import replay as run
@@ -153,3 +155,48 @@ def replay(
         session.out.print(
             plain(f"placed {summary.placed_rows:,} rows in {summary.placed_segments} segments of {pipeline.log}")
         )
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+
+app = typer.Typer(help="Turn a downloaded data set into a log.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Turn a downloaded data set into a log."""
+
+
+@app.command("movielens")
+@command
+def movielens(
+    *,
+    folder: Annotated[Path, typer.Argument(help="The unpacked folder, such as ml-1m, ml-latest-small or ml-100k.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Log to write, Parquet.", show_default="FOLDER's name and .parquet, here"),
+    ] = None,
+    json: JsonOutput = False,
+) -> None:
+    """Write the ratings of a MovieLens folder as a log, in order of time; each rating is an event."""
+    from weir.cli.terminal.output import PLAIN_SECONDS, Bar, minute
+    from weir.datasets import convert
+
+    target = Path(f"{folder.resolve().name}.parquet") if output is None else output
+    if target.suffix.lower() != ".parquet":
+        raise UsageError(f"--output {target}: the log is Parquet, so its name ends in .parquet")
+    session = open_session(None, None, None, base={})
+    with Bar(session.notes, "movielens", plain_seconds=PLAIN_SECONDS) as bar:
+
+        def report(doing: str, share: float) -> None:
+            bar.show(round(100 * share), 100, f"{share:.0%} of the ratings {doing}")
+
+        found = convert(folder, target, report)
+    if json:
+        session.print_json(found)
+        return
+    span = f"{minute(found.start_ms / 1000)} to {minute(found.end_ms / 1000)} UTC"
+    facts = f"{found.events:,} events, {found.users:,} users, {found.items:,} items; {span}"
+    session.out.print(plain(f"{found.log}: {facts}"), soft_wrap=True)
+    session.out.print(plain(f"next: {program()} evaluate --quick --log {shell(found.log)}"), soft_wrap=True)

@@ -13,27 +13,10 @@ from typing import Annotated
 
 import typer
 
-from weir.cli import (
-    ask,
-    bench,
-    check,
-    data,
-    datasets,
-    evaluate,
-    forget,
-    histories,
-    inspect,
-    rebuild,
-    replay_bundle,
-    retire,
-    settings,
-    stages,
-    store,
-    up,
-)
-from weir.cli.command import command
-from weir.cli.logs import leave_out_noise
-from weir.up.supervisor.parent import follow_parent
+from weir.cli import ask, bench, change_store, data, evaluate, settings, stages, store
+from weir.cli.inspect import inspect
+from weir.cli.terminal.command import command, leave_out_noise
+from weir.runtime.supervisor import follow_parent
 
 __all__ = ["app", "main"]
 
@@ -51,8 +34,8 @@ _INSPECT = "Inspect"
 _EVALUATE = "Evaluate"
 _LOGS = "Sample logs"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Run everything": (up.up,),
-    "Your own log": (check.check, check.init),
+    "Run everything": (stages.up,),
+    "Your own log": (settings.check, settings.init),
     "Query": (ask.query, ask.click),
     "Run one stage": (
         stages.ingest,
@@ -62,11 +45,17 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
         stages.export,
         store.promote,
         stages.serve,
-        histories.histories,
+        stages.histories,
         stages.monitor,
     ),
     _INSPECT: (store.verify,),
-    "Maintain a store": (retire.retire, forget.forget, rebuild.rebuild, settings.settings, replay_bundle.replay_bundle),
+    "Maintain a store": (
+        change_store.retire,
+        change_store.forget,
+        change_store.rebuild,
+        settings.settings,
+        store.replay_bundle,
+    ),
     _LOGS: (data.generate, data.produce, data.replay),
     _EVALUATE: (evaluate.evaluate,),
 }
@@ -75,8 +64,8 @@ for _panel, _functions in _PANELS.items():
     for _function in _functions:
         app.command(_function.__name__.replace("_", "-"), rich_help_panel=_panel)(command(_function))
 app.command("train-worker", hidden=True)(command(stages.train_worker))
-app.command("replay-worker", hidden=True)(command(replay_bundle.replay_worker))
-app.add_typer(datasets.app, name="data", rich_help_panel=_LOGS)
+app.command("replay-worker", hidden=True)(command(store.replay_worker))
+app.add_typer(data.app, name="data", rich_help_panel=_LOGS)
 app.add_typer(bench.app, name="bench", rich_help_panel=_EVALUATE)
 app.add_typer(inspect.app, name="inspect", rich_help_panel=_INSPECT)
 app.add_typer(settings.app, name="config", rich_help_panel=_INSPECT)
@@ -84,7 +73,7 @@ app.add_typer(settings.app, name="config", rich_help_panel=_INSPECT)
 
 def _version(value: bool) -> None:
     if value:
-        from weir.contracts.format import software_version  # noqa: PLC0415 - rarely needed
+        from weir.contracts.storage.format import software_version  # noqa: PLC0415 - rarely needed
 
         typer.echo(f"weir {software_version()}")
         raise typer.Exit

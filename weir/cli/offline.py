@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from weir.cli.options import Assign, ConfigFile
-from weir.cli.topics import LogFiles, log_files
+from weir.cli.terminal.options import Assign, ConfigFile, LogFiles, log_files
 from weir.session import Session, given_options, open_session
 from weir.text import option
 
@@ -88,7 +87,7 @@ class ExperimentOptions:
         Raises `UnreadableLogError` where other settings would read more of it.
         """
         from weir.readers import is_topic
-        from weir.trainer.offline.stored import is_store, read_store
+        from weir.trainer.offline.data import is_store, read_store
 
         if not is_topic(self.data) and is_store(self.data):
             return read_store(self.data, newest=newest)

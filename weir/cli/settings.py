@@ -1,15 +1,13 @@
-"""``weir config``: the effective settings; ``weir settings``: the settings recorded in a store."""
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
+"""``weir check``, ``init`` and ``config``: what a log holds, and the settings."""
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_origin
 
 import typer
 
-from weir.cli.command import command
-from weir.cli.options import JsonOutput, StoreOptions
+from weir.cli.terminal.command import command, set_up_logging
+from weir.cli.terminal.options import JsonOutput, StoreOptions, log_files
 from weir.errors import CommandError, UsageError
 from weir.session import Session, open_session
 from weir.text import plain
@@ -17,9 +15,91 @@ from weir.text import plain
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from weir.contracts.format import SettingsChange
+    from weir.check.report import LogReport
+    from weir.contracts.storage.format import SettingsChange
 
-__all__ = ["app", "settings"]
+__all__ = ["app", "check", "init", "settings"]
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+
+Log = Annotated[
+    str,
+    typer.Argument(
+        help="The log: file, folder or glob, path or URL; JSON Lines, Parquet, CSV, TSV; or kafka://host:port/topic."
+    ),
+]
+
+_NEWEST: Final = 200_000
+"""Messages of a topic that are looked at."""
+
+
+def check(
+    *,
+    log: Log,
+    options: StoreOptions,
+    json: JsonOutput = False,
+) -> None:
+    """Say what a log holds, what is wrong with it, and which settings fit; exit status 1 if no row is valid as it is.
+
+    It looks at a sample: pieces of the files from the first to the last, or the newest messages of a topic.
+    """
+    session = options.open({"pipeline.log": log}, is_binding=False)
+    set_up_logging(session.notes)
+    from weir.check.text import print_report
+
+    report = _look(session)
+    if json:
+        session.print_json(report)
+    else:
+        print_report(session.out, report, session.given)
+        if report.window_seconds:
+            session.out.print(plain(_followed(session, report.window_seconds)), soft_wrap=True)
+    if not report.is_readable:
+        raise typer.Exit(1)
+
+
+def init(
+    *,
+    log: Log,
+    options: StoreOptions,
+) -> None:
+    """Print settings for a log as YAML, for --config: weir init LOG > weir.yaml."""
+    session = options.open({"pipeline.log": log}, is_binding=False)
+    set_up_logging(session.notes)
+    from weir.check.text import settings_file
+
+    typer.echo(settings_file(_look(session), session.settings), nl=False)
+
+
+def _followed(session: Session, proposed: int) -> str:
+    """Return how fresh answers are where the log is followed, with the window of the settings or the proposed one."""
+    from weir.freshness import event_to_answer
+
+    settings = session.settings
+    window = settings.pipeline.window_seconds or proposed
+    pipeline = settings.pipeline.model_copy(update={"window_seconds": window})
+    return event_to_answer(settings.model_copy(update={"pipeline": pipeline}))
+
+
+def _look(session: Session) -> "LogReport":
+    from weir.check.report import check_log
+    from weir.pipelines.layout import with_window
+    from weir.readers import is_topic
+
+    pipeline = session.settings.pipeline
+    with log_files(session, pipeline.log, _NEWEST) as files:
+        report = check_log(pipeline.model_copy(update={"log": files.path}))
+    more: dict[str, object] = {} if files.newest_rows is None else {"is_complete": False, "all_rows": None}
+    if is_topic(pipeline.log) and report.valid:
+        # A live log has windows by how old an answer may be, not by the span of what the topic holds.
+        more["window_seconds"] = with_window(session.store, pipeline, follow=True).window_ms // 1000
+    return report.model_copy(update={"log": pipeline.log, **more})
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
 
 app = typer.Typer(
     help="Show or check the effective settings, from file, environment and command line.", no_args_is_help=True
@@ -38,14 +118,14 @@ def show(
     if json:
         session.print_json(session.settings)
         return
-    from weir.cli.yaml_text import commented
+    from weir.cli.terminal.output import commented
 
     typer.echo(commented(session.settings), nl=False)
 
 
 @app.command("check")
 @command
-def check(
+def check_settings(
     *,
     file: Annotated[
         Path | None,
@@ -62,7 +142,7 @@ def check(
 @command
 def schema() -> None:
     """Print the JSON Schema of the settings file, with which editors complete and check it."""
-    from weir.schema import schema_text
+    from weir.config import schema_text
 
     typer.echo(schema_text(), nl=False)
 
@@ -75,9 +155,9 @@ def settings(*, options: StoreOptions, json: JsonOutput = False) -> None:
     again: each takes its settings at its start.
     """
     session = open_session(options.config, options.store, None, recorded={})
-    from weir.contracts.format import read_format, read_settings
-    from weir.pipelines.lasting import recorded
-    from weir.pipelines.settings_change import change
+    from weir.contracts.storage.format import read_format, read_settings
+    from weir.pipelines.maintenance.change_settings import change
+    from weir.pipelines.store_settings import recorded
 
     if read_format(session.store) is None:
         raise CommandError(f"{session.store.path('')}: there is no such store; its first pipeline records the settings")
@@ -90,7 +170,7 @@ def settings(*, options: StoreOptions, json: JsonOutput = False) -> None:
     if json:
         session.print_json({"values": values, "changes": changes})
         return
-    from weir.pipelines.lasting import spelled
+    from weir.pipelines.store_settings import spelled
 
     for name, value in values.items():
         session.out.print(plain(f"{name} = {spelled(value)}"), soft_wrap=True)
@@ -108,7 +188,7 @@ def _tell_change(session: Session, made: "SettingsChange | None", *, json: bool)
 
 
 def _in_words(made: "SettingsChange") -> str:
-    from weir.pipelines.lasting import OUTSIDE_PIPELINE, spelled
+    from weir.pipelines.store_settings import OUTSIDE_PIPELINE, spelled
 
     one = "; ".join(
         f"{name} was {spelled(made.before[name]) if name in made.before else 'not recorded'}, is {spelled(value)}"
@@ -124,7 +204,7 @@ def _in_words(made: "SettingsChange") -> str:
 def _wanted(assign: list[str], known: "dict[str, JsonValue]") -> "dict[str, JsonValue]":
     """Return the new values of the settings that are assigned, by name; raises `UsageError` and `SettingsError`."""
     from weir.config import Given, Settings, assignments, effective, located
-    from weir.pipelines.lasting import LASTING, values_of
+    from weir.pipelines.store_settings import LASTING, values_of
     from weir.spelling import annotation_at
 
     overrides, malformed = assignments(assign)

@@ -1,6 +1,4 @@
-"""``weir ingest``, ``train``, ``export``, ``serve``, ``monitor``: one stage each, as a process."""
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
+"""``weir ingest``, ``train``, ``export``, ``serve``, ``monitor``, ``histories``, ``up``: the stages as processes."""
 
 import logging
 from contextlib import nullcontext
@@ -8,23 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.logs import set_up_logging
-from weir.cli.nodes import Nodes
-from weir.cli.options import JsonOutput, StoreOptions, Variant
-from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
-from weir.cli.tables import print_facts
+from weir.cli.ranks import Nodes, arguments_of, is_first_rank, run_in_ranks
+from weir.cli.terminal.command import set_up_logging
+from weir.cli.terminal.options import JsonOutput, StoreOptions, Variant
+from weir.cli.terminal.output import print_facts
 from weir.errors import CommandError, UsageError
-from weir.session import Session
+from weir.session import Session, open_session
 from weir.text import counted, plain, setting, shell
+from weir.up.options import UpOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from weir.cli.progress import Bar
-    from weir.pipelines.ingest import IngestSummary
+    from weir.cli.terminal.output import Bar
+    from weir.pipelines.batch.ingest import IngestSummary
     from weir.trainer.stream.progress import TrainProgress
 
-__all__ = ["export", "ingest", "monitor", "retry", "serve", "stream", "train", "train_worker"]
+__all__ = ["export", "histories", "ingest", "monitor", "retry", "serve", "stream", "train", "train_worker", "up"]
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
 
 logger = logging.getLogger(__name__)
 
@@ -61,9 +63,9 @@ def ingest(
     """
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
-    from weir.cli.progress import Bar
+    from weir.cli.terminal.output import Bar
     from weir.config import located
-    from weir.pipelines.ingest import ingest as run
+    from weir.pipelines.batch.ingest import ingest as run
 
     with Bar(session.notes, "ingest") as bar:
         summary = run(
@@ -109,9 +111,9 @@ def retry(
         raise UsageError(f"{unknown[0]}: there is no such reason; allowed: {', '.join(Reason)}")
     session = options.open({"pipeline.log": log})
     set_up_logging(session.notes)
-    from weir.pipelines.retry import HINTS_OF_LEFT
-    from weir.pipelines.retry import retry as run
-    from weir.pipelines.transforms.letters import Left
+    from weir.pipelines.batch.read_dead_letters import Left
+    from weir.pipelines.batch.retry import HINTS_OF_LEFT
+    from weir.pipelines.batch.retry import retry as run
 
     summary = run(session.store, session.settings.pipeline, reasons or (), dry_run=dry_run)
     _print_facts(session, summary, json=json)
@@ -136,7 +138,7 @@ def stream(
     """
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
-    from weir.cli.progress import Bar
+    from weir.cli.terminal.output import Bar
     from weir.config import located
     from weir.pipelines.stream.driver import stream as run
 
@@ -190,8 +192,8 @@ def train(
     config = session.settings.trainer.of_variant(_line(variant))
     if together is None:
         config.check_stream(ranks)
-    from weir.contracts.locks import only_one
-    from weir.contracts.variants import MAIN
+    from weir.contracts.bundles.variants import MAIN
+    from weir.contracts.storage.locks import only_one
 
     named = () if _line(variant) == MAIN else ("--variant", _line(variant))
     alone = only_one(session.store, "-".join(["train", *named[1:]]), " ".join(["weir train", *named]))
@@ -223,7 +225,7 @@ def train_worker(
     if first and follow:
         # Beside the imports below, which take as long; the first bundle waits for both.
         tracing_of(config.tower)
-    from weir.cli.progress import Bar
+    from weir.cli.terminal.output import Bar
     from weir.trainer.train import train as run
 
     with Bar(session.notes, "train") as bar:
@@ -243,7 +245,7 @@ def train_worker(
 
 def _line(variant: str | None) -> str:
     """Return the line that an option names."""
-    from weir.contracts.variants import MAIN
+    from weir.contracts.bundles.variants import MAIN
 
     return variant or MAIN
 
@@ -275,7 +277,7 @@ def serve(
     """Answer queries over gRPC from the promoted bundle, and swap to each new one without failing a request."""
     session = options.open({"serving.port": port, "serving.host": host})
     set_up_logging(session.notes)
-    from weir.serving.catalogue import CatalogueFiles
+    from weir.serving.bundles.catalogue import CatalogueFiles
     from weir.serving.server import serve as run
 
     settings, log = session.settings, session.settings.pipeline
@@ -290,8 +292,8 @@ def serve(
 
 def _look_for_files(session: Session) -> None:
     """Warn of a catalogue or takedown list that the store names and that is not where it was."""
-    from weir.contracts.watched_file import WatchedFile
-    from weir.pipelines.lasting import OUTSIDE_PIPELINE, recorded
+    from weir.contracts.storage.remote_files import WatchedFile
+    from weir.pipelines.store_settings import OUTSIDE_PIPELINE, recorded
 
     for name, place in recorded(session.store).items():
         if name not in OUTSIDE_PIPELINE or not isinstance(place, str):
@@ -312,11 +314,11 @@ def monitor(
     """Measure Recall@k of each window through the running server, separately for index, model and service."""
     session = options.open()
     set_up_logging(session.notes)
-    from weir.contracts.locks import only_one
+    from weir.contracts.storage.locks import only_one
     from weir.page.server import page_served
+    from weir.serving.monitor.comparison import Contest
     from weir.serving.monitor.loop import monitor as run
-    from weir.serving.monitor.variants.comparing import Contest
-    from weir.serving.variants.lines import check_roles
+    from weir.serving.variants import check_roles
 
     settings = session.settings
     names = tuple(settings.trainer.variants)
@@ -331,3 +333,51 @@ def _print_facts(session: Session, result: Any, *, json: bool) -> None:
         session.print_json(result)
     else:
         print_facts(session, result if isinstance(result, dict) else result.model_dump(mode="json"))
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+
+def histories(
+    *,
+    redis: Annotated[
+        str | None, typer.Option(help="Where to write: redis://HOST:PORT/DATABASE.", show_default="histories.redis")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep following until SIGTERM or Ctrl-C.")] = False,
+    options: StoreOptions,
+) -> None:
+    """Bring the histories of users to Redis, for servers with `serving.histories = redis://...`.
+
+    All users once, then those whom new commits touch. It can be killed and restarted at any moment.
+    """
+    session = options.open({"histories.redis": redis})
+    set_up_logging(session.notes)
+    from weir.serving.histories.redis_follower import follow as run
+
+    run(session.store, session.settings.histories, forever=follow)
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+
+def up(*, wanted: UpOptions, options: StoreOptions, json: JsonOutput = False) -> None:
+    """Run pipeline, trainer, server and monitor on this machine, restart those that die, and stop all together.
+
+    Without --demo or --log FILE the stages follow the topic at --log, or the log at the setting pipeline.log. Ctrl-C
+    stops everything gracefully, a second one at once. First the log is looked at, as `weir check` does. The output of
+    each process is in STORE/logs/NAME.log.
+    """
+    from weir.contracts.storage.locks import only_one
+    from weir.up.prepare import prepare
+    from weir.up.run import run_up
+
+    store = open_session(options.config, options.store, options.assign, base={}).store
+    with only_one(store, "up", "weir up"):
+        launch = prepare(options.config, options.store, options.assign, wanted)
+        summary = run_up(launch)
+    if summary is None:
+        raise typer.Exit(130 if wanted.once else 0)
+    if json:
+        launch.session.print_json(summary)
+    if summary.failures:
+        raise CommandError("the replay failed: " + "; ".join(summary.failures))

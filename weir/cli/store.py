@@ -1,24 +1,33 @@
-"""``weir verify`` and ``weir promote``: the files of a store, and which bundle is served."""
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
+"""``weir verify``, ``promote`` and ``replay-bundle``: the files of a store, and which bundle is served."""
 
 import getpass
 import os
 import socket
+import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weir.cli.options import JsonOutput, StoreOptions, Variant
+from weir.cli.ranks import arguments_of, is_first_rank, run_in_ranks
+from weir.cli.terminal.command import set_up_logging
+from weir.cli.terminal.options import JsonOutput, StoreOptions, Variant
+from weir.cli.terminal.output import print_table
 from weir.errors import CommandError, UsageError
+from weir.text import plain
 
 if TYPE_CHECKING:
     from weir.contracts import BundleLog
-    from weir.pipelines.absence import Sighting
+    from weir.pipelines.maintenance.erasure_check import Sighting
     from weir.session import Session
+    from weir.trainer.replay import Replay
+    from weir.trainer.stream.progress import TrainProgress
 
-__all__ = ["promote", "verify"]
+__all__ = ["promote", "replay_bundle", "replay_worker", "verify"]
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 def verify(
@@ -41,7 +50,7 @@ def verify(
     Names each file that is damaged, missing or foreign (unlisted for more than an hour), and each that holds a user who
     must be absent; exit status 1 if there is one. Other processes may keep writing meanwhile.
     """
-    from weir.cli.progress import Bar
+    from weir.cli.terminal.output import Bar
     from weir.contracts.verification import verify as check
     from weir.text import plain
 
@@ -82,10 +91,10 @@ def _present(session: "Session", absent: list[str]) -> "list[Sighting]":
     """Return the files that hold users who must be absent."""
     if not absent:
         return []
-    from weir.cli.progress import Bar
+    from weir.cli.terminal.output import Bar
     from weir.contracts import read_format
-    from weir.pipelines.absence import sightings
-    from weir.pipelines.forgotten import Forgotten
+    from weir.pipelines.maintenance.erased_files import Forgotten
+    from weir.pipelines.maintenance.erasure_check import sightings
 
     found = read_format(session.store)
     pipeline, serving = session.settings.pipeline, session.settings.serving
@@ -125,7 +134,7 @@ def promote(
         )
     session = options.open()
     from weir.contracts import Pin
-    from weir.contracts.variants import MAIN, log_of, log_of_version
+    from weir.contracts.bundles.variants import MAIN, log_of, log_of_version
 
     if version is None:
         _unpin(log_of(session.store, variant or MAIN)) if unpin else _crown(session, str(variant), why)
@@ -141,8 +150,7 @@ def promote(
 
 def _crown(session: "Session", variant: str, why: str) -> None:
     """Serve a line to all, and say what is known of how it compares."""
-    from weir.contracts.comparison import MEASURES, Comparison
-    from weir.contracts.variants import MAIN, Champion, VariantError, crown
+    from weir.contracts.bundles.variants import MAIN, MEASURES, Champion, Comparison, VariantError, crown
 
     names = (MAIN, *session.settings.trainer.variants)
     if variant not in names:
@@ -178,3 +186,83 @@ def _operator() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
+
+
+Version = Annotated[str, typer.Argument(metavar="VERSION", help="The bundle; `weir inspect bundles` lists them.")]
+
+
+def replay_bundle(
+    *,
+    version: Version,
+    options: StoreOptions,
+    json: JsonOutput = False,
+) -> None:
+    """Train a bundle again from the windows, by the recipe in its manifest, and compare it bit for bit.
+
+    Nothing is written to the store. It takes as long as training did. The exit status is 1 if anything differs.
+    """
+    session = options.open()
+    set_up_logging(session.notes)
+    from weir.contracts import CorruptArtefactError
+    from weir.contracts.bundles.variants import log_of_version
+    from weir.trainer.replay import Replay, ReplayError, recipe_of
+
+    try:
+        recipe = recipe_of(log_of_version(session.store, version).manifest(version))
+    except FileNotFoundError:
+        where = session.store.path("bundles")
+        raise CommandError(f"{where} has no bundle {version}: `weir inspect bundles` lists them") from None
+    except CorruptArtefactError as error:
+        raise ReplayError.damaged(version, error) from error
+    with tempfile.TemporaryDirectory(prefix="weir-replay-") as folder:
+        result = Path(folder) / "result.json"
+        if recipe.stretches[0].ranks == 1:
+            replay_worker(version=version, result=result, options=options)
+        else:
+            given = arguments_of(options, session.settings.store)
+            command = ["replay-worker", version, "--result", str(result), *given]
+            run_in_ranks(recipe.stretches[0].ranks, 0, command)
+        found = Replay.model_validate_json(result.read_text())
+    if json:
+        session.print_json(found)
+    else:
+        _show(session, found)
+    if found.differences:
+        raise typer.Exit(1)
+
+
+def replay_worker(
+    *,
+    version: Version,
+    result: Annotated[Path, typer.Option(help="Where the result goes.")],
+    options: StoreOptions,
+) -> None:
+    """Run one rank of a replay."""
+    is_first_rank()
+    session = options.open()
+    set_up_logging(session.notes)
+    from weir.cli.terminal.output import Bar
+    from weir.trainer.replay import replay_bundle as run
+
+    with Bar(session.notes, "replay") as bar:
+
+        def report(progress: "TrainProgress") -> None:
+            bar.show(progress.batch, progress.batches, f"window {progress.sequence} ({progress.window})")
+
+        found = run(session.store, version, report)
+    if found is not None:
+        result.write_text(found.model_dump_json())
+
+
+def _show(session: "Session", found: "Replay") -> None:
+    rows = [["differs", one] for one in found.differences] or [
+        ["same", f"{found.items:,} items and the tower, bit for bit"]
+    ]
+    rows += [["because", one] for one in found.reasons]
+    title = f"{found.version}: {found.windows:,} windows, {found.steps:,} steps"
+    print_table(session, title, ["", "what"], rows)
+    if found.differences and not found.reasons:
+        session.out.print(plain("nothing is known that explains it"))

@@ -4,27 +4,8 @@
 exist by the log of `commits`; everything is stored through `storage`, and small files as `documents`.
 """
 
-from weir.contracts.bundle import BundleLog, Pin, Withdrawal
-from weir.contracts.bundle_manifest import (
-    BUNDLE_ITEMS_SCHEMA,
-    BundleFile,
-    BundleManifest,
-    IndexFit,
-    IndexInfo,
-    IndexRows,
-)
-from weir.contracts.clock import EventClock
-from weir.contracts.commit import Commit
-from weir.contracts.commits import CommitLog, CommitTakenError
-from weir.contracts.documents import Document
-from weir.contracts.errors import CorruptArtefactError, UserError
-from weir.contracts.features import FeatureNames
-from weir.contracts.fitness import check_fitness
-from weir.contracts.format import Layout, StoreFormat, StoreFormatError, ensure_format, read_format, software_version
-from weir.contracts.history_files import HistoryFile, HistoryFiles
-from weir.contracts.horizon import Horizon, RetiredError, Retirement
-from weir.contracts.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
-from weir.contracts.keys import (
+from weir.contracts.base.errors import CorruptArtefactError, UserError
+from weir.contracts.base.keys import (
     PADDING_KEY,
     ItemKeys,
     Key,
@@ -36,16 +17,21 @@ from weir.contracts.keys import (
     hash_strings,
     shards_of,
 )
-from weir.contracts.local_cache import LocalCache
-from weir.contracts.log_state import LogState
-from weir.contracts.redaction import LetterFile
-from weir.contracts.source_span import Inherited, SourceSpan
-from weir.contracts.storage import FileEntry, Store, UnfitStoreError, checksum
-from weir.contracts.user_file import UserFile, write_user_file
-from weir.contracts.user_histories import UserHistories, open_shard
-from weir.contracts.user_lookup import UserTable
-from weir.contracts.user_rows import FoundUsers, Records, SeenItems, UserRows
-from weir.contracts.window import (
+from weir.contracts.bundles.bundle_log import BundleLog, Pin, Withdrawal
+from weir.contracts.bundles.manifest import (
+    BUNDLE_ITEMS_SCHEMA,
+    BundleFile,
+    BundleManifest,
+    IndexFit,
+    IndexInfo,
+    IndexRows,
+)
+from weir.contracts.commits.clock import EventClock
+from weir.contracts.commits.commit import Commit, HistoryFile, HistoryFiles, Inherited, LetterFile, SourceSpan
+from weir.contracts.commits.commit_log import CommitLog, CommitTakenError
+from weir.contracts.commits.log_state import LogState
+from weir.contracts.commits.retention_horizon import Horizon, RetiredError, Retirement
+from weir.contracts.commits.window import (
     ITEMS_SCHEMA,
     ExposureCounts,
     WindowCounts,
@@ -54,7 +40,24 @@ from weir.contracts.window import (
     examples_schema,
     items_schema,
 )
-from weir.contracts.window_log import WindowLog
+from weir.contracts.commits.window_log import WindowLog
+from weir.contracts.histories.lookup import UserHistories, UserTable, open_shard
+from weir.contracts.histories.user_file import UserFile, write_user_file
+from weir.contracts.histories.user_rows import FoundUsers, Records, SeenItems, UserRows
+from weir.contracts.interactions.features import FeatureNames
+from weir.contracts.interactions.interaction import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
+from weir.contracts.storage.documents import Document
+from weir.contracts.storage.format import (
+    Layout,
+    StoreFormat,
+    StoreFormatError,
+    check_fitness,
+    ensure_format,
+    read_format,
+    software_version,
+)
+from weir.contracts.storage.remote_files import LocalCache
+from weir.contracts.storage.store import FileEntry, Store, UnfitStoreError, checksum
 
 __all__ = [
     "BUNDLE_ITEMS_SCHEMA",

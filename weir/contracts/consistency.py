@@ -1,33 +1,54 @@
 """Whether the documents of a store agree: a file that one of them implies exists, and a place in the log is in it.
 
-Commits and manifests list their files (`weir.contracts.listed_files`). Other documents imply files without a list: a
+Commits and manifests list their files (`weir.contracts.verification`). Other documents imply files without a list: a
 promoted bundle its ``CURRENT``, a trained window its evaluation. docs/windows.md names the files that nothing implies.
 """
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, NamedTuple
 
-from weir.contracts.artefacts import MANIFEST
-from weir.contracts.bundle import BundleLog
-from weir.contracts.bundle_manifest import BundleManifest
-from weir.contracts.checkpoint import CHECKPOINT_MARK, CheckpointMark
-from weir.contracts.commit import Commit, CommitRef
-from weir.contracts.commits import HEAD, CommitLog, Cursor, Head, LogMismatchError
-from weir.contracts.comparison import Comparison
-from weir.contracts.documents import Document, DocumentT, read_document
-from weir.contracts.errors import CorruptArtefactError
-from weir.contracts.findings import Finding, Kind
-from weir.contracts.format import read_format
-from weir.contracts.horizon import snapshot_name, snapshots
-from weir.contracts.models import StoredModel
-from weir.contracts.places import MonitorPlace
-from weir.contracts.storage import FileStat, Store
-from weir.contracts.variants import CHAMPION, MAIN, Champion, log_of
+from weir.contracts.base.errors import CorruptArtefactError
+from weir.contracts.base.models import CommitRef, StoredModel
+from weir.contracts.bundles.bundle_log import BundleLog
+from weir.contracts.bundles.checkpoint import CHECKPOINT_MARK, CheckpointMark
+from weir.contracts.bundles.manifest import BundleManifest
+from weir.contracts.bundles.variants import CHAMPION, MAIN, Champion, Comparison, log_of
+from weir.contracts.commits.commit import Commit
+from weir.contracts.commits.commit_log import HEAD, CommitLog, Cursor, Head, LogMismatchError
+from weir.contracts.commits.retention_horizon import MonitorPlace, snapshot_name, snapshots
+from weir.contracts.storage.artefacts import MANIFEST
+from weir.contracts.storage.documents import Document, DocumentT, read_document
+from weir.contracts.storage.format import read_format
+from weir.contracts.storage.store import FileStat, Store
 
-__all__ = ["disagreements"]
+__all__ = ["Finding", "Kind", "disagreements", "fault_of"]
+
+
+class Kind(StrEnum):
+    """What is wrong with a file."""
+
+    DAMAGED = "damaged"
+    MISSING = "missing"
+    FOREIGN = "foreign"
+
+
+class Finding(NamedTuple):
+    """One file at fault, its name relative to the store."""
+
+    kind: Kind
+    name: str
+    problem: str
+
+
+def fault_of(store: Store, error: CorruptArtefactError) -> Finding:
+    """Return what an error says of a file."""
+    kind = Kind.MISSING if error.problem.startswith("is missing") else Kind.DAMAGED
+    return Finding(kind, error.path.removeprefix(store.path("") + "/"), error.problem)
+
 
 _PAUSE_SECONDS: Final = 1.0
 """Between the manifest of the very first bundle and its promotion passes less."""

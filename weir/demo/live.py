@@ -13,10 +13,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from weir.contracts import UserError
 from weir.demo.generator import GeneratorConfig, generate
-from weir.pipelines.kafka.address import Topic
-from weir.pipelines.kafka.client import client_settings
-from weir.pipelines.kafka.config import KafkaConfig
-from weir.pipelines.kafka.renewed import PATIENCE_SECONDS, Renewed
+from weir.pipelines.kafka_config import KafkaConfig, Topic
+from weir.pipelines.sources.kafka.client import PATIENCE_SECONDS, Renewed, client_settings
 
 __all__ = ["live_events", "produce"]
 

@@ -1,25 +1,235 @@
 """Replay a finished log faster than real time: its rows appear as segment files, in order, each when it is due.
 
+JSON Lines, CSV and TSV (also gzipped) keep the bytes of their lines; Parquet stays Parquet. The whole log is held in
+memory.
+
 The log is cut by event time into slices of equal length. A slice becomes one segment, written atomically when it is
 due, so that a reader sees whole segments only, and their concatenation is the log. Names are derived from the slices: a
 replay that was killed continues after its last segment.
 """
 
+import gzip
+import io
 import logging
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import Final, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pydantic import Field
 
 from weir.contracts import EventClock, Store
-from weir.contracts.models import FrozenModel
-from weir.demo.source import LogSource, open_log
-from weir.readers import LogConfig
+from weir.contracts.base.models import FrozenModel
+from weir.readers import (
+    LOG_SUFFIXES,
+    Block,
+    BlockId,
+    Header,
+    Int64,
+    Lines,
+    LogConfig,
+    TableRows,
+    TopicError,
+    Validator,
+    has_ending,
+    rows_of,
+    topic_of,
+)
 
-__all__ = ["ReplayConfig", "ReplaySummary", "check_plan", "planned_log", "replay"]
+__all__ = [
+    "LogProfile",
+    "LogSource",
+    "ReplayConfig",
+    "ReplaySummary",
+    "check_plan",
+    "nice_lateness",
+    "nice_window",
+    "open_log",
+    "planned_log",
+    "replay",
+]
+
+
+_HOUR: Final = 3600
+_NICE_SECONDS: Final = (
+    *(60, 120, 300, 600, 1200, 1800, _HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR),
+    *(days * 24 * _HOUR for days in (1, 2, 4, 7, 14, 21, 28, 56, 91, 182, 364)),
+)
+_MOST_WINDOWS: Final = 60
+
+
+@dataclass(frozen=True)
+class LogProfile:
+    """Number of rows and span of event time (ms) of a log."""
+
+    rows: int
+    start_ms: int
+    end_ms: int
+
+    @property
+    def window_seconds(self) -> int:
+        """A suitable window length for the span; see `nice_window`."""
+        return nice_window((self.end_ms - self.start_ms) / 1000)
+
+    def __str__(self) -> str:
+        first, last = (
+            datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d") for ms in (self.start_ms, self.end_ms)
+        )
+        return f"{self.rows:,} rows from {first} to {last}"
+
+
+def nice_window(span_seconds: float) -> int:
+    """Return the shortest usual window length (1, 2, 5 minutes ... 1, 2, 4, 7 days ...) that gives at most 60 windows.
+
+    Neighbouring lengths differ by at most 2.5, so a log has 24 to 60 windows unless it is shorter than that
+    many minutes.
+    """
+    return next((length for length in _NICE_SECONDS if span_seconds <= length * _MOST_WINDOWS), _NICE_SECONDS[-1])
+
+
+def nice_lateness(window_seconds: int) -> int:
+    """Return for how many seconds a window of a finished log stays open: a hundredth of it, a minute at least."""
+    return max(60, window_seconds // 100)
+
+
+class LogSource(Protocol):
+    """A log in memory."""
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of a segment's file name."""
+
+    @property
+    def profile(self) -> LogProfile:
+        """Number of rows and span of event time."""
+
+    @property
+    def arrival(self) -> Int64:
+        """When each row arrived, event time in milliseconds, shape (rows,), never decreasing."""
+
+    def rows(self, start: int, stop: int) -> Lines | TableRows:
+        """Return rows start to stop (exclusive), raw."""
+
+    def segment(self, start: int, stop: int) -> bytes:
+        """Return rows start to stop (exclusive) as a file."""
+
+
+def open_log(path: Path, config: LogConfig | None = None) -> LogSource:
+    """Read a log in the format of its suffix, one of `LOG_SUFFIXES`.
+
+    `config` has its column names and time format. Raises `FileNotFoundError`, `TopicError`, and `ValueError` for
+    another suffix or if no row has a valid event time.
+    """
+    config = config or LogConfig()
+    if (topic := topic_of(path)) is not None:
+        raise TopicError(f"{topic}: a Kafka topic is a live log; only a finished file is replayed")
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: there is no such log file")
+    if has_ending(path.name, [".parquet"]):
+        return _ParquetLog.read(path, config)
+    if has_ending(path.name, LOG_SUFFIXES):
+        return _LinesLog.read(path, config)
+    raise ValueError(f"{path}: unknown format; a log ends in {', '.join(LOG_SUFFIXES)}")
+
+
+@dataclass(frozen=True)
+class _LinesLog:
+    """A log of lines; line i is ``data[bounds[i]:bounds[i + 1]]``. `first`: header of CSV and TSV, with line break."""
+
+    data: memoryview
+    bounds: Int64
+    first: bytes
+    header: Header | None
+    suffix: str
+    profile: LogProfile
+    arrival: Int64
+
+    @classmethod
+    def read(cls, path: Path, config: LogConfig) -> "_LinesLog":
+        data = _unpacked(path)
+        if not data.endswith(b"\n"):
+            # The pipeline that follows the segments waits for the end of the last line.
+            data += b"\n"
+        suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+        if suffix in (".csv", ".tsv"):
+            lines = rows_of(data, is_tsv=suffix == ".tsv")
+        else:
+            ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+            lines = Lines(data.split(b"\n")[:-1], np.append(0, ends[:-1]))
+        bounds = np.append(lines.positions, len(data)).astype(np.int64)
+        first = data[: bounds[0]]
+        return cls(memoryview(data), bounds, first, lines.header, suffix, *_profile(path, lines, config))
+
+    def rows(self, start: int, stop: int) -> Lines:
+        bounds = pairwise(self.bounds[start : stop + 1].tolist())
+        lines = [bytes(self.data[first:end]).removesuffix(b"\n") for first, end in bounds]
+        return Lines(lines, self.bounds[start:stop], header=self.header)
+
+    def segment(self, start: int, stop: int) -> bytes:
+        return self.first + self._bytes(start, stop)
+
+    def _bytes(self, start: int, stop: int) -> bytes:
+        return bytes(self.data[self.bounds[start] : self.bounds[stop]])
+
+
+def _unpacked(path: Path) -> bytes:
+    data = path.read_bytes()
+    if not has_ending(path.name, [".gz"]):
+        return data
+    try:
+        return gzip.decompress(data)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be read to its end as gzip: {error}") from error
+
+
+@dataclass(frozen=True)
+class _ParquetLog:
+    table: pa.Table
+    profile: LogProfile
+    arrival: Int64
+    suffix: str = ".parquet"
+
+    @classmethod
+    def read(cls, path: Path, config: LogConfig) -> "_ParquetLog":
+        try:
+            table = pq.read_table(path)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{path}: is no Parquet file: {error}") from error
+        return cls(table, *_profile(path, TableRows(table, np.arange(len(table))), config))
+
+    def rows(self, start: int, stop: int) -> TableRows:
+        return TableRows(self.table[start:stop], np.arange(start, stop))
+
+    def segment(self, start: int, stop: int) -> bytes:
+        buffer = io.BytesIO()
+        pq.write_table(self.table.slice(start, stop - start), buffer, compression="zstd")
+        return buffer.getvalue()
+
+
+def _profile(path: Path, content: Lines | TableRows, config: LogConfig) -> tuple[LogProfile, Int64]:
+    """Return the profile, and each row's arrival time: the newest event time so far, ignoring outliers."""
+    validator = Validator(config)
+    times, valid = validator.event_times(content)
+    if not valid.any():
+        _, refused = validator.validate(Block(BlockId(path.name, 0), content))
+        why = [f": {letter.detail}" for letter in refused.letters[:1]]
+        raise ValueError("".join([f"{path}: no row has a valid event time", *why]))
+    known = times[valid]
+    low, high = np.quantile(known, [0.001, 0.999])
+    reach = max(high - low, 1)
+    plausible = known[(known >= low - reach) & (known <= high + reach)]
+    start, end = int(plausible.min()), int(plausible.max())
+    # One row dated a century ahead must not make all rows after it arrive at the end.
+    steady = np.where(valid & (times >= start) & (times <= end), times, start)
+    return LogProfile(len(times), start, end), np.maximum.accumulate(steady)
+
 
 log = logging.getLogger(__name__)
 

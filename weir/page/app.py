@@ -12,16 +12,14 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from google.rpc import status_pb2
 
-from weir.page.commits import Letter
-from weir.page.door import CALLER, Door
-from weir.page.guard import Rights, guard, secured
+from weir.page.access import CALLER, Door, Rights, guard, secured
 from weir.page.questions import Questions, k_in
+from weir.page.reader import Letter
 from weir.page.watch import Watch
 from weir.serving.client import RetrievalError
 from weir.serving.errors import InvalidRequestError, NotJsonError, Violation
 from weir.serving.http.connection import ANSWER_SECONDS, Bodies
-from weir.serving.http.messages import object_of
-from weir.serving.http.statuses import refusals, response_of
+from weir.serving.http.messages import object_of, refusals, response_of
 
 __all__ = ["application"]
 

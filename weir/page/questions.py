@@ -8,7 +8,7 @@ from typing import Any, Final
 from weir.contracts import Store
 from weir.interact import Answer, Asker
 from weir.page.atlas import MOST_ITEMS, Atlas, draw
-from weir.page.tags import Tags
+from weir.page.reader import Tags
 from weir.pipelines.config import PipelineConfig
 from weir.readers import is_topic
 from weir.serving.client import RetrievalClient, by_history, by_item, by_user

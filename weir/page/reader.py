@@ -1,19 +1,125 @@
-"""Read the current state of store and server, each part separately: a failed part is reported, the others continue."""
+"""What is in the store and at the server now: commits, items, bundles; what fails is named, the rest goes on."""
 
-from collections.abc import Callable
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from statistics import median
+from typing import Any, Final, TypeVar
 
-from weir.contracts import BundleManifest, EventClock, LogState, Store, WindowManifest
-from weir.contracts.variants import champions_log
-from weir.page.commits import NewestCommits
-from weir.page.tags import Tags
+from weir.contracts import BundleManifest, Commit, CommitLog, EventClock, LogState, Store, WindowLog, WindowManifest
+from weir.contracts.base import columns
+from weir.contracts.bundles.variants import champions_log
 from weir.serving.client import Info, RetrievalClient, RetrievalError
-from weir.serving.monitor.newest import NewestRecalls
-from weir.serving.monitor.results import WindowRecall
+from weir.serving.monitor.results import NewestRecalls, WindowRecall
 
-__all__ = ["RECALLS", "Reader", "Seen"]
+__all__ = ["RECALLS", "Letter", "NewestCommits", "Reader", "Seen", "Tags"]
+
+
+_KEPT: Final = 300
+"""Panes whose commit times are kept, and commits that are read at the start."""
+_LETTERS: Final = 30
+_RECENT: Final = 5
+
+Letter = dict[str, Any]
+"""A dead letter as the pipeline wrote it: partition, position, reason, detail, raw, encoding."""
+
+
+@dataclass
+class NewestCommits:
+    """Follows the commits of a store; with `lines`, it also reads the refused lines."""
+
+    store: Store
+    lines: bool
+    state: LogState = field(default_factory=LogState)
+    panes: deque[WindowManifest] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    letters: deque[Letter] = field(default_factory=lambda: deque(maxlen=_LETTERS))
+    _opened: bool = False
+
+    def __post_init__(self) -> None:
+        self._log = CommitLog(self.store)
+
+    def catch_up(self) -> list[WindowManifest]:
+        """Read the new commits, and return their panes; raises what `LogState.open` raises."""
+        commits = self.state.catch_up(self._log) if self._opened else self._open()
+        horizon, new = self.state.horizon, list[WindowManifest]()
+        for commit in commits:
+            new += [one for one in commit.panes if not (horizon and horizon.has_retired(one.sequence, one.start_ms))]
+            if self.lines:
+                self._read_letters(commit)
+        self.panes.extend(new)
+        return new
+
+    def _open(self) -> list[Commit]:
+        """Open the log, and return its newest commits."""
+        state = LogState.open(self.store)
+        first = self._log.first().number
+        commits = [self._log.get(number) for number in range(max(first, state.number + 1 - _KEPT), state.number + 1)]
+        self.state, self._opened = state, True
+        return commits
+
+    def _read_letters(self, commit: Commit) -> None:
+        if commit.forgets:
+            # After an erasure drop all lines: the users of the lines are unknown here.
+            self.letters.clear()
+        for file in commit.letters:
+            try:
+                data = self.store.read(file.name)
+            except FileNotFoundError:  # erased or removed since
+                continue
+            self.letters.extend(json.loads(line) for line in data.splitlines()[-_LETTERS:])
+
+    def committed_at(self, sequence: int) -> float | None:
+        """Return the commit time of a pane; None if it is not among the newest."""
+        return next((pane.committed_at for pane in reversed(self.panes) if pane.sequence == sequence), None)
+
+    def seconds_to_commit(self, clock: EventClock) -> float | None:
+        """Return the median seconds from the newest event of a window to its commit, over the newest windows."""
+        newest = [pane for pane in self.panes if pane.pane == 0][-_RECENT:]
+        return median(pane.committed_at - clock.wall_time(pane.max_event_ms) for pane in newest) if newest else None
+
+
+_MOST: Final = 100_000
+"""Most items that are kept; beyond that, those not updated for longest are dropped."""
+
+
+@dataclass
+class Tags:
+    """Features of the items in the newest windows; empty without `pipeline.item_features`."""
+
+    store: Store
+    _words: dict[str, list[str]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._windows = WindowLog(self.store)
+
+    def add(self, panes: Iterable[WindowManifest]) -> None:
+        """Read the items of panes, in commit order; raises `CorruptArtefactError`."""
+        for pane in panes:
+            if names := pane.item_features.all:
+                self._add(self._windows.items(pane), self._windows.item_features(pane), names)
+
+    def _add(self, items: Any, features: Any, names: Sequence[str]) -> None:
+        ids = dict(zip(items[columns.ITEM_KEY].to_pylist(), items[columns.ITEM_ID].to_pylist(), strict=True))
+        for row in features.to_pylist():
+            item = ids[row[columns.ITEM_KEY]]
+            words = [f"{name} {_text(value)}" for name in names if (value := row[name]) not in (None, [])]
+            if words:
+                # Moved to the end: the newest are last.
+                self._words.pop(item, None)
+                self._words[item] = words
+        for item in list(self._words)[: max(0, len(self._words) - _MOST)]:
+            del self._words[item]
+
+    def of(self, item: str) -> list[str]:
+        """Return the features of an item, such as ``genre jazz, blues``."""
+        return self._words.get(item, [])
+
+
+def _text(value: float | list[str]) -> str:
+    return ", ".join(value) if isinstance(value, list) else f"{value:g}"
+
 
 RECALLS: Final = 300
 """Newest windows whose recalls are kept."""

@@ -12,18 +12,17 @@ from aiohttp import web
 
 from weir.config import Settings
 from weir.contracts import Store
-from weir.contracts.listening import in_url, listening
+from weir.page.access import Door, Rights
 from weir.page.app import application
-from weir.page.door import Door
-from weir.page.guard import Rights
 from weir.page.questions import Questions, can_click
-from weir.page.tags import Tags
+from weir.page.reader import Tags
 from weir.page.watch import Watch
+from weir.runtime.listening import in_url, listening
 from weir.serving.access.access import Access
 from weir.serving.access.certificates import http_context
 from weir.serving.client import RetrievalClient
 from weir.serving.http.connection import HEAD_SECONDS, connections
-from weir.serving.http.hosts import is_loopback
+from weir.serving.http.messages import is_loopback
 from weir.up.ports import page_scheme
 
 __all__ = ["page_served"]

@@ -1,7 +1,8 @@
-"""Refresh the page's state, once a second while it is watched, and notify all watchers."""
+"""Looks at everything, once a second while somebody watches, and keeps what was measured over time."""
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import ClientSession
@@ -9,16 +10,53 @@ from aiohttp import ClientSession
 from weir.config import Settings
 from weir.contracts import Store
 from weir.freshness import event_to_answer
-from weir.page.commits import Letter, NewestCommits
-from weir.page.history import History
-from weir.page.reader import Reader
-from weir.page.scrape import Samples, addresses, scrape
-from weir.page.state import Rates, point_of, recall_points, state_of
-from weir.page.tags import Tags
+from weir.page.reader import Letter, NewestCommits, Reader, Tags
+from weir.page.state import Rates, Samples, addresses, point_of, recall_points, scrape, state_of
 from weir.serving.client import RetrievalClient
 from weir.serving.monitor.results import WindowRecall
 
-__all__ = ["Watch"]
+__all__ = ["History", "Watch"]
+
+
+_LIMIT: Final = 720
+_EARLY: Final = 0.1
+"""Seconds by which a timer may fire early."""
+
+
+class History:
+    """Named values over time; None for an unknown value.
+
+    At `limit` points, every second one is dropped, and new ones are taken half as often, so that the series always
+    reaches back to the start. `epoch` counts these reductions, each of which makes earlier positions invalid.
+    """
+
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self.epoch = 0
+        self.times: list[float] = []
+        self._values: list[Mapping[str, float | None]] = []
+        self._limit, self._interval = limit, 1.0
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def add(self, time: float, values: Mapping[str, float | None]) -> None:
+        """Add a point at `time` (seconds), unless it is too close to the last one."""
+        if self.times and time - self.times[-1] < self._interval - _EARLY:
+            return
+        self.times.append(time)
+        self._values.append(values)
+        if len(self.times) >= self._limit:
+            self.times, self._values = self.times[::2], self._values[::2]
+            self._interval *= 2
+            self.epoch += 1
+
+    def since(self, position: int) -> dict[str, list[float | None]]:
+        """Return the values since a position as columns by name, `time` among them."""
+        values = self._values[position:]
+        names = sorted({name for point in values for name in point})
+        columns: dict[str, list[float | None]] = {name: [point.get(name) for point in values] for name in names}
+        return {"time": list(self.times[position:]), **columns}
+
 
 _SECONDS: Final = 1.0
 _SECONDS_ALONE: Final = 5.0

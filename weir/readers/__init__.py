@@ -9,23 +9,37 @@ Readers: the pipeline, which wraps each step as a Beam transform; offline evalua
 """
 
 from weir.readers.advice import OF_READING, OUTSIDE, next_step, then_retry
-from weir.readers.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
+from weir.readers.blocks import (
+    HINTS,
+    Block,
+    BlockId,
+    Chunk,
+    DeadLetter,
+    Fault,
+    Header,
+    Int64,
+    Letters,
+    Lines,
+    Reading,
+    Reason,
+    TableRows,
+    ValidatedBlock,
+)
 from weir.readers.config import LogColumns, LogConfig, TimestampUnit
 from weir.readers.delimited import header_of, rows_of
-from weir.readers.faults import HINTS, DeadLetter, Fault, Reason
-from weir.readers.first_look import FirstLook, first_look, row_count
-from weir.readers.generations import KnownFile, generation, identified
-from weir.readers.listing import UnreadableError, chunks_of
-from weir.readers.newest import Newest, read_newest
-from weir.readers.reading import read_chunk, read_log
+from weir.readers.look import FirstLook, Newest, first_look, read_newest, row_count
+from weir.readers.reading import UnreadableError, chunks_of, read_chunk, read_log
 from weir.readers.sources import (
     LOG_SUFFIXES,
     PAIR_SUFFIXES,
     Format,
+    KnownFile,
     Partition,
     TopicError,
     discover,
+    generation,
     has_ending,
+    identified,
     is_topic,
     latest_event_ms,
     topic_of,

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from weir.readers.faults import HINTS, Reason
+from weir.readers.blocks import HINTS, Reason
 from weir.readers.sources import Format, Partition
 
 __all__ = ["OF_READING", "OUTSIDE", "next_step", "then_retry"]

@@ -1,33 +1,184 @@
-"""What reading and validating pass on: blocks of raw rows, the valid rows of a block, and its dead letters.
+"""What reading and validating pass on: blocks of raw rows, valid rows, and dead letters with their reasons.
 
 A block is a piece of a partition that is read and validated at once. Chunks are what is read of a file at once, in any
 order.
 """
 
-from collections.abc import Iterator
+import base64
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from weir.readers.faults import DeadLetter, Fault
 from weir.readers.sources import Partition
 
 __all__ = [
+    "HINTS",
     "Block",
     "BlockId",
     "Bool",
     "Chunk",
+    "DeadLetter",
+    "Fault",
     "Header",
     "Int64",
     "Letters",
     "Lines",
     "Reading",
+    "Reason",
     "TableRows",
     "ValidatedBlock",
     "cuts",
 ]
+
+
+_RAW_BYTES = 1024
+_OF_ALL = re.compile(r" \(all (\d+) rows refused\)\Z")
+
+
+class Reason(StrEnum):
+    """Stable codes: dashboards and alerts name them."""
+
+    MALFORMED_JSON = "malformed_json"
+    MALFORMED_ROW = "malformed_row"
+    MALFORMED_PROTOBUF = "malformed_protobuf"
+    MALFORMED_AVRO = "malformed_avro"
+    NOT_UTF8 = "not_utf8"
+    NOT_AN_OBJECT = "not_an_object"
+    LINE_TOO_LONG = "line_too_long"
+    MISSING_FIELD = "missing_field"
+    WRONG_TYPE = "wrong_type"
+    REPEATED_FIELD = "repeated_field"
+    EMPTY_ID = "empty_id"
+    MISSING_ID = "missing_id"
+    ID_TOO_LONG = "id_too_long"
+    TOKEN_TOO_LONG = "token_too_long"  # noqa: S105 - a reason, no secret
+    UNPARSABLE_TIMESTAMP = "unparsable_timestamp"
+    TIMESTAMP_OUT_OF_RANGE = "timestamp_out_of_range"
+    AHEAD_OF_ARRIVAL = "ahead_of_arrival"
+    NEGATIVE_WEIGHT = "negative_weight"
+    NON_FINITE_WEIGHT = "non_finite_weight"
+    WEIGHT_TOO_LARGE = "weight_too_large"
+    UNKNOWN_EVENT_TYPE = "unknown_event_type"
+    FEATURE_TOO_LONG = "feature_too_long"
+    NON_FINITE_FEATURE = "non_finite_feature"
+    UNREADABLE_FILE = "unreadable_file"
+    TRUNCATED_GZIP = "truncated_gzip"
+    KEY_COLLISION = "key_collision"
+    REWRITTEN_FILE = "rewritten_file"
+    UNREADABLE_BLOCK = "unreadable_block"
+    BEFORE_RETENTION = "before_retention"
+
+
+HINTS: Final[Mapping[Reason, str]] = {
+    Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
+    Reason.MALFORMED_ROW: "a row has as many values as the header names; a value with a separator or quote is quoted",
+    Reason.MALFORMED_PROTOBUF: "messages must be those of proto/; pipeline.kafka.format says how they are written",
+    Reason.MALFORMED_AVRO: "pipeline.kafka.registry names the registry with their schema, pipeline.kafka.format says "
+    "how messages are written",
+    Reason.NOT_UTF8: "text must be UTF-8: convert it with iconv",
+    Reason.NOT_AN_OBJECT: "each line must hold one JSON object, with the names of its fields",
+    Reason.LINE_TOO_LONG: "leave out the fields of the row that nothing reads",
+    Reason.MISSING_FIELD: "`weir check LOG` proposes the columns",
+    Reason.WRONG_TYPE: "ids are strings or integers; another column is named with pipeline.columns, and a feature that "
+    "is no number is categorical (pipeline.item_features, pipeline.user_features)",
+    Reason.MISSING_ID: "pipeline.missing_ids lists the texts that stand for no id",
+    Reason.REPEATED_FIELD: "write each column once, or name another one with pipeline.columns",
+    Reason.EMPTY_ID: "leave out rows without a user or an item, or name another column with pipeline.columns",
+    Reason.ID_TOO_LONG: "use a shorter id, such as a hash of it, or name another column with pipeline.columns",
+    Reason.TOKEN_TOO_LONG: "a token is the attribution_token of an answer, as it is: name its column with "
+    "pipeline.columns.attribution_token",
+    Reason.UNPARSABLE_TIMESTAMP: "times are numbers (s, ms, us or ns since 1970) or texts such as 2026-03-01 08:00:41, "
+    "whose zone is pipeline.time_zone=UTC where they name none; others, such as 01.03.2026, must be converted first",
+    Reason.TIMESTAMP_OUT_OF_RANGE: "pipeline.min_time and pipeline.max_time say which times are valid, "
+    "pipeline.timestamp_unit what numbers mean",
+    Reason.AHEAD_OF_ARRIVAL: "the file was modified before these events, by its time: set that (`touch FILE`) if it is "
+    "wrong; pipeline.clock_tolerance_minutes is how far times may be ahead of their file's",
+    Reason.NEGATIVE_WEIGHT: "weights are 0 or more; pipeline.event_types says which events are negative, and "
+    "pipeline.columns.weight names another column",
+    Reason.NON_FINITE_WEIGHT: "leave the weight empty where there is none, or name another column with "
+    "pipeline.columns.weight",
+    Reason.WEIGHT_TOO_LARGE: "play counts and prices are no weights: let pipeline.columns.weight name a column that "
+    "is not there, or pipeline.max_weight be the largest weight",
+    Reason.UNKNOWN_EVENT_TYPE: "pipeline.event_types names them, pipeline.unknown_event_type says what others mean",
+    Reason.FEATURE_TOO_LONG: "shorten the values, or leave the feature out of pipeline.item_features, user_features",
+    Reason.NON_FINITE_FEATURE: "leave the value empty where there is none",
+    Reason.UNREADABLE_FILE: "write the file again as what its name says, or restore it from a copy",
+    Reason.TRUNCATED_GZIP: "gzip the file again elsewhere, and rename it when it is whole",
+    Reason.KEY_COLLISION: "two ids have the same key: rename one, or start a store with pipeline.secret_keys=true",
+    Reason.REWRITTEN_FILE: "write new rows into new files, or append them: what was read must not be rewritten",
+    Reason.UNREADABLE_BLOCK: "the file is damaged, or not what its name says: write it again, or restore a copy",
+    Reason.BEFORE_RETENTION: "pipeline.retention_days is the age at which windows retire",
+}
+"""Reason -> what to do next; `weir.readers.advice` looks at the file, too."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a row: the code, and a sentence that says what came and what is allowed."""
+
+    reason: Reason
+    detail: str
+
+    @classmethod
+    def of_all(cls, reason: Reason, detail: str, rows: int) -> "Fault":
+        """Return what is wrong with all rows of a block, which have one letter (`DeadLetter.stands_for`)."""
+        return cls(reason, f"{detail} (all {rows} rows refused)")
+
+
+class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A refused row, as a line of ``dead-letters/<partition>/<position of the block>-<token>-<run>.jsonl``.
+
+    `raw` is its first KiB: text, or base64 where `encoding` says so; `size` is the row's full length in bytes.
+    `event_ms` is its event time, if that could be read. `may_have_counted` marks a row that was valid at an earlier
+    reading and whose window is unknown.
+    """
+
+    partition: str
+    position: int
+    reason: str
+    detail: str
+    raw: str
+    encoding: str
+    size: int
+    event_ms: int | None = None
+    may_have_counted: bool = False
+
+    @classmethod
+    def of(cls, partition: str, position: int, fault: Fault, raw: bytes, event_ms: int | None = None) -> "DeadLetter":
+        """Return the letter for a row."""
+        text, encoding = _spell(raw)
+        return cls(partition, position, str(fault.reason), fault.detail, text, encoding, len(raw), event_ms)
+
+    @property
+    def row(self) -> bytes | None:
+        """The row as it came; None if the letter lacks a part of it."""
+        raw = self.raw.encode() if self.encoding == "utf-8" else base64.b64decode(self.raw)
+        return raw if raw and len(raw) == self.size else None
+
+    @property
+    def stands_for(self) -> int:
+        """How many rows it stands for, from its position on: all of a block where they share a fault, else 0."""
+        found = None if self.raw else _OF_ALL.search(self.detail)
+        return int(found[1]) if found else 0
+
+
+def _spell(raw: bytes) -> tuple[str, str]:
+    head = raw[:_RAW_BYTES]
+    try:
+        return head.decode(), "utf-8"
+    except UnicodeDecodeError as error:
+        # A character cut in half by the limit does not make the text binary.
+        if len(raw) > _RAW_BYTES and error.start > _RAW_BYTES - 4:
+            return head[: error.start].decode(), "utf-8"
+    return base64.b64encode(head).decode(), "base64"
+
 
 Bool = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]

@@ -6,9 +6,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, field_validator, model_validator
 
-from weir.contracts import ITEMS_SCHEMA, FeatureNames, Label, columns
-from weir.contracts.ids import MISSING_IDS
-from weir.contracts.models import FrozenModel
+from weir.contracts import ITEMS_SCHEMA, FeatureNames, Label
+from weir.contracts.base import columns
+from weir.contracts.base.models import FrozenModel
+from weir.contracts.interactions.interaction import MISSING_IDS
 
 __all__ = ["LogColumns", "LogConfig", "TimestampUnit"]
 

@@ -1,7 +1,7 @@
 """CSV and TSV: the header of a file, and rows of text to columns.
 
-The rule (`weir.contracts.delimited`) is the same for the header and for values, whether or not they are read;
-`split_row` is the rule, the other ways to it are faster ones.
+The rule (`weir.contracts.interactions.delimited`) is the same for the header and for values, whether or not they are
+read; `split_row` is the rule, the other ways to it are faster ones.
 """
 
 import codecs
@@ -17,13 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from weir.contracts.delimited import DELIMITERS, blanks_beside, delimiter_of, row_of
-from weir.readers.blocks import Block, BlockId, Header, Int64, Lines
-from weir.readers.faults import Fault, Reason
+from weir.contracts.interactions.delimited import DELIMITERS, blanks_beside, delimiter_of, row_of
+from weir.readers.blocks import Block, BlockId, Fault, Header, Int64, Lines, Reason
 from weir.readers.lines import MAX_LINE_BYTES, RowCutter
-from weir.readers.log_file import LogFile
 from weir.readers.quotes import Quotes
-from weir.readers.sources import Format, Partition, has_ending
+from weir.readers.sources import Format, LogFile, Partition, has_ending
 
 __all__ = ["first_row", "header_of", "parse_header", "read_columns", "rows_of", "split_row", "with_header"]
 

@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.contracts import MAX_ID_BYTES, FeatureNames, arrow_columns, columns
-from weir.contracts.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES, values_of
-from weir.readers.blocks import Bool
-from weir.readers.faults import Reason
+from weir.contracts import MAX_ID_BYTES, FeatureNames
+from weir.contracts.base import columns
+from weir.contracts.interactions import arrow_columns
+from weir.contracts.interactions.features import CATEGORICAL_TYPE, DENSE_TYPE, MAX_VALUES, values_of
+from weir.readers.blocks import Bool, Reason
 
 __all__ = ["Features", "faults_of", "features_of_lines", "features_of_table", "with_features"]
 

@@ -1,24 +1,27 @@
 """Lines and rows of text files to blocks, from the row at which reading starts, bounded in rows and in bytes.
 
 JSON Lines are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts; chunks of CSV and
-TSV start with a row (`weir.readers.listing`). What a file holds never raises: damage is a fault of its block. Errors of
+TSV start with a row (`weir.readers.reading`). What a file holds never raises: damage is a fault of its block. Errors of
 the file system are raised.
 """
 
+import gzip
 import zlib
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 
-from weir.readers.blocks import Block, BlockId, Chunk, Int64, Lines, cuts
-from weir.readers.faults import Fault, Reason
-from weir.readers.log_file import LogFile
+from weir.readers.blocks import Block, BlockId, Chunk, Fault, Int64, Lines, Reason, TableRows, cuts
+from weir.readers.config import LogColumns
 from weir.readers.quotes import Quotes
-from weir.readers.sources import printable
+from weir.readers.sources import LogFile, has_ending, printable
 
-__all__ = ["MAX_LINE_BYTES", "RowCutter", "end_of_lines", "read_gzip_lines", "read_lines", "read_rows"]
+__all__ = ["MAX_LINE_BYTES", "RowCutter", "end_of_lines", "read_gzip_lines", "read_lines", "read_pairs", "read_rows"]
+
 
 MAX_LINE_BYTES: Final = 8 << 20
 """A longer line, or row of any format, is refused without being held in memory whole."""
@@ -262,3 +265,20 @@ def _next_member(file: LogFile, place: int) -> int | None:
         if found := data.lstrip(b"\0"):
             return file.tell() - len(found)
     return None
+
+
+def read_pairs(file: LogFile, chunk: Chunk, names: LogColumns) -> Iterator[Block]:
+    """Yield a text, gzipped or not, as one block of rows without times; raises for a line that is no pair."""
+    key, data = chunk.partition.key, file.read()
+    if has_ending(key, [".gz"]):
+        data = gzip.decompress(data)
+    if not data.strip():
+        return
+    header = [names.user_id, names.item_id]
+    table = pa.csv.read_csv(
+        pa.BufferReader(data),
+        pa.csv.ReadOptions(column_names=header),
+        pa.csv.ParseOptions(delimiter=" "),
+        pa.csv.ConvertOptions(column_types=dict.fromkeys(header, pa.string())),
+    )
+    yield Block(BlockId(key, 0), TableRows(table, np.arange(len(table))), (), len(table))

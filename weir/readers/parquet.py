@@ -7,11 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from weir.readers.blocks import Block, BlockId, Chunk, Int64, TableRows, cuts
-from weir.readers.faults import Fault, Reason
+from weir.readers.blocks import Block, BlockId, Chunk, Fault, Int64, Reason, TableRows, cuts
 from weir.readers.lines import MAX_LINE_BYTES
-from weir.readers.log_file import LogFile
-from weir.readers.sources import printable
+from weir.readers.sources import LogFile, printable
 
 __all__ = ["read_parquet", "row_group_starts"]
 

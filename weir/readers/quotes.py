@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from weir.contracts.delimited import BLANKS
+from weir.contracts.interactions.delimited import BLANKS
 from weir.readers.blocks import Bool, Int64
 
 __all__ = ["Quotes"]

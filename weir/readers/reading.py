@@ -1,24 +1,191 @@
-"""Chunks to blocks of raw rows, whatever the format; and a whole log to valid rows and dead letters."""
+"""A log to chunks, which can be read in any order, and chunks to blocks of raw rows, whatever the format."""
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
-from weir.readers.blocks import Block, BlockId, Chunk, Letters, Reading, ValidatedBlock
+import msgspec
+
+from weir.readers.blocks import Block, BlockId, Chunk, Fault, Header, Letters, Reading, Reason, ValidatedBlock
 from weir.readers.config import LogConfig
-from weir.readers.delimited import with_header
-from weir.readers.faults import Fault, Reason
-from weir.readers.generations import same_start
-from weir.readers.lines import read_gzip_lines, read_lines, read_rows
-from weir.readers.listing import UnreadableError, chunks_of
-from weir.readers.log_file import LogFile
-from weir.readers.pairs import read_pairs
-from weir.readers.parquet import read_parquet
+from weir.readers.delimited import header_of, with_header
+from weir.readers.lines import MAX_LINE_BYTES, end_of_lines, read_gzip_lines, read_lines, read_pairs, read_rows
+from weir.readers.parquet import read_parquet, row_group_starts
 from weir.readers.quotes import Quotes
-from weir.readers.sources import Format, Partition
+from weir.readers.sources import Format, LogFile, Partition, same_start
 from weir.readers.validate import Validator
 
-__all__ = ["read_chunk", "read_log"]
+__all__ = ["UnreadableError", "chunks_of", "read_chunk", "read_log"]
+
+
+logger = logging.getLogger(__name__)
+
+_NEAR: Final = 1 << 13
+_FAR: Final = 1 << 20
+
+
+class UnreadableError(Exception):
+    """A file cannot be opened as what it is, however often that is tried; `fault` says why."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.detail)
+        self.fault = fault
+
+
+def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
+    """Return the chunks of a file, and the position after the last row where that is known before reading (else 0).
+
+    JSON Lines are cut at multiples of `size` bytes, CSV and TSV where the next row starts; gzip is one chunk, Parquet
+    has one for each row group. For CSV and TSV the file is read up to once, to find out what lies within quotes.
+
+    Raises
+    ------
+    UnreadableError
+        If the content is not of the file's format, or permission to read it is missing.
+    Exception
+        Whatever else its file system raises: it may work at the next attempt.
+    """
+    partition = reading.partition
+    if not partition.size:
+        return [], 0
+    try:
+        with partition.open() as file:
+            return _of_content(file, reading, size)
+    except PermissionError as error:
+        # Trying again does not help.
+        raise UnreadableError(Fault(Reason.UNREADABLE_FILE, f"{partition.url}: {error}")) from error
+
+
+def _of_content(file: LogFile, reading: Reading, size: int) -> tuple[list[Chunk], int]:
+    partition = reading.partition
+    try:
+        if partition.format is Format.JSON_LINES:
+            return _line_chunks(file, reading, size)
+        if partition.format is Format.DELIMITED:
+            return _row_chunks(file, reading, size)
+        if partition.format is Format.PARQUET:
+            return _row_groups(file, reading)
+        header = header_of(file, partition) if partition.format is Format.GZIP_DELIMITED else None
+    except Exception as error:
+        if file.failure is not None:
+            raise
+        detail = f"{partition.url} cannot be read as {partition.format}: {type(error).__name__}: {error}"
+        raise UnreadableError(Fault(Reason.UNREADABLE_FILE, detail)) from error
+    start, latest_ms = reading.start, reading.latest_ms
+    return [Chunk(partition, start, 0, partition.size, start, latest_ms=latest_ms, header=header)], 0
+
+
+def _row_groups(file: LogFile, reading: Reading) -> tuple[list[Chunk], int]:
+    partition, start = reading.partition, reading.start
+    edges = row_group_starts(file)
+    chunks = [
+        Chunk(partition, first, stop, partition.size, start, group, reading.latest_ms)
+        for group, (first, stop) in enumerate(pairwise(edges))
+        if stop > max(first, start)
+    ]
+    return chunks, edges[-1]
+
+
+def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
+    partition, start = reading.partition, reading.start
+    whole = end_of_lines(file, partition.size, start)
+    limit = whole if reading.only_whole_lines else max(start, partition.size)
+    stop = limit if _is_whole_value(file, whole, limit) else whole
+    # A last line that may still grow is a chunk of its own: the next reading starts with it.
+    edges = sorted({start, *range((start // step + 1) * step, limit, step), stop, limit})
+    return [
+        Chunk(partition, first, last, limit, start, latest_ms=reading.latest_ms) for first, last in pairwise(edges)
+    ], stop
+
+
+def _is_whole_value(file: LogFile, start: int, stop: int) -> bool:
+    """Say whether a last line without its newline is complete; else the rest of it may still come."""
+    if not start < stop <= start + MAX_LINE_BYTES:
+        return False
+    file.seek(start)
+    try:
+        msgspec.json.decode(file.read(stop - start))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _row_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
+    partition, start = reading.partition, reading.start
+    header = header_of(file, partition, only_whole=reading.only_whole_lines)
+    if header is None:
+        return [], start
+    edges, whole, is_open = _row_edges(file, header, start, partition.size, step)
+    limit = whole if reading.only_whole_lines else max(start, partition.size)
+    # Values without a newline look complete wherever they end: it is the reader who says that nothing more comes.
+    stop = whole if is_open else limit
+    if partition.size - whole > MAX_LINE_BYTES:
+        logger.warning("%s: from byte %d on it waits for the end of a row, or of its quotes", partition.url, whole)
+    places = sorted({*edges, stop, limit})
+    return [
+        Chunk(partition, first, last, limit, start, latest_ms=reading.latest_ms, header=header)
+        for first, last in pairwise(places)
+    ], stop
+
+
+def _row_edges(file: LogFile, header: Header, start: int, size: int, step: int) -> tuple[list[int], int, bool]:
+    """Return the rows with which chunks of about `step` bytes start, and the place behind the last whole row.
+
+    And whether quotes are open at byte `size`. A row starts at `start`.
+    """
+    edges, known = [start], start
+    for edge in range((start // step + 1) * step, size, step):
+        if edge > known:
+            found = _next_row(file, header, known, edge, size)
+            if found is None:
+                break
+            edges.append(known := found)
+    return edges, *_last_row(file, header, known, size)
+
+
+def _next_row(file: LogFile, header: Header, known: int, edge: int, size: int) -> int | None:
+    """Return the first row that starts at byte `edge` or behind it; one starts at `known`, before it."""
+    at, quotes = _followed(file, header, known, edge)
+    file.seek(at)
+    while at < size and (piece := file.read(min(size - at, min(_FAR, edge - 1 - at) if at < edge - 1 else _NEAR))):
+        # The line break before a row that starts at the edge is still to come.
+        if at + len(piece) < edge:
+            quotes.skip(piece)
+        else:
+            breaks, outside = quotes.breaks(piece)
+            rows = breaks[outside] + at + 1
+            if len(rows := rows[rows >= edge]):
+                return int(rows[0])
+        at += len(piece)
+    return None
+
+
+def _last_row(file: LogFile, header: Header, known: int, size: int) -> tuple[int, bool]:
+    """Return the place behind the last whole row within `size` bytes, and whether quotes are open at their end."""
+    for begin, quotes in (_followed(file, header, known, size), (known, Quotes(header.delimiter))):
+        last, at = known, begin
+        file.seek(at)
+        while at < size and (piece := file.read(min(_FAR, size - at))):
+            breaks, outside = quotes.breaks(piece)
+            if outside.any():
+                last = at + int(breaks[outside][-1]) + 1
+            at += len(piece)
+        if last > known:
+            break
+    return last, quotes.is_open
+
+
+def _followed(file: LogFile, header: Header, known: int, place: int) -> tuple[int, Quotes]:
+    """Return where to start following the quotes up to a place: `known`, where a row starts, or what lies nearer."""
+    quotes, begin = Quotes(header.delimiter), max(known, place - _NEAR)
+    if begin > known:
+        file.seek(begin)
+        if (found := quotes.behind(file.read(place - begin))) is not None:
+            return begin + found[0], found[1]
+    return known, quotes
+
 
 _BLOCK_ROWS: Final = 1 << 16
 _BLOCK_BYTES: Final = 8 << 20

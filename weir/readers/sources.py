@@ -1,38 +1,108 @@
-"""The log as partitions: which files there are, in which format, how large, and when they last arrived.
+"""The log as partitions: its files, their formats and sizes, and those that were rewritten under their name.
 
 A partition is one file; its key is its path relative to the log's folder. Files whose name, or whose folder's
 name, starts with a dot or an underscore are being written or are not data, and so are those ending in ``.tmp``.
+
+The first generation of a file has its name as key, the next ones ``name@2``, ``name@3``. No file's own name can be
+mistaken for such a key, because the names of partitions end in the suffix of their format. What commits say of the
+keys decides which generation a file is, so it stays the same over restarts.
 """
 
 import glob
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import fsspec
+import xxhash
 
 from weir.contracts import EventClock, UserError
 from weir.readers.config import LogConfig
-from weir.readers.log_file import LogFile
 
 __all__ = [
+    "FINGERPRINT_BYTES",
     "LOG_SUFFIXES",
     "PAIR_SUFFIXES",
     "Format",
+    "KnownFile",
+    "LogFile",
     "Partition",
     "TopicError",
     "discover",
+    "generation",
     "has_ending",
+    "identified",
     "is_topic",
     "latest_event_ms",
     "printable",
+    "same_start",
     "topic_of",
 ]
+
+
+class LogFile:
+    """A file open for reading bytes; `failure` is what its file system raised, None as long as it has not.
+
+    Decoders raise the same types as file systems do (`OSError` above all), but what a decoder raises will be raised
+    at each reading, and is the file's fault, while what the file system raises may pass.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.failure: Exception | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes; all there are without it."""
+        try:
+            data: bytes = self._file.read(size)
+        except Exception as error:
+            self.failure = error
+            # What an open file raises does not say which it is.
+            if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+                error.filename = getattr(self._file, "path", "the log")
+            raise
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to a place; return it, counted from the start."""
+        try:
+            return int(self._file.seek(offset, whence))
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def tell(self) -> int:
+        """Return the place, counted from the start."""
+        return int(self._file.tell())
+
+    def readable(self) -> bool:
+        """Say that it can be read, for those who ask before they do."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can seek."""
+        return True
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+        return bool(self._file.closed)
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +127,7 @@ class Format(StrEnum):
     PARQUET = "parquet"
     """Positions are row numbers."""
     PAIRS = "pairs"
-    """Ids only, so that no pipeline can read it (`weir.readers.pairs`); positions are row numbers."""
+    """Ids only, so that no pipeline can read it (`weir.readers.lines`); positions are row numbers."""
 
 
 LOG_SUFFIXES: Final[Mapping[str, Format]] = {
@@ -98,7 +168,7 @@ class Partition:
     """One file of the log as it was listed: `path` on the file system `fs`, `size` in bytes.
 
     `arrival_ms` is when it was last modified (wall clock, ms since 1970; None where the file system does not say),
-    `fingerprint` identifies its first bytes (see `weir.readers.generations`; empty where nobody has looked).
+    `fingerprint` identifies its first bytes (see `weir.readers.sources`; empty where nobody has looked).
     """
 
     key: str
@@ -250,3 +320,85 @@ def latest_event_ms(partition: Partition, clock: EventClock, config: LogConfig) 
         return None
     arrived = max(partition.arrival_ms / 1000 + _TICK_SECONDS, clock.wall_origin)
     return clock.event_ms(arrived) + round(60_000 * config.clock_tolerance_minutes)
+
+
+FINGERPRINT_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A partition as the last run that read it had it listed."""
+
+    size: int
+    fingerprint: str
+    arrival_ms: int | None
+
+
+def same_start(partition: Partition, fingerprint: str) -> bool:
+    """Say whether the file still starts with the bytes of a fingerprint; the empty one fits every file."""
+    covered = _covered(fingerprint)
+    return partition.size >= covered and (not covered or _spell(_head(partition, covered)) == fingerprint)
+
+
+def generation(key: str) -> int:
+    """Return which generation of its file a partition's key names, from 1."""
+    _, mark, number = key.rpartition("@")
+    return int(number) if mark and number.isdecimal() else 1
+
+
+def identified(partition: Partition, known: Mapping[str, KnownFile]) -> Partition | None:
+    """Return a listed file as the partition it is: with the key of its generation, and its fingerprint.
+
+    `known` holds what commits say, by key. The file is read (its first bytes, one request) only where it is new or
+    its size or time has changed. Where it has become smaller or starts with other bytes, it was rewritten: it is a new
+    generation, which is logged. None where the file system fails: which generation it is will be seen at the next look.
+    """
+    key = _newest_key(partition.key, known)
+    before = known.get(key)
+    if before and (before.size, before.arrival_ms) == (partition.size, partition.arrival_ms):
+        return replace(partition, key=key, fingerprint=before.fingerprint)
+    try:
+        head = _head(partition, min(partition.size, FINGERPRINT_BYTES))
+    except PermissionError:
+        # The reading refuses it, with a dead letter.
+        return replace(partition, key=key)
+    except Exception as error:  # noqa: BLE001 - file systems raise what they like
+        logger.error("%s cannot be read now, the next look tries again: %s", partition.url, error)
+        return None
+    if before is None or _continues(partition, head, before):
+        return replace(partition, key=key, fingerprint=_spell(head))
+    renewed = f"{partition.key}@{generation(key) + 1}"
+    logger.warning(
+        "%s was rewritten under its name (it %s: %d bytes, %d were read): it is read from its start as %s",
+        partition.url,
+        "starts with other bytes" if partition.size >= before.size else "has become smaller",
+        partition.size,
+        before.size,
+        printable(renewed),
+    )
+    return replace(partition, key=renewed, fingerprint=_spell(head))
+
+
+def _continues(partition: Partition, head: bytes, before: KnownFile) -> bool:
+    covered = _covered(before.fingerprint)
+    has_same_start = not covered or _spell(head[:covered]) == before.fingerprint
+    return partition.size >= before.size and has_same_start
+
+
+def _newest_key(name: str, known: Mapping[str, KnownFile]) -> str:
+    key, number = name, 2
+    while (later := f"{name}@{number}") in known:
+        key, number = later, number + 1
+    return key
+
+
+def _covered(fingerprint: str) -> int:
+    return int(fingerprint.partition(":")[0] or 0)
+
+
+def _spell(head: bytes) -> str:
+    return f"{len(head)}:{xxhash.xxh3_64_hexdigest(head)}"
+
+
+def _head(partition: Partition, size: int) -> bytes:
+    return bytes(partition.fs.cat_file(partition.path, start=0, end=size)) if size else b""

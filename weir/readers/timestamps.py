@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.contracts.arrow_columns import bytes_as_text, cast_or_none, is_bytes, is_string
-from weir.contracts.dates import micros, plain_micros
+from weir.contracts.interactions.arrow_columns import bytes_as_text, cast_or_none, is_bytes, is_string
+from weir.contracts.interactions.times import micros, plain_micros
 from weir.readers.config import TimestampUnit
 
 __all__ = ["BEYOND", "arrow_millis", "mixed_millis"]

@@ -11,14 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from weir.contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, columns, interaction_schema
-from weir.contracts.arrow_columns import not_utf8
-from weir.contracts.ids import MissingIds
-from weir.readers.blocks import Block, Bool, Int64, Letters, Lines, TableRows, ValidatedBlock
+from weir.contracts import INTERACTION_SCHEMA, MAX_ID_BYTES, Label, interaction_schema
+from weir.contracts.base import columns
+from weir.contracts.interactions.arrow_columns import not_utf8
+from weir.contracts.interactions.interaction import MissingIds
+from weir.readers.blocks import Block, Bool, DeadLetter, Fault, Int64, Letters, Lines, Reason, TableRows, ValidatedBlock
 from weir.readers.config import LogConfig
-from weir.readers.decode import Decoder
-from weir.readers.decoded import Decoded, Faults
-from weir.readers.faults import DeadLetter, Fault, Reason
+from weir.readers.decode import Decoded, Decoder, Faults
 from weir.readers.features import faults_of, with_features
 from weir.readers.sources import printable
 from weir.readers.timestamps import Millis

@@ -8,8 +8,8 @@ from typing import Any, Final
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.config import Settings, SettingsError
-from weir.contracts.listening import bare_host, is_held, reached
-from weir.serving.http.hosts import is_loopback
+from weir.runtime.listening import bare_host, is_held, reached
+from weir.serving.http.messages import is_loopback
 
 __all__ = [
     "PORTS",

@@ -1,32 +1,82 @@
-"""What `weir up` checks and writes before it starts a process, and the settings of a demo on two cores."""
+"""What `weir up` checks and writes before it starts a process, and the processes that it starts."""
 
+import os
+import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from weir.check.report import LogReport, check_log
 from weir.check.text import in_one_line, proposed, require_readable, what_is_wrong
 from weir.config import Settings, SettingsError, located
-from weir.contracts import Store, columns
-from weir.contracts.format import read_format
+from weir.contracts import Store
+from weir.contracts.base import columns
+from weir.contracts.bundles.variants import MAIN
+from weir.contracts.storage.format import read_format
 from weir.demo.generator import GENERATED, catalogue_of, generate
-from weir.demo.replay import ReplayConfig, check_plan
-from weir.demo.source import LogProfile, LogSource, nice_lateness, open_log
+from weir.demo.replay import LogProfile, LogSource, ReplayConfig, check_plan, nice_lateness, open_log
 from weir.errors import CommandError, UsageError
 from weir.freshness import event_to_answer
-from weir.pipelines.lasting import recorded
 from weir.pipelines.layout import open_layout, with_window
+from weir.pipelines.store_settings import recorded
 from weir.readers import Block, BlockId, LogConfig, Validator, is_topic
+from weir.runtime.supervisor import ChildSpec
 from weir.session import REMEMBERED, Session, open_session, remembered
 from weir.text import escaped, plain, setting, shell
 from weir.up.holdings import CATALOGUE, Holdings, holdings, make_room, remember_replay
 from weir.up.holdings import GENERATED as GENERATED_LOG
 from weir.up.options import UpOptions
 from weir.up.ports import PORTS, await_ports, busy_ports, is_served, with_ports
-from weir.up.processes import Replayed
 
-__all__ = ["Launch", "demo_settings", "last_user", "log_settings", "prepare"]
+__all__ = ["Launch", "Replayed", "child_specs", "demo_settings", "last_user", "log_settings", "prepare"]
+
+
+class Replayed(NamedTuple):
+    """A finished log to replay: the file, and the duration in wall-clock seconds."""
+
+    log: Path
+    seconds: float
+
+
+def child_specs(file: Path, ranks: int, replayed: Replayed | None, trained: Sequence[str] = (MAIN,)) -> list[ChildSpec]:
+    """Return the processes, the source of events first; all read their settings from `file`.
+
+    Each variant in `trained` has a trainer of its own.
+    """
+    environment = _environment(os.environ)
+    common = ("--config", str(file))
+
+    def spec(name: str, *arguments: str, forever: bool = True) -> ChildSpec:
+        return ChildSpec(name, (sys.executable, "-m", "weir", *arguments, *common), environment, forever)
+
+    specs = [
+        spec("pipeline", "ingest", "--follow"),
+        *(_trainer(spec, line, ranks) for line in trained),
+        spec("server", "serve"),
+        spec("monitor", "monitor"),
+    ]
+    first = specs[1].name
+    if replayed is not None:
+        # Event time passes during a replay, so it starts after the trainer, the slowest stage to start. The rest of
+        # the trainer's start takes no longer than the start of the replay and its first window.
+        arguments = ("replay", str(replayed.log), "--seconds", str(replayed.seconds))
+        replay = spec("replay", *arguments, forever=False)
+        specs.insert(0, replace(replay, starts_after=(first, "all ranks have started")))
+    return specs
+
+
+def _trainer(spec: Callable[..., ChildSpec], line: str, ranks: int) -> ChildSpec:
+    command = ("train", "--follow", "--ranks", str(ranks))
+    return spec("trainer", *command) if line == MAIN else spec(f"trainer-{line}", *command, "--variant", line)
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the children's environment: no WEIR_ variables, as settings come from the file, one thread per pool."""
+    kept = {name: value for name, value in environment.items() if not name.startswith("WEIR_")}
+    return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **kept}
+
 
 _ROWS: Final = 200
 """The last rows of a log, among which a user to query for is found."""
@@ -263,7 +313,7 @@ def log_settings(folder: Path, profile: LogProfile) -> dict[str, Any]:
     """Return the settings that depend on the replayed log: the folder of its segments, and the window.
 
     The window is the shortest usual length that divides the log's span into at most 60
-    (`weir.demo.source.nice_window`); it stays open for a hundredth of its length, as a replay passes that at once.
+    (`weir.demo.replay.nice_window`); it stays open for a hundredth of its length, as a replay passes that at once.
     """
     window = profile.window_seconds
     return {

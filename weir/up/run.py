@@ -5,28 +5,57 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
-from weir.answers import print_answer, print_change
 from weir.contracts import Store
-from weir.contracts.listening import reached
-from weir.contracts.variants import roles_in
+from weir.contracts.bundles.variants import roles_in
 from weir.errors import CommandError
-from weir.interact import Asker
+from weir.interact import Asker, print_answer, print_change
+from weir.runtime.listening import reached
+from weir.runtime.supervisor import Supervisor
 from weir.serving.client import RetrievalClient
 from weir.text import operand, plain, program, shell
-from weir.up.display import StatusDisplay
-from weir.up.memory import tree_memory
 from weir.up.ports import page_scheme
-from weir.up.prepare import Launch
-from weir.up.processes import child_specs
-from weir.up.status import Status, StatusReader
+from weir.up.prepare import Launch, child_specs
+from weir.up.status import Status, StatusDisplay, StatusReader
 from weir.up.summary import DemoSummary, print_summary, summarise
-from weir.up.supervisor.supervisor import Supervisor
 from weir.verdict import SMALL_LOG
 
-__all__ = ["run_up", "something_new"]
+__all__ = ["run_up", "something_new", "tree_memory"]
+
+
+_PROC: Final = Path("/proc")
+
+
+def tree_memory(root: int) -> int:
+    """Return the bytes used by a process and its descendants; 0 without /proc.
+
+    Sums proportional set sizes, so that a page shared by several processes is counted once.
+    """
+    children: dict[int, list[int]] = {}
+    for stat in _PROC.glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError, ValueError):
+            # The process has ended since the listing.
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found, frontier = [root], [root]
+    while frontier:
+        frontier = [child for process in frontier for child in children.get(process, ())]
+        found += frontier
+    return sum(_proportional_set(_PROC / str(process)) for process in found)
+
+
+def _proportional_set(folder: Path) -> int:
+    try:
+        lines = (folder / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
 
 _LOOK_SECONDS: Final = 0.5
 _GRACE_SECONDS: Final = 30.0

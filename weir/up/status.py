@@ -1,26 +1,89 @@
-"""What the stages have done so far: read from the store and the server, as any other client could.
+"""What the stages have done so far, read from store and server, and how `weir up` shows it.
 
 Reading never fails. Each part is read separately; one that cannot be read keeps its last value, and the status names
 the problem. Reading without news costs the same whatever the age of the store.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from weir.config import Settings
-from weir.contracts import BundleLog, BundleManifest, CorruptArtefactError, EventClock, Store, WindowCounts
-from weir.contracts.variants import champions_log
+from weir.contracts import (
+    BundleLog,
+    BundleManifest,
+    CommitLog,
+    CorruptArtefactError,
+    EventClock,
+    LogState,
+    Store,
+    WindowCounts,
+    WindowLog,
+    WindowManifest,
+)
+from weir.contracts.bundles.variants import champions_log
 from weir.freshness import longest
-from weir.readers import discover
+from weir.pipelines.layout import identify_files
+from weir.readers import Partition, discover
 from weir.serving.client import Info, RetrievalClient, RetrievalError, by_user
-from weir.serving.monitor.newest import NewestRecalls
-from weir.serving.monitor.results import WindowRecall
-from weir.up.store_news import CommitTotals
+from weir.serving.monitor.results import NewestRecalls, WindowRecall, mean_recall
+from weir.text import in_words, plain, visible
 
-__all__ = ["Status", "StatusReader"]
+__all__ = ["CommitTotals", "Status", "StatusDisplay", "StatusReader"]
+
+
+_SHOWN_AT_FIRST: Final = 100
+"""Panes of an old store that the first reading returns."""
+
+
+@dataclass
+class CommitTotals:
+    """Totals of the commits read so far."""
+
+    store: Store
+    _state: LogState | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._log = CommitLog(self.store)
+
+    @property
+    def state(self) -> LogState:
+        """The state as of the last reading."""
+        return self._state or LogState()
+
+    @property
+    def windows(self) -> int:
+        """Number of committed panes."""
+        return self.state.cursor.sequence
+
+    def catch_up(self) -> list[WindowManifest]:
+        """Add and return the panes committed since the last time; of an old store, return only the newest.
+
+        Raises what `LogState.open` raises; the totals then remain those before the faulty commit.
+        """
+        if self._state is None:
+            self._state = LogState.open(self.store)
+            return WindowLog(self.store).newest(_SHOWN_AT_FIRST)
+        return [pane for commit in self._state.catch_up(self._log) for pane in commit.panes]
+
+    def covers(self, partitions: Collection[Partition]) -> bool:
+        """Say whether the commits account for all rows of these partitions, at their current size."""
+        known = self.state.sources
+        found = identify_files(partitions, self.state.sources)
+        return len(found) == len(partitions) and all(
+            part.key in known and known[part.key].is_done and known[part.key].size == part.size for part in found
+        )
+
 
 _QUIET_SECONDS: Final = 30.0
 
@@ -200,3 +263,103 @@ def _sentence(part: str, error: Exception) -> str:
     """Return a sentence that names the file, or the part where the error does not."""
     text = str(error) or type(error).__name__
     return text if part in text or isinstance(error, OSError | CorruptArtefactError) else f"{part}: {text}"
+
+
+_PLAIN_SECONDS: Final = 10.0
+_K: Final = 20
+_GONE: Final = (OSError, SystemExit)
+"""Errors of a closed terminal or pipe (rich exits then), which must not end the processes."""
+
+
+class StatusDisplay:
+    """Shows the status and important log lines of the processes on one console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._printed = -_PLAIN_SECONDS
+        self._problems: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Remove the live table; plain lines can still be printed."""
+        if self._live:
+            self._live.stop()
+
+    def say(self, name: str, line: str) -> None:
+        """Print a line with the name of its process in front."""
+        text = Text(f"{name:>8} | ", style="dim")
+        text.append(visible(line), style="default")
+        with contextlib.suppress(*_GONE):
+            self._console.print(text, soft_wrap=True)
+
+    def show(self, status: Status) -> None:
+        """Show the newest status; report each new read problem once."""
+        for part, problem in status.problems.items():
+            if self._problems.get(part) != problem:
+                self.say("weir", f"cannot read: {problem}")
+        self._problems = status.problems
+        if self._live:
+            with contextlib.suppress(*_GONE):
+                self._live.update(_panel(status))
+        elif time.monotonic() - self._printed >= _PLAIN_SECONDS:
+            self._printed = time.monotonic()
+            facts = "; ".join(f"{name}: {value}" for name, value in _facts(status))
+            self.say("weir", f"{status.seconds:.0f} s; {facts}")
+
+
+def _panel(status: Status) -> RenderableType:
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    if status.replayed is not None:
+        table.add_row(Text("replay", style="bold"), ProgressBar(total=1.0, completed=status.replayed, width=60))
+    for name, value in _facts(status):
+        table.add_row(Text(name, style="bold"), plain(value))
+    return Group(Text(f"weir up, {status.seconds:.0f} s", style="bold cyan"), table)
+
+
+def _facts(status: Status) -> list[tuple[str, str]]:
+    replayed = "" if status.replayed is None else f", {status.replayed:.0%} of the replay done"
+    served = status.served
+    age = "" if status.newest_event_age is None else f", newest event {in_words(status.newest_event_age)} old"
+    counts = status.counts
+    counted = f"{status.dead} dead, {counts.duplicates:,} duplicates, {counts.late:,} late"
+    held = [("newest bundle", status.held)] if status.held else []
+    unread = [("unreadable", ", ".join(status.problems))] if status.problems else []
+    return [
+        ("log", f"{counts.events:,} events in {status.windows} panes, {counted}{replayed}"),
+        ("trained", f"{status.trained_sequence + 1} panes"),
+        (
+            "served",
+            f"{served.bundle_version} with {served.items:,} items{age}"
+            if served
+            else f"nothing yet: waiting for {_awaited(status)}",
+        ),
+        ("recall", _recalls(status)),
+        *held,
+        *unread,
+    ]
+
+
+def _awaited(status: Status) -> str:
+    """Return the next step until a bundle is served."""
+    if status.windows == 0:
+        first = f"the first events, which are answered after {in_words(status.longest_seconds)} at most"
+        return first if status.replayed is None else "the first window to end"
+    if status.trained_sequence < 0:
+        return "the trainer to make the first bundle"
+    return "the server to load the first bundle"
+
+
+def _recalls(status: Status) -> str:
+    values = {kind: mean_recall(status.recalls, kind, _K) for kind in ("model", "served", "index", "popularity")}
+    known = [f"{kind} {value:.3f}" for kind, value in values.items() if value is not None]
+    return f"@{_K} {', '.join(known)}" if known else "not measured yet"

@@ -13,12 +13,11 @@ from rich.table import Table
 
 from weir.config import Settings
 from weir.contracts import Store
-from weir.contracts.models import FrozenModel
-from weir.contracts.variants import log_of_version
+from weir.contracts.base.models import FrozenModel
+from weir.contracts.bundles.variants import log_of_version
 from weir.interact import Change
 from weir.serving.errors import BundleVersionNotLoadedError
-from weir.serving.monitor.newest import mean_recall, recent_cases
-from weir.serving.monitor.results import Freshness, recorded
+from weir.serving.monitor.results import Freshness, mean_recall, recent_cases, recorded
 from weir.text import plain
 from weir.up.ports import metrics_url
 from weir.up.status import Status

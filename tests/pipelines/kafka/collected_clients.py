@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 from tests.ports import free_port
-from weir.pipelines.kafka.address import Topic
-from weir.pipelines.kafka.client import TopicClient
-from weir.pipelines.kafka.config import KafkaConfig
+from weir.pipelines.kafka_config import KafkaConfig, Topic
+from weir.pipelines.sources.kafka.client import TopicClient
 
 _ROUNDS = 8
 _TIMEOUT_SECONDS = 0.1

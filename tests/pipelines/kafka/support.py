@@ -10,9 +10,9 @@ from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
 from tests.pipelines.support import ORIGIN, Event
 from weir.contracts import LogState, Store
+from weir.pipelines.batch.ingest import IngestSummary, ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import IngestSummary, ingest
-from weir.pipelines.sources import WINDOWS
+from weir.pipelines.sources.source import WINDOWS
 
 
 def new_topic(broker: Broker, partitions: int = 1, **settings: str) -> str:

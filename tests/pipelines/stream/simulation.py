@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from tests.readers.files import ORIGIN, Event
 from weir.contracts import INTERACTION_SCHEMA, CommitLog, LogState, SourceSpan, Store
-from weir.pipelines.bare_commits import append
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.layout import open_layout
-from weir.pipelines.stream.batch import Batch
+from weir.pipelines.runs.run_registry import append
 from weir.pipelines.stream.committer import commit_window
+from weir.pipelines.stream.reader import Batch
 from weir.pipelines.stream.slices import Slice, slices_of
 from weir.readers import DeadLetter, Fault, Reason
 

@@ -20,15 +20,13 @@ from tests.pipelines.support import (
 )
 from tests.readers.files import ORIGIN, Event
 from weir.contracts import Commit, CommitLog, LogState, Retirement, Store
-from weir.contracts.commit import MOVED
-from weir.contracts.commits import Cursor
-from weir.pipelines.bare_commits import append
+from weir.contracts.commits.commit import MOVED
+from weir.contracts.commits.commit_log import Cursor
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.lock import only_writer
-from weir.pipelines.sources import MovedStoreError
+from weir.pipelines.runs.run_registry import append, only_writer
+from weir.pipelines.sources.source import MovedStoreError
 from weir.pipelines.stream.committer import UnknownPartitionError, commit_window
-from weir.pipelines.stream.slices import Slice, slices_of
-from weir.pipelines.stream.spans import OutOfOrderError
+from weir.pipelines.stream.slices import OutOfOrderError, Slice, slices_of
 from weir.pipelines.transforms import split
 
 

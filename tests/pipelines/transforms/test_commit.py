@@ -18,15 +18,11 @@ from weir.contracts import (
     WindowLog,
     WindowName,
 )
-from weir.contracts.storage import FileEntry
-from weir.contracts.user_features import UserFeatures
+from weir.contracts.interactions.features import UserFeatures
+from weir.contracts.storage.store import FileEntry
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.open_rows import OpenRows
-from weir.pipelines.positions import Base, Run
-from weir.pipelines.progress import LettersWritten, PartitionProgress, Progress
-from weir.pipelines.run_commit import Made, Start
-from weir.pipelines.transforms.commit import CommitRun, RunOutcome
-from weir.pipelines.transforms.write import ShardReport
+from weir.pipelines.runs.positions import Base, LettersWritten, OpenRows, PartitionProgress, Progress, Run
+from weir.pipelines.transforms.commit import CommitRun, Made, RunOutcome, ShardReport, Start
 from weir.readers import Format, Partition
 from weir.sketches import CountMinSketch
 

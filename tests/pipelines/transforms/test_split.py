@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from weir.contracts import INTERACTION_SCHEMA, SourceSpan, Store, hash_id
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.open_rows import OpenRows
-from weir.pipelines.positions import Base, Run
-from weir.pipelines.progress import Progress
+from weir.pipelines.runs.positions import Base, OpenRows, Progress, Run
 from weir.pipelines.transforms.read import PROGRESS
 from weir.pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Release, Reopen, runs_of
 from weir.readers import BlockId, ValidatedBlock

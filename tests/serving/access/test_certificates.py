@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from tests.serving.authority import Authority
-from weir.serving.access import files
+from weir.serving.access import certificates as files
 from weir.serving.access.certificates import grpc_credentials, http_context, names_of
 from weir.serving.access.config import TlsConfig
 

@@ -25,6 +25,7 @@ from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 from weir.serving.config import LimitsConfig
+from weir.serving.http.gateway import seconds_of
 
 LIMITS = LimitsConfig(max_queries=4, max_k=50, max_history_item_ids=5, max_excluded_item_ids=3)
 WORD = {"Content-Type": "application/json"}
@@ -295,3 +296,17 @@ def test_a_server_without_a_bundle_says_so_and_one_whose_port_is_taken_ends(stor
         assert "Address already in use" in "".join(late.lines)
         waiting.process.terminate()
         assert waiting.process.wait(30) == 0
+
+
+UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+@given(st.integers(0, 10**8 - 1), st.sampled_from(sorted(UNITS)))
+def test_timeouts_are_those_of_grpc(number: int, unit: str) -> None:
+    assert seconds_of(f"{number}{unit}") == number * UNITS[unit]
+
+
+@given(st.one_of(st.text(max_size=12), st.from_regex(r"\A(-?\d{9,}[HMS]|\d+|\d+s|[HMS]\d+)\Z")))
+def test_other_words_are_no_timeout(text: str) -> None:
+    is_one = len(text) in range(2, 10) and text[-1] in UNITS and text[:-1].isdecimal() and text[:-1].isascii()
+    assert (seconds_of(text) is not None) == is_one

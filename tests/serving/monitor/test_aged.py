@@ -8,8 +8,8 @@ import pytest
 from tests.serving.support import HOUR_MS, Catalogue, write_bundle, write_window
 from tests.serving.users import HISTORY_LENGTH, Event
 from weir.contracts import BundleLog, CorruptArtefactError, Store, Withdrawal, hash_id
-from weir.serving.bundle import LoadedBundle
-from weir.serving.loading import load_bundle
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
 from weir.serving.monitor import aged
 from weir.serving.monitor.aged import Judged, Sampling, judged
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from weir.contracts import hash_id
-from weir.contracts.served import SERVED_SCHEMA, new_segment
+from weir.contracts.served_lists import SERVED_SCHEMA, new_segment
 from weir.serving.monitor.attribution import POSITIONS, Attribution
 
 SECRET = "00112233445566778899aabbccddeeff"  # noqa: S105 - of a test

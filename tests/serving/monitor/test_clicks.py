@@ -10,15 +10,13 @@ from prometheus_client import CollectorRegistry
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from weir.contracts import Store, hash_id
-from weir.contracts.comparison import Comparison
-from weir.contracts.served import SERVED_SCHEMA, ServedFile, new_segment, write_served
-from weir.contracts.variants import challenges
+from weir.contracts.bundles.variants import Comparison, challenges
+from weir.contracts.served_lists import SERVED_SCHEMA, ServedFile, new_segment, write_served
 from weir.serving.monitor import clicks
 from weir.serving.monitor.clicks import ClickFollower
+from weir.serving.monitor.comparison import Comparing, Contest
 from weir.serving.monitor.config import MonitorConfig
-from weir.serving.monitor.metrics import AttributionMetrics
-from weir.serving.monitor.variants.comparing import Comparing, Contest
-from weir.serving.monitor.variants.metrics import VariantMetrics
+from weir.serving.monitor.metrics import AttributionMetrics, VariantMetrics
 
 T = 1_700_000_000_000
 

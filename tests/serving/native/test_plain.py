@@ -1,4 +1,4 @@
-"""On columns as by queries: the oracle is what `weir.serving.retriever` answers to the same queries one by one."""
+"""Answers on columns: the oracle is what `weir.serving.search.retriever` answers to the same queries one by one."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -12,12 +12,12 @@ from tests.serving.rescorers import bilinear, form, with_scorer
 from tests.serving.support import Catalogue, histories_of, write_bundle, write_window
 from tests.serving.users import Event
 from weir.contracts import BundleLog, ItemKeys, Store, hash_id
-from weir.serving.bundle import LoadedBundle
-from weir.serving.loading import load_bundle
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
 from weir.serving.native.columns import Found, Kind, Wanted, queries_of
 from weir.serving.native.plain import PlainRetriever
-from weir.serving.queries import ByEmbedding, ByHistory, ByItem, ByUser, Source, Task
-from weir.serving.retriever import Retriever
+from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, Source, Task
+from weir.serving.search.retriever import Retriever
 
 PACKAGE = pytest.importorskip("weir_front", reason="needs the compiled front: make native, which needs Rust")
 T = 1_700_000_000_000

@@ -8,8 +8,8 @@ import pytest
 
 from tests.serving.support import Catalogue, mean_tower, write_bundle
 from weir.contracts import BundleLog, Store
-from weir.serving.bundle import LoadedBundle
-from weir.serving.loading import load_bundle
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
 from weir.serving.processes.channel import Channel
 from weir.serving.processes.crew import Crew, Seat
 from weir.serving.processes.link import ParentLink

@@ -4,7 +4,7 @@ import socket
 import pytest
 
 from tests.ports import free_port
-from weir.contracts.listening import CannotListenError
+from weir.runtime.listening import CannotListenError
 from weir.serving.config import ServingConfig
 from weir.serving.processes.ports import reserved
 

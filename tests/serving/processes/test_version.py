@@ -7,10 +7,10 @@ import pytest
 from tests.serving.deltas import KINDS, QUERIES, assert_same, base, changed, dense, drawn, write_delta
 from tests.serving.support import Catalogue, mean_tower, user_weights, write_bundle
 from weir.contracts import BundleFile, BundleLog, Store
-from weir.contracts.texts import Texts
-from weir.serving.bundle import LoadedBundle
-from weir.serving.index import AnnIndex
-from weir.serving.loading import load_bundle
+from weir.contracts.base.string_arrays import Texts
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
+from weir.serving.index.index import AnnIndex
 from weir.serving.processes.arrays import MappedArrays, SharedArrays
 from weir.serving.processes.version import Models, SharedVersion
 
@@ -55,7 +55,7 @@ def test_it_follows_a_chain_of_deltas(store: Store, kind: str) -> None:
 
 
 def test_what_deltas_do_not_change_is_the_same_object_in_all_versions(store: Store) -> None:
-    """`weir.contracts.layers` and the catalogue tell by it that two versions share a base."""
+    """`weir.contracts.base.arrays` and the catalogue tell by it that two versions share a base."""
     catalogue = Catalogue.random(items=10_000)
     manifest = write_bundle(store, "v0", catalogue)
     arrays, reader = SharedArrays(), MappedArrays()

@@ -6,13 +6,11 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from weir.contracts import Store, UserKeys
-from weir.serving.histories import FollowedHistories
-from weir.serving.known_users import Histories
+from weir.serving.histories.files import FollowedHistories, Histories
+from weir.serving.histories.redis_config import FollowerConfig
+from weir.serving.histories.redis_follower import Follower, FollowerMetrics
+from weir.serving.histories.redis_reader import SharedHistories
 from weir.serving.metrics import HistoryMetrics
-from weir.serving.shared.config import FollowerConfig
-from weir.serving.shared.follower import Follower
-from weir.serving.shared.metrics import FollowerMetrics
-from weir.serving.shared.reader import SharedHistories
 
 
 def follower(store: Store, url: str, **settings: Any) -> Follower:

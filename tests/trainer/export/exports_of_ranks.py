@@ -16,11 +16,12 @@ from tests.trainer.export.test_touched import HOUR, a_stream, facts
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES
 from weir.contracts import BundleManifest, Store, WindowLog
-from weir.trainer.config import TrainerConfig
-from weir.trainer.export import content, export_bundle, keeper
-from weir.trainer.export.cases import RecentCases
-from weir.trainer.export.keeper import Keeper
+from weir.trainer.export import content, export_bundle
+from weir.trainer.export import planner as keeper
+from weir.trainer.export.planner import Keeper
+from weir.trainer.export.servable import RecentCases
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.assigner import Assigner
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from weir.contracts import BundleLog, BundleManifest, Store
 from weir.trainer.export import export_bundle
-from weir.trainer.export.cases import RecentCases
 from weir.trainer.export.content import Content
-from weir.trainer.export.draft import Complete, Delta
-from weir.trainer.export.errors import AwaitedError
-from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.onnx_models import AwaitedError
+from weir.trainer.export.plan import Complete, Delta
+from weir.trainer.export.planner import Keeper
+from weir.trainer.export.servable import RecentCases
 from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["HeldKeeper", "export_or_none"]

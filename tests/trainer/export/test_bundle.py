@@ -23,15 +23,15 @@ from weir.contracts import (
     Store,
     hash_id,
 )
-from weir.serving.loading import load_bundle
-from weir.trainer.config import TrainerConfig
+from weir.serving.bundles.loading import load_bundle
 from weir.trainer.export import Content, ExportError, export_bundle
 from weir.trainer.export.compaction import compact
-from weir.trainer.export.keeper import Keeper
-from weir.trainer.export.kept import Kept
-from weir.trainer.export.scorer import scorer_to_onnx
+from weir.trainer.export.onnx_models import scorer_to_onnx
+from weir.trainer.export.planner import Keeper
 from weir.trainer.export.servable import Servable
+from weir.trainer.export.snapshot import Kept
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.step import train_step
 from weir.trainer.train import train

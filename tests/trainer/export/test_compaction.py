@@ -17,16 +17,16 @@ from tests.trainer.export.test_deltas import assert_published, replace_item, set
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleFile, BundleLog, BundleManifest, CorruptArtefactError, ItemKeys, Store
-from weir.contracts.texts import Texts
+from weir.contracts.base.string_arrays import Texts
 from weir.contracts.verification import verify
-from weir.serving.bundle import LoadedBundle
-from weir.serving.loading import load_bundle
-from weir.trainer.config import TrainerConfig
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import load_bundle
 from weir.trainer.export import compaction, export_bundle
 from weir.trainer.export.compaction import Compaction, compact
-from weir.trainer.export.keeper import Keeper
-from weir.trainer.export.kept import Kept
+from weir.trainer.export.planner import Keeper
 from weir.trainer.export.servable import Servable
+from weir.trainer.export.snapshot import Kept
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 
 CHANGES = st.lists(st.sampled_from(["turn", "leave", "replace", "come"]), min_size=1, max_size=4)

@@ -1,4 +1,7 @@
+""""""
+
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 from unittest.mock import patch
@@ -8,15 +11,17 @@ import pytest
 import torch
 
 from tests.trainer.step.test_training import configured
-from tests.trainer.support import absorbed
+from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from weir.contracts import Store
-from weir.trainer.config import RescoringConfig, TrainerConfig
 from weir.trainer.export import content
-from weir.trainer.export.content import Content
+from weir.trainer.export.content import Content, fault_of, fault_of_items
 from weir.trainer.items.rows import Reader, TableRows
-from weir.trainer.state import item_writer
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import RescoringConfig, TrainerConfig
+from weir.trainer.state import items as item_writer
 from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.step import train_step
 from weir.trainer.towers import project
 
 
@@ -183,3 +188,89 @@ def _assert_lines(state: TrainerState, found: Content) -> None:
         whole = state.item_vectors(TableRows(np.concatenate([[0, 1], found.rows])))
         np.testing.assert_array_equal(found.embeddings, whole)
         np.testing.assert_array_equal(found.vectors, project(whole[2:], state.config.tower))
+
+
+BAD = [torch.nan, torch.inf, -torch.inf, 1e30]
+
+
+def fault_in(content: Content) -> str | None:
+    """Return what the bundle of a content would not be served for."""
+    return fault_of(content.state, content.touched) or fault_of_items(content)
+
+
+@pytest.fixture
+def state_soundness(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
+    writer.features = FEATURES
+    synthetic(writer, windows=1)
+    state_soundness = absorbed(store, config)
+    for batch in batches_of(store, state_soundness)[:2]:
+        train_step(state_soundness, batch, Workers())
+    return state_soundness
+
+
+def test_what_has_been_learnt_is_sound(state_soundness: TrainerState) -> None:
+    """Features that are unknown are NaN in the table; that is no fault."""
+    assert fault_in(Content.of(state_soundness)) is None
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_one_number_that_is_not_sound_is_found_wherever_it_is(state_soundness: TrainerState, bad: float) -> None:
+    moments = state_soundness.optimizer.state_dict()
+    places = {
+        "embeddings.weight": state_soundness.embeddings.weight.view(-1)[-3:],
+        "embeddings.squares": state_soundness.embeddings.squares[7:8],
+        "optimizer.0.exp_avg": moments["0.exp_avg"].view(-1)[:1],
+        "optimizer.0.exp_avg_sq": moments["0.exp_avg_sq"].view(-1)[:1],
+    }
+    places |= {
+        f"tower.{name}": value.view(-1)[:1] for name, value in list(state_soundness.tower.state_dict().items())[:2]
+    }
+    assert state_soundness.featured is not None
+    features = state_soundness.featured.tower.state_dict()
+    places |= {f"features.{name}": value.view(-1)[:1] for name, value in list(features.items())[:1]}
+    for name, place in places.items():
+        before = place.clone()
+        place.fill_(bad)
+        assert fault_in(Content.of(state_soundness)) == f"{name} contains NaN or infinity, or its norm overflows"
+        place.copy_(before)
+    assert fault_in(Content.of(state_soundness)) is None
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_number_of_the_second_phase_that_is_not_sound_is_found(
+    store: Store, state_soundness: TrainerState, bad: float
+) -> None:
+    state_soundness = absorbed(store, configured(state_soundness.config, {"rescoring": {"kind": "mixture_of_logits"}}))
+    train_step(state_soundness, batches_of(store, state_soundness)[0], Workers())
+    assert state_soundness.second is not None
+    assert fault_in(Content.of(state_soundness)) is None
+    moments = state_soundness.second.optimizer.state_dict()["1.exp_avg"].view(-1)
+    weights = state_soundness.second.scorer.user_components.weight.detach().view(-1)
+    for name, place in (("rescoring.user_components.weight", weights), ("rescoring_optimizer.1.exp_avg", moments)):
+        before = place[:1].clone()
+        place[:1] = bad
+        assert fault_in(Content.of(state_soundness)) == f"{name} contains NaN or infinity, or its norm overflows"
+        place[:1] = before
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_of_touched_rows_one_number_that_is_not_sound_is_found(state_soundness: TrainerState, bad: float) -> None:
+    state_soundness.featured = None
+    state_soundness.touched.clear(Reader.BUNDLE)
+    state_soundness.embeddings.touched.mark(state_soundness.table.live[[3, 7]])
+    assert fault_in(Content.since(state_soundness)) is None
+    state_soundness.embeddings.weight[state_soundness.live[7], 2] = bad
+    found = fault_in(Content.since(state_soundness))
+    assert found == "embeddings.weight contains NaN or infinity, or its norm overflows"
+
+
+@pytest.mark.parametrize("bad", BAD[:3])
+def test_an_item_that_is_not_sound_is_found_where_the_state_is_sound(state_soundness: TrainerState, bad: float) -> None:
+    """As in a snapshot of it."""
+    content = Content.of(state_soundness)
+    assert fault_of_items(content) is None
+    for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
+        broken = array.copy()
+        broken[5, 1] = bad
+        found = fault_of_items(replace(content, **{name: broken}))
+        assert found == f"its {name} contain NaN or infinity"

@@ -10,13 +10,13 @@ from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import PADDING_KEY, BundleLog, BundleManifest, ItemKeys, Store
 from weir.contracts.verification import verify
-from weir.serving.loading import load_bundle
-from weir.trainer.config import TrainerConfig
+from weir.serving.bundles.loading import load_bundle
 from weir.trainer.export import Content, export_bundle
-from weir.trainer.export.keeper import Keeper
+from weir.trainer.export.planner import Keeper
 from weir.trainer.export.servable import Servable
 from weir.trainer.items.rows import TableRows
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.step import train_step
 

@@ -8,12 +8,12 @@ from tests.trainer.export.held import HeldKeeper
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, BundleManifest, Pin, Store, WindowLog
-from weir.trainer.config import TrainerConfig
 from weir.trainer.export.bundle import export_bundle
 from weir.trainer.export.exporter import Exporter
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.positives import SharedWindow
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.train import train
 

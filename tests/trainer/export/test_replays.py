@@ -9,10 +9,10 @@ import pytest
 from tests.trainer.support import collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store, WindowLog
-from weir.trainer.config import TrainerConfig
 from weir.trainer.export.content import Content
-from weir.trainer.export.trial import Trial
+from weir.trainer.export.gate import Trial
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.train import train

@@ -13,20 +13,19 @@ from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES, WindowWriter
 from weir.contracts import BundleLog, BundleManifest, ItemKeys, Store, WindowLog
 from weir.contracts.verification import verify
-from weir.trainer.config import TrainerConfig
 from weir.trainer.export import export_bundle
-from weir.trainer.export.cases import RecentCases
-from weir.trainer.export.keeper import Keeper
-from weir.trainer.export.noting import recognise
+from weir.trainer.export.planner import Keeper, recognise
+from weir.trainer.export.servable import RecentCases
 from weir.trainer.items.rows import Reader, TableRows
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.dirty_rows import TouchedOfAll
 from weir.trainer.state.published import PublishedItems, Vectors
-from weir.trainer.state.touched import TouchedOfAll
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import batches
+from weir.trainer.step.positives import SharedWindow
 from weir.trainer.step.seeds import Purpose, generator
-from weir.trainer.step.shared_window import SharedWindow
 from weir.trainer.step.step import train_step
 
 HOUR = 3_600_000

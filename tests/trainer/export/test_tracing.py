@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store
-from weir.trainer.config import TowerConfig, TrainerConfig
-from weir.trainer.export import tower as traced
+from weir.trainer.export import onnx_models as traced
 from weir.trainer.export.exporter import Exporter
 from weir.trainer.export.tracing import Tracing, tracing_of
+from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.towers import build_tower
 

@@ -10,7 +10,7 @@ import torch
 from weir.contracts import FeatureNames
 from weir.trainer.items.embeddings import Embeddings
 from weir.trainer.items.featured import FeaturedItems
-from weir.trainer.items.places import Places
+from weir.trainer.items.placement import Places
 from weir.trainer.items.rows import FIRST_ITEM, TableRows
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.towers.features import FeatureInputs

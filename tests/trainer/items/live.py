@@ -2,7 +2,7 @@ from collections.abc import Set
 
 import numpy as np
 
-from weir.trainer.items.live_rows import LiveRows
+from weir.trainer.items.placement import LiveRows
 from weir.trainer.items.rows import FIRST_ITEM
 
 

@@ -14,7 +14,7 @@ from weir.trainer.items.embeddings import Embeddings
 from weir.trainer.items.rows import TableRows
 from weir.trainer.items.stored import fetched, placed
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.step.sums import sum_over_ranks
+from weir.trainer.step.step import sum_over_ranks
 
 DIMENSION = 3
 

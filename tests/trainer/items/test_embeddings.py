@@ -1,11 +1,18 @@
+""""""
+
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.trainer.items.embeddings import Embeddings
+from tests.ranks import run_on_ranks
+from weir.trainer.items.embeddings import Embeddings, Route
+from weir.trainer.items.placement import Places
 from weir.trainer.items.table import PADDING, SHARED
+from weir.trainer.ranks.workers import Workers
 
 
 def fresh(capacity: int = 6, dimension: int = 4) -> Embeddings:
@@ -71,3 +78,18 @@ def test_new_rows_are_of_a_given_length_on_average(scale: float) -> None:
     assert abs(float(table.weight[SHARED].norm()) / scale - 1) < 0.3
     table.initialise(np.arange(2, 4000), torch.Generator().manual_seed(3), scale)
     assert abs(float(table.weight[2:].norm(dim=1).mean()) / scale - 1) < 0.02
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_ranks_that_share_a_table_have_the_bits_of_one(ranks: int) -> None:
+    run_on_ranks(ranks, Path(__file__).with_name("tables_of_ranks.py"), seconds=300)
+
+
+def test_one_rank_looks_its_rows_up_and_copies_nothing_else() -> None:
+    rows, lines = torch.tensor([4, 1]), torch.randn(6, 2)
+    route = Route.of(rows, Places(6), Workers())
+    assert torch.equal(route.fetch(lines), lines[rows])
+    gradient = torch.randn(2, 2)
+    found, sums = route.add(gradient)
+    assert found is rows
+    assert sums is gradient is route.push(gradient)

@@ -1,3 +1,5 @@
+""""""
+
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.ranks import lines_of_ranks
 from weir.contracts import FeatureNames, hash_id
-from weir.contracts.features import MAX_DENSE
-from weir.trainer.items.feature_inputs import inputs_of
-from weir.trainer.items.features import FeatureTable
+from weir.contracts.interactions.features import MAX_DENSE
+from weir.trainer.items.featured import inputs_of
+from weir.trainer.items.features import NEVER, Column, FeatureTable
 from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from weir.trainer.towers.features import FeatureInputs
 
@@ -169,3 +171,42 @@ def test_a_feature_that_changes_its_kind_is_left_out_with_a_warning(caplog: pyte
     assert [record.getMessage() for record in caplog.records] == [
         f"item feature {name} was of another kind before: it is left out; give it another name" for name in ("a", "b")
     ]
+
+
+LINES = 5
+values = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+changes = st.one_of(
+    st.tuples(st.just("set"), st.integers(0, LINES - 1), values, st.integers(0, 3)),
+    st.tuples(st.just("forget"), st.integers(0, LINES - 1)),
+    st.tuples(st.just("grow")),
+)
+
+
+@given(st.lists(changes))
+def test_a_row_has_the_newest_values_since_it_was_forgotten(made: list[tuple[object, ...]]) -> None:
+    column = Column.empty(LINES, torch.int32, torch.device("cpu"))
+    known: dict[int, tuple[list[int], int]] = {}
+    for change, *how in made:
+        if change == "grow":
+            column.grow(len(column.values) + 2)
+        elif change == "forget":
+            column.forget(torch.tensor(how))
+            known.pop(how[0], None)
+        else:
+            line, new, event_ms = how
+            column.widen(len(new))
+            column.set(torch.tensor([line]), torch.tensor([new], dtype=torch.int32), event_ms)
+            if event_ms >= known.get(line, ((), NEVER))[1]:
+                known[line] = new, event_ms
+    width = column.values.shape[1]
+    for line, (row, told_ms) in enumerate(zip(column.values.tolist(), column.told_ms.tolist(), strict=True)):
+        expected, since = known.get(line, ([], NEVER))
+        assert row == expected + [-1] * (width - len(expected))
+        assert told_ms == since
+
+
+def test_an_unknown_number_is_not_a_number() -> None:
+    column = Column.empty(2, torch.float64, torch.device("cpu"))
+    column.grow(3)
+    assert column.of("values").isnan().all()
+    assert column.of("told_ms").tolist() == [NEVER] * 3

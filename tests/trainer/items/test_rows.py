@@ -1,8 +1,10 @@
+""""""
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.trainer.items.rows import Reader, TouchedRows
+from weir.trainer.items.rows import Reader, Stripes, TableRows, TouchedRows
 
 CALLS = st.lists(
     st.one_of(st.lists(st.integers(0, 9)), st.sampled_from(Reader), st.sampled_from(["grow", "replace"])), max_size=20
@@ -33,3 +35,16 @@ def test_touched_rows_are_what_a_set_of_each_reader_would_hold(calls: list[list[
         assert {*touched.readers} == {*held}
         for reader in Reader:
             assert touched.rows(reader).tolist() == sorted(held.get(reader, ()))
+
+
+@given(st.integers(1, 6), st.integers(0, 40))
+def test_each_row_has_a_line_on_one_rank(ranks: int, capacity: int) -> None:
+    rows, found = TableRows(np.arange(capacity)), []
+    for rank in range(ranks):
+        stripes = Stripes(rank, ranks)
+        own = TableRows(rows[stripes.own(rows)])
+        assert stripes.lines(own).tolist() == list(range(stripes.count(capacity)))
+        assert stripes.rows(stripes.lines(own)).tolist() == own.tolist()
+        assert (stripes.owners(own) == rank).all()
+        found += own.tolist()
+    assert sorted(found) == rows.tolist()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from weir.contracts import ItemKeys
 from weir.trainer.items import stored
 from weir.trainer.items.embeddings import Embeddings
-from weir.trainer.items.places import Places
+from weir.trainer.items.placement import Places
 from weir.trainer.items.rows import TableRows, no_rows
 from weir.trainer.items.stored import PlacedLines, Twins, fetched, placed, tabled
 from weir.trainer.items.table import ItemTable

@@ -1,3 +1,5 @@
+""""""
+
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from tests.ranks import lines_of_ranks
 from tests.trainer.items.simple_table import SimpleTable
 from weir.contracts import PADDING_KEY, ItemKeys
 from weir.trainer.items.rows import Reader
-from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED, ItemTable
+from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED, TOO_MANY, ItemTable, LastSeen, LeftKeys
 
 # A history of updates: at each time some keys occur, and what is older than a limit expires first.
 updates = st.lists(st.tuples(st.lists(st.integers(1, 40), unique=True, max_size=20), st.integers(0, 5)), max_size=12)
@@ -156,3 +158,102 @@ def test_ranks_share_a_table_that_does_what_one_alone_does(tmp_path: Path) -> No
     kept = lines_of_ranks(3, Path(__file__).with_name("item_tables_of_ranks.py"), tmp_path)
     assert sum(kept) >= 128
     assert max(kept) - min(kept) <= 1
+
+
+CALLS = st.lists(st.tuples(st.sets(st.integers(0, 29), max_size=20), st.integers(0, 40), st.booleans()), max_size=25)
+
+
+@given(CALLS)
+def test_rows_expire_as_a_scan_finds_them(calls: list[tuple[set[int], int, bool]]) -> None:
+    times, watched = np.zeros(30, np.int64), set(range(10))
+    seen = LastSeen(np.arange(10), times)
+    for some, time, looks in calls:
+        if looks:
+            expired = [row for row in sorted(watched) if times[row] < time]
+            assert seen.before(time, times).tolist() == expired
+            watched -= set(expired)
+            continue
+        rows = np.array(sorted(row for row in some if row not in watched or times[row] < time), np.int64)
+        times[rows] = time
+        watched |= set(rows.tolist())
+        seen.note(rows, time)
+        now = np.array(sorted(watched), np.int64)
+        seen.tidy(len(watched), now.copy, times)
+
+
+def test_notes_that_are_out_of_date_are_dropped_now_and_then() -> None:
+    times, rows = np.zeros(2000, np.int64), np.arange(2000)
+    seen = LastSeen(rows, times)
+    for time in range(1, 100):
+        times[rows] = time
+        seen.note(rows, time)
+        seen.tidy(len(rows), lambda: rows, times)
+        assert seen.notes <= 5 * 2000
+    assert seen.before(99, times).tolist() == []
+    assert seen.before(100, times).tolist() == rows.tolist()
+
+
+KEYS = st.lists(st.integers(1, 40), max_size=12)
+
+
+def keys_of(values: list[int]) -> ItemKeys:
+    return ItemKeys(np.array(values, np.int64))
+
+
+@given(parts=st.lists(KEYS, max_size=12), most=st.integers(1, 30))
+def test_it_holds_each_key_once_or_says_that_there_were_too_many(parts: list[list[int]], most: int) -> None:
+    left, every = LeftKeys(), set[int]()
+    for part in parts:
+        left.add(keys_of(part), most)
+        every |= {*part}
+        found = left.keys.tolist()
+        if TOO_MANY in found:
+            assert len(every) > most
+        else:
+            assert found == sorted(every)
+            assert len(found) <= 2 * most
+    left.clear()
+    assert left.keys.tolist() == []
+
+
+@given(before=st.lists(KEYS, max_size=6), after=st.lists(KEYS, max_size=6), most=st.integers(1, 30))
+def test_those_that_came_after_a_snapshot_are_what_others_would_hold_that_had_seen_no_more(
+    before: list[list[int]], after: list[list[int]], most: int
+) -> None:
+    left, later = LeftKeys(), LeftKeys()
+    for part in before:
+        left.add(keys_of(part), most)
+    left.snapshot()
+    for part in after:
+        left.add(keys_of(part), most)
+        later.add(keys_of(part), most)
+    every = {key for part in [*before, *after] for key in part}
+    assert TOO_MANY in left.keys or left.keys.tolist() == sorted(every)
+    left.keep_later()
+    assert left.keys.tolist() == later.keys.tolist()
+    left.add(keys_of([50]), most)
+    later.add(keys_of([50]), most)
+    assert left.keys.tolist() == later.keys.tolist()
+
+
+def test_once_there_were_too_many_that_is_so_until_the_clear() -> None:
+    left = LeftKeys()
+    left.add(keys_of(list(range(1, 10))), 4)
+    for key in range(20, 40):
+        left.add(keys_of([key]), 4)
+        assert TOO_MANY in left.keys
+        assert len(left.keys) <= 2 * 4 + 1
+    left.clear()
+    left.add(keys_of([7]), 4)
+    assert left.keys.tolist() == [7]
+
+
+def test_a_catalogue_that_changes_all_the_time_does_not_fill_memory() -> None:
+    """Where no bundle is ever published."""
+    table = ItemTable(64)
+    for hour in range(40):
+        keys = keys_of(list(range(1 + 30 * hour, 31 + 30 * hour)))
+        table.admit(keys, np.array([f"i{key}" for key in keys], object), hour)
+        table.expire(hour)
+        assert len(table.left.keys) <= 2 * 64 + 30
+    assert TOO_MANY in table.left.keys

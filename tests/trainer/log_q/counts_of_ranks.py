@@ -12,8 +12,7 @@ from weir.sketches import ExactCounter, FrequencyView
 from weir.trainer.items import stored
 from weir.trainer.items.rows import TableRows
 from weir.trainer.items.table import ItemTable, RowChanges
-from weir.trainer.log_q.row_counts import LogQ, RowCounts
-from weir.trainer.log_q.stored import counted
+from weir.trainer.log_q.row_counts import LogQ, RowCounts, counted
 from weir.trainer.ranks.workers import Workers
 
 HOUR = 3_600_000

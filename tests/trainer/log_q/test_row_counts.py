@@ -1,5 +1,8 @@
+""""""
+
 from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,9 +13,11 @@ from hypothesis import strategies as st
 from tests.ranks import lines_of_ranks
 from weir.contracts import ItemKeys
 from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView
+from weir.trainer.items import stored
+from weir.trainer.items.placement import Places
 from weir.trainer.items.rows import TableRows
 from weir.trainer.items.table import ItemTable, RowChanges
-from weir.trainer.log_q.row_counts import LogQ, RowCounts
+from weir.trainer.log_q.row_counts import FetchedCounts, LogQ, RowCounts, Users, counted
 
 HOUR = 3_600_000
 STREAM = st.lists(
@@ -187,3 +192,94 @@ def test_ranks_share_counts_that_are_those_of_one_alone(tmp_path: Path) -> None:
     kept = lines_of_ranks(3, Path(__file__).with_name("counts_of_ranks.py"), tmp_path)
     assert sum(kept) >= 128
     assert max(kept) - min(kept) <= 1
+
+
+def test_counts_are_found_by_row_in_the_order_of_places() -> None:
+    places = Places(16, 1, 3)
+    rows, _ = places.distinct(torch.tensor([3, 0, 12, 7]))
+    counts = FetchedCounts(places, places.key(rows), 10.0 * rows)
+    assert counts[torch.tensor([[7, 7], [0, 12]]).T].tolist() == [[70, 0], [70, 120]]
+
+
+@pytest.mark.parametrize("lives", [(60.0,), (60.0, 600.0)])
+def test_counts_come_piece_by_piece_in_the_order_of_rows(lives: tuple[float, ...]) -> None:
+    counts = RowCounts(FrequencyView(lives), ItemTable(16), torch.zeros(16, 1))
+    counts.kept.units.copy_(torch.arange(16.0 * len(lives)).view(16, -1))
+    counts.kept.chosen.copy_(torch.arange(16) % len(lives))
+    wanted = counts.state_dict()
+    with patch.object(stored, "_AT_ONCE", 5):
+        found = counted(counts)
+        assert found.keys() == wanted.keys() - {"times"}
+        for line, lines in found.items():
+            assert (lines.dtype, lines.shape) == (wanted[line].dtype, tuple(wanted[line].shape))
+            assert torch.equal(torch.cat(list(lines)), wanted[line])
+        some = TableRows(np.arange(1, 16, 2))
+        for line, lines in counted(counts, some).items():
+            assert lines.shape == tuple(wanted[line][some].shape)
+            assert torch.equal(torch.cat(list(lines)), wanted[line][some])
+
+
+HOUR_MS = 3_600_000
+
+
+def window(users: Users, keys: list[int], event_ms: int) -> None:
+    sketch, found = CountMinSketch(1 << 10), np.array(keys, np.int64)
+    sketch.update(found)
+    users.add(sketch.to_bytes(), found, event_ms)
+
+
+def of(half_life: float | tuple[float, ...] = 3600.0) -> Users:
+    return Users(FrequencyView(half_life))
+
+
+def test_counts_fade_and_distinct_users_do_not() -> None:
+    users = of()
+    window(users, [11] * 8 + [22] * 4, 0)
+    assert users.counts(np.array([11, 22])).tolist() == [8, 4]
+    assert users.total == 12
+    window(users, [33, 33], HOUR_MS)
+    assert users.counts(np.array([11, 22, 33])) == pytest.approx([4, 2, 2])
+    assert users.total == pytest.approx(8)
+    assert round(users.distinct.count()) == 3
+    window(users, [33], 40 * HOUR_MS)
+    assert users.total == pytest.approx(1)
+    assert round(users.distinct.count()) == 3
+
+
+def test_whoever_occurs_counts_half_at_least() -> None:
+    users = of()
+    assert users.counts(np.array([11])).tolist() == [0.5]
+    assert users.total == 0
+    window(users, [11], 0)
+    window(users, [22], 10 * HOUR_MS)
+    assert users.counts(np.array([11, 22])) == pytest.approx([0.5, 1])
+
+
+def test_a_late_window_enters_faded() -> None:
+    users = of()
+    window(users, [11], 2 * HOUR_MS)
+    window(users, [22] * 8, 0)
+    assert users.counts(np.array([11, 22])) == pytest.approx([1, 2])
+
+
+@pytest.mark.parametrize("half_life", [3600.0, (600.0, 3600.0)])
+def test_survives_its_tensors_and_goes_on_alike(half_life: float | tuple[float, ...]) -> None:
+    users = of(half_life)
+    window(users, [11] * 8 + list(range(100, 150)), 0)
+    other = of(half_life)
+    other.load_state_dict({name: value.copy() for name, value in users.state_dict().items()})
+    keys = np.array([11, 22, 120])
+    for _ in range(2):
+        assert other.counts(keys).tolist() == users.counts(keys).tolist()
+        assert other.total == users.total
+        assert other.distinct.count() == users.distinct.count()
+        assert users.state_dict().keys() == other.state_dict().keys()
+        assert all(value.tobytes() == other.state_dict()[name].tobytes() for name, value in users.state_dict().items())
+        for one in (users, other):
+            window(one, [22, 22, 11], HOUR_MS)
+
+
+def test_survives_its_tensors_before_the_first_window() -> None:
+    other = of()
+    other.load_state_dict(of().state_dict())
+    assert (other.total, other.counts(np.array([11])).tolist()) == (0, [0.5])

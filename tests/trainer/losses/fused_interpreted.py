@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from weir.trainer.losses import fused
-from weir.trainer.losses.chunked import pass_in_chunks
-from weir.trainer.losses.plan import Plan
+from weir.trainer.losses.chunked import Plan, pass_in_chunks
 
 
 def plan(draw: np.random.Generator, rows: int, columns: int, hits: int) -> Plan:

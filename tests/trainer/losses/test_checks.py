@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from weir.trainer.losses import _checks as checks
+from weir.trainer.losses import _numerics as checks
 
 
 def test_shape_errors_name_every_dimension() -> None:

@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from weir.trainer import losses
-from weir.trainer.losses.chunked import pass_in_chunks
+from weir.trainer.losses.chunked import Plan, pass_in_chunks
 from weir.trainer.losses.fused import _is_ready, fused_pass, is_fused
-from weir.trainer.losses.plan import Plan
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, part of torch's builds for CUDA")
 needs_hopper = pytest.mark.skipif(

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.trainer.losses import _logspace as logspace
+from weir.trainer.losses import _numerics as logspace
 
 
 @settings(max_examples=200, deadline=None)

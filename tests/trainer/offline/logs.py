@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from weir.trainer.config import TrainerConfig
 from weir.trainer.offline.data import Interactions, Ints
+from weir.trainer.settings.trainer import TrainerConfig
 
 
 def log_of(users: list[int], items: list[int] | None = None, *, sizes: tuple[int, int] | None = None) -> Interactions:

@@ -1,7 +1,10 @@
+""""""
+
 import datetime as dt
 import gzip
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trainer.offline.logs import circles, log_of
+from tests.trainer.windows import WindowWriter
+from weir.contracts import CorruptArtefactError, Store, hash_ids
 from weir.readers import LogColumns, LogConfig, Partition
-from weir.trainer.offline.data import Interactions, InteractionsError, read_interactions
+from weir.trainer.offline.data import (
+    Interactions,
+    InteractionsError,
+    is_store,
+    read_interactions,
+    read_store,
+    sample_users,
+)
 
 T = 1_700_000_000
 ROWS = [("u2", "b", T + 30), ("u1", "a", T + 10), ("u2", "a", T + 20), ("u1", "b", T + 20), ("u3", "c", T + 5)]
@@ -215,3 +228,91 @@ def test_the_end_of_a_log_says_how_much_was_read(tmp_path: Path) -> None:
         read = read_interactions(str(tmp_path / "log.parquet"), newest=whole)
         assert (decoded(read), read.newest_rows) == (rows, None)
     assert decoded(read_interactions(str(tmp_path / "log.jsonl.gz"), newest=100)) == rows
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> WindowWriter:
+    return WindowWriter(Store(str(tmp_path)))
+
+
+def test_windows_give_their_positive_events_in_order_of_time(tmp_path: Path, writer: WindowWriter) -> None:
+    assert not is_store(str(tmp_path))
+    writer.commit(["anna", "ben", "anna", "cleo"], ["a", "b", "c", "a"], np.array([5, 7, 9, 9]))
+    # A late pane, with a negative event.
+    judged = np.array([True, False, True])
+    writer.commit(["ben", "ben", "dora"], ["c", "a", "d"], np.array([1, 2, 8]), positive=judged, pane=1)
+    assert is_store(str(tmp_path))
+    found = read_store(str(tmp_path))
+    assert found.timestamps is not None
+    key = {str(hash_ids(pa.array([name]))[0]): name for name in ("anna", "ben", "cleo", "dora")}
+    events = {
+        (int(time), key[found.user_ids[user]], found.item_ids[item])
+        for time, user, item in zip(found.timestamps, found.users, found.items, strict=True)
+    }
+    early, late = {(1, "ben", "c"), (5, "anna", "a"), (7, "ben", "b")}, {(8, "dora", "d"), (9, "anna", "c")}
+    assert events == early | late | {(9, "cleo", "a")}
+    assert found.timestamps.tolist() == [1, 5, 7, 8, 9, 9]
+    assert (found.users[0], found.items[0], found.newest_rows) == (0, 0, None)
+    newest = read_store(str(tmp_path), newest=2)
+    assert (newest.timestamps.tolist(), newest.newest_rows) == ([9, 9], 2)
+    assert set(newest.item_ids) == {"a", "c"}
+
+
+def test_a_store_without_positive_events_is_told(tmp_path: Path, writer: WindowWriter) -> None:
+    writer.commit(["anna"], ["a"], np.array([5]), positive=np.array([False]))
+    with pytest.raises(InteractionsError, match="the store has no window with a positive interaction"):
+        read_store(str(tmp_path))
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path, writer: WindowWriter) -> None:
+    writer.commit(["anna"], ["a"], np.array([5]))
+    [items] = tmp_path.glob("windows/**/items.parquet")
+    items.write_bytes(items.read_bytes()[:-1])
+    with pytest.raises(CorruptArtefactError, match=r"items\.parquet"):
+        read_store(str(tmp_path))
+
+
+logs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), min_size=1, max_size=40)
+
+
+def spelt(log: Interactions) -> list[tuple[str, str, int]]:
+    assert log.timestamps is not None
+    rows = zip(log.user_ids[log.users], log.item_ids[log.items], log.timestamps.tolist(), strict=True)
+    return [(str(user), str(item), time) for user, item, time in rows]
+
+
+def log_from(rows: list[tuple[int, int]]) -> Interactions:
+    """Return a log whose codes number what occurs in it."""
+    numbers = [np.unique(column, return_inverse=True)[1].tolist() for column in zip(*rows, strict=True)]
+    return log_of(*numbers)
+
+
+@given(logs, st.integers(1, 45))
+def test_chosen_users_keep_all_that_they_did(rows: list[tuple[int, int]], at_most: int) -> None:
+    log = log_from(rows)
+    some = sample_users(log, at_most)
+    kept = {user for user, _, _ in spelt(some)}
+    assert spelt(some) == [row for row in spelt(log) if row[0] in kept]
+    assert len(some) <= at_most or len(kept) == 1
+    # Codes number what is left, without gaps.
+    assert sorted(set(some.users.tolist())) == list(range(len(some.user_ids)))
+    assert sorted(set(some.items.tolist())) == list(range(len(some.item_ids)))
+    # One more user would not fit.
+    if len(some) < len(log) and len(some) <= at_most:
+        others = [sum(row[0] == user for row in spelt(log)) for user in {row[0] for row in spelt(log)} - kept]
+        assert len(some) + max(others) > at_most
+
+
+def test_a_log_that_fits_stays_as_it_is() -> None:
+    log = circles()
+    assert sample_users(log, len(log)) is log
+
+
+def test_the_same_users_are_chosen_each_time_and_not_the_first_ones() -> None:
+    log = replace(circles(), split=np.array(["train"] * 300, object))
+    some = sample_users(log, 100)
+    assert spelt(some) == spelt(sample_users(log, 100))
+    assert len(some) == 90
+    assert set(some.user_ids.tolist()) != set(range(6))
+    assert some.split is not None
+    assert len(some.split) == 90

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import circles, log_of, small
 from weir.trainer.items.table import FIRST_ITEM, PADDING
-from weir.trainer.offline.bootstrap import interval
 from weir.trainer.offline.data import Interactions, Ints
 from weir.trainer.offline.evaluator import Difference, Evaluator, Rules
 from weir.trainer.offline.model import OfflineModel
 from weir.trainer.offline.splits import temporal
+from weir.trainer.offline.statistics import interval
 from weir.trainer.ranking import per_case
-from weir.trainer.tower_config import kinds
+from weir.trainer.settings.towers import kinds
 
 USERS, ITEMS = 4, 7
 logs = st.lists(st.tuples(st.integers(0, USERS - 1), st.integers(0, ITEMS - 1)), min_size=4, max_size=30)

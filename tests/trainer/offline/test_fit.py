@@ -1,20 +1,25 @@
+""""""
+
 import itertools
 import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.trainer.offline.logs import circles, everything, small
-from weir.trainer.config import TrainerConfig
 from weir.trainer.offline.evaluator import Evaluator, Rules
 from weir.trainer.offline.examples import training_batches
-from weir.trainer.offline.fit import Budget, Fit, Step, fit
+from weir.trainer.offline.fit import BestStep, Budget, Fit, Step, fit
 from weir.trainer.offline.model import OfflineModel
+from weir.trainer.offline.results import CurvePoint
 from weir.trainer.offline.splits import temporal
 from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.settings.towers import TOWERS
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.inputs import sample_inputs
 from weir.trainer.step.step import train_step
-from weir.trainer.tower_config import TOWERS
 
 LOG = circles()
 
@@ -165,3 +170,32 @@ def test_a_pair_is_masked_by_what_its_user_knows_and_by_nothing_else() -> None:
     )
     # A row's own column is no accident.
     assert train_step(model, batch, Workers()).accidental_hits == hits - len(rows.positives)
+
+
+LOG_BEST = circles(users=3, items=4, each=3)
+
+
+def fill(model: OfflineModel, value: float) -> None:
+    model.embeddings.weight.fill_(value)
+    with torch.no_grad():
+        for tensor in model.tower.state_dict().values():
+            tensor.fill_(value)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+def test_what_comes_back_is_the_first_of_the_best(values: list[int]) -> None:
+    model, best = OfflineModel.fresh(small(), LOG_BEST, everything(LOG_BEST)), BestStep("recall@1")
+    for step, value in enumerate(values, 1):
+        fill(model, step)
+        best.see(CurvePoint(step=step, seconds=0, loss=0, metrics={"recall@1": value, "recall@2": -value}), model)
+        assert best.worse_since == step - 1 - values[:step].index(max(values[:step]))
+    fill(model, -1)
+    step = best.restore(model)
+    assert step == 1 + values.index(max(values))
+    assert (model.embeddings.weight == step).all()
+    assert all((tensor == step).all() for tensor in model.tower.state_dict().values())
+
+
+def test_before_the_first_validation_there_is_nothing_to_bring_back() -> None:
+    with pytest.raises(ValueError, match="no validation yet"):
+        BestStep("recall@1").restore(OfflineModel.fresh(small(), LOG_BEST, everything(LOG_BEST)))

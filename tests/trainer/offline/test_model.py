@@ -12,8 +12,8 @@ from weir.trainer.offline.data import Interactions
 from weir.trainer.offline.examples import training_batches
 from weir.trainer.offline.model import Estimator, OfflineModel
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.towers import TOWERS
 from weir.trainer.step.step import compute_gradients, train_step
-from weir.trainer.tower_config import TOWERS
 
 # What the estimates may be off on average; the third knows an item by some of its newest gaps.
 ALLOWED = {"exact": 1e-6, "count_min": 1e-6, "gap": 0.4}

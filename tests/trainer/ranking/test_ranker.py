@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.trainer.ranking.ranked import lists, random_cases, random_scores
-from weir.trainer.config import TowerConfig
 from weir.trainer.items.table import PADDING
 from weir.trainer.ranking import Cases, Lists, distinct, highest, rank, user_vectors
+from weir.trainer.settings.trainer import TowerConfig
 
 seeds = st.integers(0, 10_000)
 

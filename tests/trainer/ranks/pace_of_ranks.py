@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from weir.trainer.ranks.pace import Pace
+from weir.trainer.ranks.coordination import Pace
 from weir.trainer.ranks.workers import Workers
 
 

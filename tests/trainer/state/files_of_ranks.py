@@ -14,12 +14,12 @@ from unittest.mock import patch
 
 import numpy as np
 
-from tests.trainer.state.test_item_writer import files_of, with_items
+from tests.trainer.state.test_items import files_of, with_items
 from weir.contracts import hash_ids
-from weir.contracts.drafts import mapped, write_lines
+from weir.contracts.storage.array_files import mapped, write_lines
 from weir.trainer.items.rows import FIRST_ITEM
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.state import item_writer
+from weir.trainer.state import items as item_writer
 
 
 def on_machines(count: int) -> AbstractContextManager[object]:

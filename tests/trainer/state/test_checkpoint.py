@@ -13,11 +13,11 @@ import torch
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import Store
-from weir.contracts.checkpoint import mark_path, read_checkpoint_mark
-from weir.contracts.documents import write_document
+from weir.contracts.bundles.checkpoint import mark_path, read_checkpoint_mark
+from weir.contracts.storage.documents import write_document
 from weir.contracts.verification import verify
-from weir.trainer.config import TowerConfig, TrainerConfig
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
 from weir.trainer.state.tensor_files import write_tensors
 from weir.trainer.state.trainer_state import TrainerState

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.trainer.support import absorb, batches_of, same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from weir.contracts import Store, WindowLog
-from weir.contracts.checkpoint import read_checkpoint_chain
+from weir.contracts.bundles.checkpoint import read_checkpoint_chain
 from weir.contracts.verification import verify
-from weir.trainer.config import TrainerConfig
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.step import train_step

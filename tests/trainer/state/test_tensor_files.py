@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from weir.contracts import CorruptArtefactError, Store
 from weir.trainer.items.ids import pack_ids, unpack_ids
-from weir.trainer.items.own_lines import OwnPlaces, OwnStripes, own_table
-from weir.trainer.items.places import Places
-from weir.trainer.items.stripes import Stripes
+from weir.trainer.items.placement import Places
+from weir.trainer.items.rows import Stripes
+from weir.trainer.items.shard_reader import OwnPlaces, OwnStripes, own_table
 from weir.trainer.state import tensor_files
 from weir.trainer.state.tensor_files import describe, read_tensors, write_tensors
 

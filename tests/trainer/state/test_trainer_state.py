@@ -8,13 +8,13 @@ from tests.trainer import support
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import ItemKeys, Store, WindowLog, hash_id
-from weir.contracts.bundle_manifest import BundleRef
-from weir.contracts.checkpoint import read_checkpoint_chain
-from weir.trainer.config import TrainerConfig
-from weir.trainer.items.key_share import KeyShare
+from weir.contracts.bundles.checkpoint import read_checkpoint_chain
+from weir.contracts.bundles.manifest import BundleRef
+from weir.trainer.items.key_lookup import KeyShare
 from weir.trainer.items.rows import Reader
 from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.ingestion import ingest_window
 from weir.trainer.state.trainer_state import TrainerState

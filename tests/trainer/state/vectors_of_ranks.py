@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from tests.trainer.items.features_of_ranks import NAMES, window
-from tests.trainer.state.test_item_vectors import CAPACITY, DIMENSION, TOWER
+from tests.trainer.state.test_items import CAPACITY, DIMENSION, TOWER
 from weir.trainer.items.embeddings import Embeddings
 from weir.trainer.items.featured import FeaturedItems
-from weir.trainer.items.places import Places
+from weir.trainer.items.placement import Places
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.state.item_vectors import ItemVectors
+from weir.trainer.state.items import ItemVectors
 
 
 def items(weight: Tensor, workers: Workers | None, *, features: bool) -> ItemVectors:

@@ -7,8 +7,8 @@ import torch
 
 from tests.trainer.support import absorbed, batches_of
 from weir.contracts import Store
-from weir.trainer.config import TrainerConfig
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.step import compute_gradients
 
 

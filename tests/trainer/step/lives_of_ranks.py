@@ -9,9 +9,9 @@ import torch
 
 from tests.trainer.support import whole_tensors
 from weir.contracts import Store, WindowLog
-from weir.trainer.config import TrainerConfig
 from weir.trainer.export.bundle import export_bundle
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.stream.learner import Learner

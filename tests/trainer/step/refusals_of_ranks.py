@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.trainer.support import absorbed, batches_of, whole_tensors
 from weir.contracts import Store, checksum
-from weir.trainer.config import TrainerConfig
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.step import train_step
 

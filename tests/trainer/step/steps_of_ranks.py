@@ -11,10 +11,10 @@ import torch
 
 from tests.trainer.support import absorbed, batches_of
 from weir.contracts import Store
-from weir.trainer.config import TrainerConfig
 from weir.trainer.items.embeddings import Line
 from weir.trainer.log_q.row_counts import RowCounts
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.step import train_step
 
 STEPS = 50

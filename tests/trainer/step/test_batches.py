@@ -1,22 +1,25 @@
+""""""
+
+import threading
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.contracts import PADDING_KEY, ItemKeys, UserKeys
-from weir.contracts.feature_weights import buckets_of
-from weir.contracts.user_features import UserFeatures
+from weir.contracts.interactions.features import UserFeatures, buckets_of
 from weir.sketches import CountMinSketch, FrequencyView
 from weir.trainer.items.table import FIRST_ITEM, PADDING, ItemTable
-from weir.trainer.log_q.users import Users
+from weir.trainer.log_q.row_counts import Users
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.step.batches import Batch, Examples, batches
-from weir.trainer.step.positives import Positives
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.batches import Batch, Examples, ahead, batches
+from weir.trainer.step.positives import Positives, SharedWindow
 from weir.trainer.towers.features import FeatureVectors
-from weir.trainer.users.featured import FeaturedUsers
-from weir.trainer.users.lines import Layout
+from weir.trainer.towers.user_features import FeaturedUsers, Layout
 
 COUNT = 40
 BUCKETS = 1 << 20
@@ -117,3 +120,55 @@ def test_each_example_comes_with_what_is_said_of_its_user(n: int, size: int, sta
         assert batch.user_numbers[batch.real][:, 0].tolist() == ages
         assert not batch.user_shares[~batch.real].any()
         assert not batch.user_numbers[~batch.real].any()
+
+
+CPU = torch.device("cpu")
+
+
+def test_batches_come_in_their_order() -> None:
+    found = list(ahead(iter(dealt(23, 4)), CPU))
+    for one, other in zip(found, dealt(23, 4), strict=True):
+        assert all(torch.equal(mine, wanted) for mine, wanted in zip(one, other, strict=True))
+
+
+def test_the_next_is_made_while_one_is_used() -> None:
+    made = [threading.Event() for _ in range(3)]
+
+    def making() -> Iterator[Batch]:
+        for event, batch in zip(made, dealt(12, 4), strict=True):
+            event.set()
+            yield batch
+
+    found = ahead(making(), CPU)
+    next(found)
+    assert made[1].wait(60)
+    assert not made[2].is_set()  # one ahead, no more: a batch takes memory
+    next(found)
+    assert made[2].wait(60)
+
+
+def test_what_making_a_batch_raises_comes_in_its_place() -> None:
+    def making() -> Iterator[Batch]:
+        yield dealt(4, 4)[0]
+        raise OSError("the disk is full")
+
+    found = ahead(making(), CPU)
+    next(found)
+    with pytest.raises(OSError, match="the disk is full"):
+        next(found)
+
+
+def test_the_thread_ends_with_the_generator() -> None:
+    before = set(threading.enumerate())
+    found = ahead(iter(dealt(40, 4)), CPU)
+    next(found)
+    (thread,) = set(threading.enumerate()) - before
+    found.close()
+    assert not thread.is_alive()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_for_a_gpu_batches_are_pinned() -> None:
+    for batch in ahead(iter(dealt(8, 4)), torch.device("cuda")):
+        assert all(tensor.is_pinned() for tensor in batch if tensor.numel())

@@ -11,9 +11,9 @@ from torch import Tensor
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import Store
-from weir.trainer.config import TrainerConfig
 from weir.trainer.items.table import FIRST_ITEM, PADDING
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import Batch
 from weir.trainer.step.inputs import SampledInputs, sample_inputs

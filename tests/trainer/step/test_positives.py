@@ -1,14 +1,20 @@
+""""""
+
 import numpy as np
 import pytest
 import torch
 
-from tests.trainer.windows import WindowWriter
-from weir.contracts import Store, WindowLog, artefacts, columns, hash_id
+from tests.trainer.step.test_ranks import on_ranks
+from tests.trainer.support import drawn
+from tests.trainer.windows import WindowWriter, synthetic
+from weir.contracts import Store, WindowLog, hash_id
+from weir.contracts.base import columns
+from weir.contracts.storage import artefacts
 from weir.trainer.items.table import ItemTable
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.batches import Examples, batches
-from weir.trainer.step.positives import read_positives
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.positives import SharedWindow, read_positives
 
 
 @pytest.mark.parametrize("length", [2, 10, 99])
@@ -76,3 +82,22 @@ def test_a_window_is_read_a_part_at_a_time(store: Store, monkeypatch: pytest.Mon
     assert found.weights.tolist() == wanted[columns.WEIGHT].to_pylist()
     assert found.histories.tolist() == [keys[-2:] for keys in wanted[columns.HISTORY].to_pylist()]
     assert found.exposed.tolist() == wanted[columns.EXPOSED].to_pylist()
+
+
+def test_ranks_that_share_a_window_have_all_of_it(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    # Some ranks have no part of the first, and none has a positive of the second.
+    writer.commit(["a"], ["x"], np.array([5]))
+    writer.commit(["a"], ["x"], np.array([6]), positive=np.array([False]), span=(3_600_000, 7_200_000))
+    synthetic(writer, first=2, windows=1, events=75, exposed=3, said=True)
+    negatives = config.negatives.model_copy(update={"exposed": 2})
+    shared = config.model_copy(update={"negatives": negatives, "batch_size": 11})
+    on_ranks(3, "windows_of_ranks.py", store.url, shared.model_dump_json())
+
+
+def test_a_sample_is_the_beginning_of_a_larger_one(store: Store, writer: WindowWriter, config: TrainerConfig) -> None:
+    (manifest,) = synthetic(writer, windows=1, events=60)
+    every = drawn(store, manifest, config, 100)
+    assert len(every.items) == 60
+    few = drawn(store, manifest, config, 7)
+    assert all(np.array_equal(one, other) for one, other in zip(few, (column[:7] for column in every), strict=True))
+    assert not np.array_equal(every.items, drawn(store, manifest, config.model_copy(update={"seed": 1}), 100).items)

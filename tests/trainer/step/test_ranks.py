@@ -14,13 +14,13 @@ from tests.trainer.step.test_training import KINDS, configured
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from weir.contracts import Store
-from weir.contracts.documents import read_document
+from weir.contracts.storage.documents import read_document
 from weir.contracts.verification import verify
-from weir.trainer.config import TrainerConfig
-from weir.trainer.loss_config import LOSSES
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.state.evaluation import Evaluation
-from weir.trainer.tower_config import kinds
+from weir.trainer.settings.losses import LOSSES
+from weir.trainer.settings.towers import kinds
+from weir.trainer.settings.trainer import TrainerConfig
+from weir.trainer.state.progress import Evaluation
 
 UNSEEN = 1e-10
 """How far the bias of the keys may be off: it adds the same to all logits of a query, so attention does not see it. Its

@@ -1,3 +1,5 @@
+""""""
+
 import json
 import math
 from math import isfinite
@@ -11,17 +13,18 @@ from tests.ranks import run_on_ranks
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from weir.contracts import Store
-from weir.trainer.config import TrainerConfig
+from weir.trainer.items.embeddings import Embeddings
 from weir.trainer.items.table import PADDING
 from weir.trainer.losses import exclude_positive, sampled_softmax
 from weir.trainer.losses.inputs import LossInputs, LossResult
 from weir.trainer.losses.step_loss import step_loss
 from weir.trainer.negatives import Draw, PerRow, Pool, draw_uniform, shared_pool
 from weir.trainer.ranks.workers import Workers, deterministic
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import Batch
 from weir.trainer.step.seeds import Purpose, derive, generator
-from weir.trainer.step.step import StepResult, compute_gradients, train_step
+from weir.trainer.step.step import StepResult, compute_gradients, sum_over_ranks, train_step
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -341,3 +344,14 @@ def test_gradients_are_scaled_down_to_the_maximum_norm_and_else_left_alone(
     assert len(moments) > 10
     for name in moments:
         torch.testing.assert_close(clipped.tensors()[name], free.tensors()[name], rtol=1e-3, atol=1e-7)
+
+
+def test_one_rank_copies_nothing_and_knows_the_length() -> None:
+    table, rows, gradient = Embeddings(torch.zeros(8, 2)), torch.tensor([5, 2]), torch.tensor([[3e30, 0], [0, 4e30]])
+    shared = [torch.ones(3), torch.ones(())]
+    sums = sum_over_ranks(table, table.route(rows), gradient, shared, Workers())
+    assert sums.rows is rows
+    assert sums.embeddings is gradient
+    assert sums.shared is shared
+    # Squares of float32 would overflow.
+    assert math.isclose(sums.lengths[0], 5e30, rel_tol=1e-6)

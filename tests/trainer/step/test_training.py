@@ -8,8 +8,8 @@ import torch
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import Store
-from weir.trainer.config import TrainerConfig
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.step import train_step
 

@@ -6,10 +6,10 @@ import torch
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import Store
-from weir.trainer.config import TrainerConfig
 from weir.trainer.losses.inputs import LossInputs, LossResult
 from weir.trainer.losses.step_loss import step_loss
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.inputs import sample_inputs
 from weir.trainer.step.step import compute_gradients, train_step
 from weir.trainer.towers import in_training

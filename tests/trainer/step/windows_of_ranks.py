@@ -6,14 +6,13 @@ import numpy as np
 import torch
 
 from weir.contracts import Store, WindowLog
-from weir.trainer.config import TrainerConfig
 from weir.trainer.items.table import ItemTable
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.batches import Batch, batches
-from weir.trainer.step.positives import Positives
-from weir.trainer.step.shared_window import SharedWindow
+from weir.trainer.step.positives import Positives, SharedWindow
 from weir.trainer.towers.features import FeatureVectors
-from weir.trainer.users.featured import FeaturedUsers
+from weir.trainer.towers.user_features import FeaturedUsers
 
 OF_A_SHARE = ("histories", "known", "exposed", "user_buckets", "user_shares", "user_numbers")
 

@@ -2,7 +2,7 @@ import pytest
 
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import Store, WindowLog
-from weir.trainer.config import TrainerConfig
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.stream.cost import measure
 
 PARTS = ["draw", "rows", "hits", "tower", "loss", "backward", "sum", "update"]

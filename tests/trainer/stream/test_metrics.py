@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from weir.sketches import CountMinSketch, health
 from weir.trainer.items.table import RowChanges
-from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.progress import Evaluation
 from weir.trainer.step.step import StepResult
 from weir.trainer.stream.metrics import TrainerMetrics
 

@@ -5,7 +5,7 @@ import pytest
 
 from weir.contracts import Store
 from weir.trainer.items.table import RowChanges
-from weir.trainer.state.evaluation import Evaluation
+from weir.trainer.state.progress import Evaluation
 from weir.trainer.step.step import StepResult
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.stream.progress import ProgressObserver, TrainProgress

@@ -2,11 +2,16 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from weir.trainer.config import TowerConfig
+from tests.trainer.towers.plain import LENGTH as LENGTH_BY_DISTANCE
+from tests.trainer.towers.plain import left_padded
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.blocks import Attention
-from weir.trainer.towers.history import Dense
+from weir.trainer.towers.recency import Recency
+from weir.trainer.towers.tower import Dense
 
 USERS, LENGTH, DIMENSION = 5, 7, 12
 
@@ -44,3 +49,20 @@ def test_the_bias_of_keys_gets_no_gradient_at_all() -> None:
     of_keys, of_values = block.key_value.bias.grad.chunk(2)
     assert not of_keys.any()
     assert of_values.all()
+
+
+TOWER = Recency(TowerConfig(dimension=8, history_length=LENGTH_BY_DISTANCE))
+
+
+@given(st.lists(st.integers(0, LENGTH_BY_DISTANCE), min_size=1, max_size=4), st.integers(1, LENGTH_BY_DISTANCE))
+def test_a_place_sees_itself_and_the_items_before_it(counts: list[int], length: int) -> None:
+    _, mask = left_padded([min(count, length) for count in counts], length)
+    age, seen = TOWER.see(mask)
+    for place in range(length):
+        assert age[place, : place + 1].tolist() == list(range(place, -1, -1))
+        for row, items in enumerate(mask.tolist()):
+            wanted = [other == place or (other < place and items[other]) for other in range(length)]
+            assert seen[row, place].tolist() == wanted
+    newest_age, newest_seen = TOWER.see(mask, newest=True)
+    assert (newest_age == age[-1:]).all()
+    assert (newest_seen == seen[:, -1:]).all()

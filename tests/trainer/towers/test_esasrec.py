@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded, sigmoid
-from weir.trainer.config import TowerConfig
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.esasrec import ESasRec
 
 

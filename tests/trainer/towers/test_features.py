@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.contracts.features import MAX_DENSE
+from weir.contracts.interactions.features import MAX_DENSE
 from weir.trainer.towers.features import FeatureInputs, FeatureVectors
 
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded, sigmoid
-from weir.trainer.config import TowerConfig
-from weir.trainer.towers.history import Dense
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.hstu import Hstu, Layer
+from weir.trainer.towers.tower import Dense
 
 
 def tower(**settings: float) -> Hstu:

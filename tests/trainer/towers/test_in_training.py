@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from weir.trainer.config import TowerConfig
-from weir.trainer.tower_config import TowerKind
+from weir.trainer.settings.towers import TowerKind
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers import Tower, build_tower
 from weir.trainer.towers import in_training as module
-from weir.trainer.towers.history import Dense
 from weir.trainer.towers.in_training import in_parts, in_training
+from weir.trainer.towers.tower import Dense
 
 CONFIG = TowerConfig(dimension=8, history_length=6)
 

@@ -1,6 +1,6 @@
 import torch
 
-from weir.trainer.config import TowerConfig
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.mean_pooling import MeanPooling
 
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.trainer.rescoring_config import RescoringConfig
-from weir.trainer.tower_config import TowerConfig
+from weir.trainer.settings.towers import TowerConfig
+from weir.trainer.settings.trainer import RescoringConfig
 from weir.trainer.towers.mixture import MixtureOfLogits, build_scorer
 
 Array = npt.NDArray[np.float64]

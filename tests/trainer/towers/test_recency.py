@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.towers.plain import LENGTH, Array, PlainLayers, as_after_training, left_padded
-from weir.trainer.config import TowerConfig
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.recency import Recency
 
 

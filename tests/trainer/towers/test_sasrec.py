@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from weir.trainer.config import TowerConfig
+from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.esasrec import ESasRec
-from weir.trainer.towers.history import Dense
 from weir.trainer.towers.sasrec import SasRec
+from weir.trainer.towers.tower import Dense
 
 both = pytest.mark.parametrize("cls", [SasRec, ESasRec])
 

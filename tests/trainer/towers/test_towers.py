@@ -3,10 +3,9 @@ from typing import get_args
 import pytest
 import torch
 
-from weir.trainer.config import TowerConfig
-from weir.trainer.step.lookup import Lookup
-from weir.trainer.step.placed import Placed
-from weir.trainer.tower_config import TOWERS, TowerKind, kinds
+from weir.trainer.settings.towers import TOWERS, TowerKind, kinds
+from weir.trainer.settings.trainer import TowerConfig
+from weir.trainer.step.gathered import Lookup, Placed
 from weir.trainer.towers import Tower, build_tower, project, read_out
 from weir.trainer.towers.esasrec import ESasRec
 from weir.trainer.towers.hstu import Hstu

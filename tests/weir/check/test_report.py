@@ -16,8 +16,8 @@ from tests.pipelines.support import dead_letters
 from weir.check import report, sample
 from weir.check.report import check_log, with_settings
 from weir.contracts import Store
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
 from weir.readers import LogColumns, LogConfig
 
 DAY = 86_400

@@ -16,9 +16,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from weir.check.file import settings_file
 from weir.check.report import LogReport, check_log, with_settings
-from weir.check.text import UnreadableLogError, print_report, require_readable
+from weir.check.text import UnreadableLogError, print_report, require_readable, settings_file
 from weir.config import assignments, load_settings
 from weir.contracts import Store
 from weir.readers import LogColumns, LogConfig

@@ -1,3 +1,6 @@
+""""""
+
+import re
 import shlex
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -10,8 +13,10 @@ import pytest
 
 from tests.trainer.windows import WindowWriter
 from tests.weir.cli.interactions import TINY, refused, told, weir, write_circles
-from weir.cli import effort
+from weir.cli import evaluate as effort
+from weir.cli import evaluate as outcome
 from weir.contracts import Store
+from weir.text import program
 
 METRICS = {f"{name}@{k}" for name in ("recall", "ndcg", "precision", "coverage") for k in (5, 20)}
 PEERS = {
@@ -258,3 +263,66 @@ def test_a_test_of_new_items_alone_cannot_be_judged(new: int, tmp_path: Path) ->
     }
     assert share[new] in shown
     assert ("is new" in shown) is (new > 0)
+
+
+def test_a_quick_answer_says_what_it_sampled_and_what_comes_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effort, "_QUICK_ROWS", 1100)
+    monkeypatch.setattr(effort, "_QUICK_INTERACTIONS", 1040)
+    monkeypatch.setattr(effort, "_QUICK_SCORES", 1)
+    monkeypatch.setattr(effort, "_LEAST_CASES", 50)
+    log = write_circles(tmp_path / "circles.parquet", rows=1200)
+    result = weir("evaluate", "--quick", "--log", log, "--steps", "3", *TINY)
+    assert result.exit_code == 0, result.output
+    sampled = (
+        "sampled: the last 1,100 rows of the log; 18 of 20 users, at random, with 990 of 1,100 interactions; "
+        "50 of 99 test cases, at random"
+    )
+    assert sampled in result.stderr.splitlines()
+    assert "50 test cases" in result.stdout
+    wanted = shlex.join(["--log", str(log), *TINY[:-4]])
+    assert result.stdout.splitlines()[-2:] == [f"next: {program()} evaluate {wanted}", f"  or: {program()} up {wanted}"]
+    told_more = told(weir("evaluate", "--log", log, "--steps", "3", *TINY, "--json"))
+    assert (told_more["sampled"], told_more["cases"]) == ([], 120)
+
+
+def test_a_quick_answer_comes_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "_QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(effort, "_LEAST_SECONDS", 0.0)
+    log = write_circles(tmp_path / "circles.parquet", rows=1200)
+    found = told(weir("evaluate", "--quick", "--log", log, *TINY, "--json"))
+    assert [(one["ended"], one["steps"]) for one in found["training"]] == [("seconds", 1)]
+
+
+def test_without_a_terminal_progress_is_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write_circles(tmp_path / "circles.parquet")
+    monkeypatch.setattr(outcome, "PLAIN_SECONDS", 0.0)
+    result = weir("evaluate", "--log", data, "--steps", "25", *TINY, "--json")
+    facts, *lines, end = result.stderr.splitlines()
+    lines, tuned = lines[:25], lines[25:]
+    assert facts == f"{data}: 300 interactions, 20 users, 40 items; 240 to train on, 30 to validate, 30 to test"
+    form = r"evaluate: .* left at most, step (\d+) of 25, epoch \d+\.\d, loss \d+\.\d{3}(; best on validation: .*)?"
+    matches = [re.fullmatch(form, line) for line in lines]
+    assert [match and int(match[1]) for match in matches] == list(range(1, 26))
+    assert "; best on validation: recall@20 " in lines[-1]
+    peers = ("popularity of the last days", "item-kNN", "EASE")
+    assert tuned == [f"evaluate: tuning {peer} on validation, to compare with" for peer in peers]
+    assert re.fullmatch(r"trained 25 steps, .* epochs, all that --steps allows; kept step \d+: recall@20 .*", end)
+
+
+@pytest.mark.parametrize(
+    ("more", "end"),
+    [
+        (["--steps", "1"], "trained 1 steps, 0.3 epochs, all that --steps allows; kept step 1: recall@20 "),
+        (["--split", "labelled", "--steps", "2"], "there is no validation part to stop by"),
+        (["--patience", "1"], "until 1 validations in a row were no better; kept step "),
+    ],
+)
+def test_the_end_of_training_is_told(tmp_path: Path, more: list[str], end: str) -> None:
+    labels = ["train"] * 240 + ["test"] * 60
+    data = write_circles(tmp_path / "circles.parquet", split=labels)
+    result = weir("evaluate", "--log", data, *TINY, "--steps", "200", *more)
+    assert result.exit_code == 0, result.output
+    assert end in result.stderr.splitlines()[-1]
+    assert ("it still got better: allow more --steps" in result.stderr) == (more == ["--steps", "1"])

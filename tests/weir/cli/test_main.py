@@ -14,7 +14,7 @@ from tests.contracts.panes import a_pane
 from weir.cli.main import app
 from weir.config import Settings
 from weir.contracts import CommitLog, Store, WindowLog
-from weir.contracts.locks import locked
+from weir.contracts.storage.locks import locked
 from weir.up.ports import PORTS
 
 RUNNER = CliRunner()

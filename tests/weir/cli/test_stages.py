@@ -1,3 +1,5 @@
+""""""
+
 import json
 import signal
 import subprocess
@@ -9,11 +11,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.serving.shared.redis_server import RedisServer
+from tests.serving.support import write_window
+from tests.serving.users import Event
+from tests.weir.cli.interactions import refused
+from tests.weir.cli.interactions import weir as weir_histories
 from weir.cli.main import app
 from weir.contracts import BundleLog, FeatureNames, Store
 from weir.demo.generator import GeneratorConfig, generate
 from weir.serving import server as serving_server
-from weir.serving.catalogue import CatalogueFiles
+from weir.serving.bundles.catalogue import CatalogueFiles
 from weir.serving.client import RetrievalClient, RetrievalError
 
 SMALL = {
@@ -195,3 +202,23 @@ def test_the_server_reads_the_features_of_items_that_the_log_has(
     assert result.exit_code == 0, result.output
     files = CatalogueFiles("items.csv", None, FeatureNames(categorical=("genre",), dense=("price",)), ("NA",))
     assert served == [(files, ("new",))]
+
+
+def test_users_are_in_redis_after_one_run_and_a_second_writer_or_none_is_told(tmp_path: Path) -> None:
+    (folder := tmp_path / "redis").mkdir()
+    store = Store(str(tmp_path / "store"))
+    write_window(store, 0, [Event("ann", "a", 1_700_000_000_000)])
+    server = RedisServer(folder)
+    try:
+        command = ["histories", "--store", store.url, "--redis", server.url]
+        result = weir_histories(*command)
+        assert result.exit_code == 0, result.output
+        assert len(server.client.keys("weir:u:*")) == 1
+        server.client.set("weir:histories:writer", "another")
+        assert "another follower writes to Redis" in refused(weir_histories(*command), 1)
+    finally:
+        server.stop()
+    assert f"Redis at {server.url}: Error" in refused(weir_histories(*command), 1)
+    assert "must be redis://HOST" in refused(
+        weir_histories("histories", "--store", store.url, "--redis", "cache:6379"), 1
+    )

@@ -12,8 +12,7 @@ from tests.integration.kafka_broker import Broker
 from weir.contracts import UserError
 from weir.demo.generator import GeneratorConfig, generate
 from weir.demo.live import live_events, produce
-from weir.pipelines.kafka.address import Topic
-from weir.pipelines.kafka.config import KafkaConfig
+from weir.pipelines.kafka_config import KafkaConfig, Topic
 
 CONFIG = GeneratorConfig(users=20, items=40, events=200, days=3, outages=0, late=0, malformed=0.05)
 

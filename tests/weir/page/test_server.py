@@ -20,7 +20,7 @@ from tests.serving.process import ServerProcess
 from tests.weir.up.damage import WINDOWS, whole_store
 from weir.config import Settings
 from weir.contracts import Store, WindowLog
-from weir.contracts.redaction import LetterFile
+from weir.contracts.commits.commit import LetterFile
 from weir.page.server import page_served
 from weir.serving.client import RetrievalClient, by_history, by_item, by_user
 from weir.serving.http import connection

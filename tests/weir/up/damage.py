@@ -6,7 +6,7 @@ from typing import Final
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from weir.contracts import EventClock, Store, WindowLog
-from weir.contracts.documents import encode_fields
+from weir.contracts.storage.documents import encode_fields
 from weir.serving.monitor.results import Examples, WindowRecall, save
 
 WINDOWS: Final = 3

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weir.config import Settings, SettingsError
-from weir.contracts.listening import reached
+from weir.runtime.listening import reached
 from weir.up.ports import PORTS, await_ports, busy_ports, is_served, metrics_url, with_ports
 
 

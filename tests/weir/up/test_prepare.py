@@ -1,3 +1,5 @@
+""""""
+
 import json
 import socket
 import struct
@@ -13,13 +15,13 @@ from weir.check.text import UnreadableLogError
 from weir.config import SettingsError, load_settings
 from weir.contracts import Layout, Store, StoreFormat, ensure_format
 from weir.demo.generator import GeneratorConfig, generate
-from weir.demo.source import LogProfile, open_log
+from weir.demo.replay import LogProfile, open_log
 from weir.errors import CommandError, UsageError
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
 from weir.readers import LogColumns, LogConfig
 from weir.up.options import UpOptions
-from weir.up.prepare import Launch, demo_settings, last_user, log_settings, pace, prepare
+from weir.up.prepare import Launch, Replayed, child_specs, demo_settings, last_user, log_settings, pace, prepare
 
 FREE = [
     f"{key}={port}"
@@ -301,3 +303,26 @@ def test_a_demo_that_was_interrupted_at_its_start_begins_again(
         with pytest.raises(KeyboardInterrupt):
             start(tmp_path / "store", demo=True)
     assert start(tmp_path / "store", demo=True).replayed is not None
+
+
+def test_children_get_the_file_and_nothing_of_our_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_TRAINER__SEED", "5")
+    monkeypatch.setenv("OTHER", "kept")
+    specs = child_specs(Path("settings.json"), 3, Replayed(Path("log.jsonl"), 9.0))
+    assert [spec.name for spec in specs] == ["replay", "pipeline", "trainer", "server", "monitor"]
+    assert [spec.name for spec in specs if not spec.forever] == ["replay"]
+    assert [spec.starts_after for spec in specs] == [("trainer", "all ranks have started"), None, None, None, None]
+    for spec in specs:
+        assert spec.command[-2:] == ("--config", "settings.json")
+        assert "WEIR_TRAINER__SEED" not in spec.environment
+        assert spec.environment["OTHER"] == "kept"
+    assert "3" in specs[2].command
+    assert [spec.name for spec in child_specs(Path("s"), 1, None)] == ["pipeline", "trainer", "server", "monitor"]
+
+
+def test_each_line_that_plays_a_role_has_a_trainer() -> None:
+    specs = child_specs(Path("s"), 2, Replayed(Path("log.jsonl"), 9.0), ("new", "main"))
+    assert [spec.name for spec in specs] == ["replay", "pipeline", "trainer-new", "trainer", "server", "monitor"]
+    assert specs[2].command[-4:-2] == ("--variant", "new")
+    assert "--variant" not in specs[3].command
+    assert specs[0].starts_after == ("trainer-new", "all ranks have started")

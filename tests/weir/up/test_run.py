@@ -1,6 +1,9 @@
+""""""
+
 import asyncio
 import io
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,15 +13,13 @@ from rich.console import Console
 
 from tests.weir.up.damage import DAMAGES, whole_store
 from weir.config import load_settings
+from weir.runtime.supervisor import ChildSpec, Supervisor
 from weir.serving.client import RetrievalClient
 from weir.session import Session
-from weir.up.display import StatusDisplay
 from weir.up.options import UpOptions
 from weir.up.prepare import Launch
-from weir.up.run import _Run
-from weir.up.status import StatusReader
-from weir.up.supervisor.child import ChildSpec
-from weir.up.supervisor.supervisor import Supervisor
+from weir.up.run import _Run, tree_memory
+from weir.up.status import StatusDisplay, StatusReader
 
 SLEEPER = (sys.executable, "-c", "import time; time.sleep(60)")
 
@@ -63,3 +64,26 @@ def test_no_damage_to_the_store_ends_the_stages(terminal: bool, tmp_path: Path) 
     named = asyncio.run(main())
     for name in named:
         assert f"cannot read: {store.path(name)}" in output.getvalue()
+
+
+HOLD = "import sys; data = b'x' * (64 << 20); print('ready', flush=True); sys.stdin.read()"
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOLD!r}])"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of memory on Linux only")
+def test_grandchildren_count() -> None:
+    process = subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    family, alone = tree_memory(process.pid), [tree_memory(int(child)) for child in children]
+    process.communicate(timeout=30)
+    assert len(alone) == 1
+    assert 64 << 20 < alone[0] < family < 256 << 20
+    assert tree_memory(process.pid) == 0
+
+
+def test_a_process_that_is_gone_takes_nothing() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert tree_memory(process.pid) == 0

@@ -1,3 +1,7 @@
+""""""
+
+import io
+import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -5,15 +9,18 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from rich.console import Console
+from rich.text import Text
 
-from tests.weir.up.damage import DAMAGES, WINDOWS, whole_store
+from tests.weir.up.damage import COMMITS, DAMAGES, WINDOWS, bad_byte, whole_store
 from weir.config import load_settings
-from weir.contracts import BundleLog, CommitLog, Pin, Store, WindowLog
+from weir.contracts import BundleLog, CommitLog, CorruptArtefactError, Pin, Store, WindowLog
 from weir.demo.generator import GeneratorConfig, generate
+from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.ingest import ingest
+from weir.readers import discover
 from weir.serving.client import RetrievalClient
-from weir.up.status import StatusReader
+from weir.up.status import CommitTotals, Status, StatusDisplay, StatusReader
 
 
 def test_counts_come_from_the_store_and_nothing_is_settled_before_it_is_served(tmp_path: Path) -> None:
@@ -156,3 +163,127 @@ def test_a_look_with_nothing_new_reads_the_same_in_a_young_and_in_an_old_store(
         assert status.counts.events == 10 * windows
         found.append(sorted(name.replace(CommitLog.name(windows), "the next commit") for name in reads))
     assert found[0] == found[1] == ["CLOCK.json", "bundles/CURRENT", "bundles/PIN", "the next commit"]
+
+
+def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
+    file = io.StringIO()
+    return Console(file=file, force_terminal=terminal, width=160), file
+
+
+def test_lines_of_processes_carry_their_names_and_survive_brackets() -> None:
+    out, file = console(terminal=False)
+    StatusDisplay(out).say("trainer", "WARNING [/red] odd [bold]text")
+    assert file.getvalue() == " trainer | WARNING [/red] odd [bold]text\n"
+
+
+def test_plain_lines_come_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, file = console(terminal=False)
+    now = [100.0]
+    monkeypatch.setattr("weir.up.status.time.monotonic", lambda: now[0])
+    with StatusDisplay(out) as display:
+        for seconds in (100.0, 101.0, 109.0, 111.0):
+            now[0] = seconds
+            display.show(Status(seconds=seconds, replayed=0.5))
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 2
+    assert "100 s; log: 0 events in 0 panes" in lines[0]
+    assert "50% of the replay done" in lines[0]
+    assert "served: nothing yet: waiting for the first window to end" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "awaited"),
+    [
+        (
+            Status(seconds=1.0, replayed=None, longest_seconds=19.0),
+            "the first events, which are answered after 19.0 s at most",
+        ),
+        (Status(seconds=1.0, replayed=0.0), "the first window to end"),
+        (Status(seconds=1.0, replayed=0.1, windows=1), "the trainer to make the first bundle"),
+        (Status(seconds=1.0, replayed=0.1, windows=1, trained_sequence=0), "the server to load the first bundle"),
+    ],
+)
+def test_what_is_awaited_until_the_first_answer_is_said(status: Status, awaited: str) -> None:
+    out, file = console(terminal=False)
+    StatusDisplay(out).show(status)
+    assert f"served: nothing yet: waiting for {awaited};" in file.getvalue()
+
+
+def test_a_terminal_gets_a_live_table() -> None:
+    out, file = console(terminal=True)
+    with StatusDisplay(out) as display:
+        display.show(Status(seconds=3.0, replayed=0.25))
+        display.say("server", "ready")
+    shown = [line.strip() for line in Text.from_ansi(file.getvalue()).plain.splitlines()]
+    assert "weir up, 3 s" in shown
+    # Each fact has a line of its own, the bar too.
+    assert [line.split()[0] for line in shown if line.startswith(("replay", "log", "trained"))][:3] == [
+        "replay",
+        "log",
+        "trained",
+    ]
+    assert "ready" in file.getvalue()
+
+
+def test_what_cannot_be_read_is_said_once_until_it_can_be_read_again() -> None:
+    out, file = console(terminal=False)
+    display = StatusDisplay(out)
+    for problems in ({}, {"windows": "a.json: bad"}, {"windows": "a.json: bad"}, {}, {"windows": "a.json: bad"}):
+        display.show(Status(seconds=1.0, replayed=None, problems=problems))
+    assert file.getvalue().count("weir | cannot read: a.json: bad\n") == 2
+
+
+def test_a_terminal_that_has_gone_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    # Rich sends the standard output of a program whose pipe has gone to nowhere.
+    monkeypatch.setattr("os.dup2", lambda *files: None)
+    for terminal in (False, True):
+        display = StatusDisplay(Console(file=Gone(), width=160, force_terminal=terminal))
+        display.say("trainer", "ready")
+        display.show(Status(seconds=1.0, replayed=None))
+
+
+def test_why_the_newest_bundle_is_not_served_is_shown() -> None:
+    out, file = console(terminal=False)
+    with StatusDisplay(out) as display:
+        display.show(Status(seconds=1.0, replayed=None, held="held: recall@20 is 0.1, of the current bundle 0.4"))
+    assert "newest bundle: held: recall@20 is 0.1, of the current bundle 0.4" in file.getvalue()
+
+
+def test_totals_taken_in_run_by_run_are_those_of_the_whole_store(tmp_path: Path) -> None:
+    store, log = Store(str(tmp_path / "store")), tmp_path / "log"
+    log.mkdir()
+    lines = generate(GeneratorConfig(users=20, items=40, events=600, days=3, malformed=0.02)).lines.splitlines(
+        keepends=True
+    )
+    random.Random(0).shuffle(lines)
+    pipeline = PipelineConfig(log=str(log), metrics_port=0)
+    committed = CommitTotals(store)
+    for part in range(3):
+        (log / f"part-{part}.jsonl").write_bytes(b"".join(lines[part::3]))
+        assert not committed.covers(discover(str(log)))
+        ingest(store, pipeline, registry=CollectorRegistry())
+        assert committed.catch_up()
+        assert committed.covers(discover(str(log)))
+        assert committed.catch_up() == []
+        fresh = CommitTotals(store)
+        fresh.catch_up()
+        assert committed.windows == fresh.windows
+        for name in ("counts", "dead", "committed_at"):
+            assert getattr(committed.state, name) == getattr(fresh.state, name)
+    counts = committed.state.counts
+    assert counts.events + counts.duplicates + counts.ignored + committed.state.dead == len(lines)
+    assert committed.windows == len(WindowLog(store).committed())
+
+
+def test_a_damaged_commit_leaves_the_totals_as_they_were(tmp_path: Path) -> None:
+
+    store = whole_store(str(tmp_path))
+    committed = CommitTotals(store)
+    name = bad_byte(COMMITS)(store)
+    with pytest.raises(CorruptArtefactError, match=name):
+        committed.catch_up()
+    assert (committed.windows, committed.state.counts.events) == (0, 0)

@@ -1,0 +1,1 @@
+"""Bounded runs: ingest, rebuild and cut-over."""

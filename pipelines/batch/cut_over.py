@@ -1,0 +1,141 @@
+"""Cut-over: one commit ends a store, and the log goes on in its rebuild, where it stood: no row is lost or doubled.
+
+The last commit of the old store names the new one (`Commit.moved_to`); no pipeline commits there again. Then the new
+store takes in what is left, and one commit (`Commit.moved_from`) gives it the positions of the log. Killed in between,
+the command is run again.
+"""
+
+import contextlib
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from weir.contracts import BundleLog, CommitLog, CommitTakenError, Inherited, LogState, SourceSpan, Store, read_format
+from weir.contracts.commits.commit import MOVED
+from weir.pipelines.batch.ingest import IngestSummary, ingest
+from weir.pipelines.batch.rebuild import RebuildError, WindowSource, address, position_of
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.runs.run_registry import append
+from weir.pipelines.sources.source import WINDOWS
+from weir.pipelines.transforms.read import is_retried
+from weir.readers import generation
+
+__all__ = ["cut_over"]
+
+
+def cut_over(
+    origin: Store,
+    store: Store,
+    config: PipelineConfig,
+    *,
+    from_log: bool = False,
+    report: Callable[[IngestSummary], None] | None = None,
+) -> IngestSummary:
+    """End a store and let its log go on in its rebuild, of the settings that `prepare` returns; all rows are committed.
+
+    With `from_log` the rebuild has read the log itself. Raises `RebuildError` where it cannot be or was interrupted,
+    and what `ingest` raises.
+    """
+    if from_log:
+        total = ingest(store, config, report=report, registry=CollectorRegistry())
+        _check_log(LogState.open(origin), LogState.open(store))
+        _leave(origin, store)
+        return total
+    if LogState.open(store).moved_from == address(origin):
+        return IngestSummary()
+    # All but what is committed meanwhile: then the log waits for a moment only.
+    source = WindowSource(origin, config)
+    before = _take_in(source, store, config, report)
+    _leave(origin, store, source)
+    rest = _take_in(source, store, config, report)
+    _go_on(origin, store)
+    return before + rest
+
+
+def _take_in(
+    source: WindowSource, store: Store, config: PipelineConfig, report: Callable[[IngestSummary], None] | None
+) -> IngestSummary:
+    """Take in what there is; it happens twice, so it has metrics of its own."""
+    total = ingest(store, config, source=source, report=report, registry=CollectorRegistry())
+    span = LogState.open(store).sources.get(WINDOWS)
+    if span is None or not span.is_done or span.stop < position_of(source.state.cursor.sequence):
+        raise RebuildError(f"{store.url}: does not hold all windows of its origin yet: run it again")
+    return total
+
+
+def _check_log(given: LogState, state: LogState) -> None:
+    """Refuse a rebuild that has read less of the log than its origin."""
+    read = _newest(state)
+    for name, span in _newest(given).items():
+        found = read.get(name)
+        if found is None or found.stop < span.stop:
+            raise RebuildError(
+                f"{name}: the old store has read this partition of the log to {span.stop}, its rebuild less: run it "
+                "again, or rebuild from the windows if the file or topic is gone"
+            )
+        if found.first > span.first:
+            raise RebuildError(
+                f"{name}: the old store has read this partition from {span.first} on, its rebuild from {found.first} "
+                "on, by pipeline.kafka.start or because the broker has deleted the rest: rebuild from the windows"
+            )
+
+
+def _newest(state: LogState) -> dict[str, SourceSpan]:
+    """Return how far each partition of the log is read; of one that was rewritten, its newest generation."""
+    by_age = sorted(_of_log(state), key=generation)
+    return {key.removesuffix(f"@{generation(key)}"): state.sources[key] for key in by_age}
+
+
+def _leave(origin: Store, store: Store, source: WindowSource | None = None) -> None:
+    """Commit that a store has moved. Its pipeline, if there is one, ends before its next commit.
+
+    Raises `RebuildError` where it has moved elsewhere, where it has a bundle to serve and the other one none, or where
+    users were forgotten since the `source` of the other one was opened.
+    """
+    if BundleLog(origin).current() is not None and BundleLog(store).current() is None:
+        raise RebuildError(f"{store.url}: has no promoted bundle to answer from; train one with `weir train`")
+    log, state, target = CommitLog(origin), LogState.open(origin), address(store)
+    while not state.moved_to:
+        if source is not None:
+            source.check_rows(state)
+        with contextlib.suppress(CommitTakenError):
+            append(log, state, MOVED, moved_to=target)
+        state.catch_up(log)
+    if state.moved_to != target:
+        raise RebuildError(f"{origin.url}: has moved to {state.moved_to} already")
+
+
+def _go_on(origin: Store, store: Store) -> None:
+    """Give the rebuild the positions of the log."""
+    given, form = LogState.open(origin), read_format(origin)
+    window_ms = form.layout.window_ms if form and form.layout else 1
+    sources = {key: _carried(given.sources[key], given.counted.get(key, {}), window_ms) for key in _of_log(given)}
+    log, state = CommitLog(store), LogState.open(store)
+    while not state.moved_from:
+        with contextlib.suppress(CommitTakenError):
+            append(log, state, MOVED, moved_from=address(origin), sources=sources)
+        state.catch_up(log)
+
+
+def _of_log(state: LogState) -> list[str]:
+    """Return the partitions of the log: the windows of another store, and letters that were read again, are none."""
+    return [key for key in state.sources if key != WINDOWS and not is_retried(key)]
+
+
+def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> SourceSpan:
+    """Return how far a partition is read, for a store that has the rows of its origin and not its dead letters."""
+    beyond = {start: stop for start, stop in counted.items() if stop > span.resume}
+    inherited = (*span.inherited, Inherited(window_ms=window_ms, counted=beyond)) if beyond else span.inherited
+    return span.model_copy(
+        update={
+            "start": span.resume,
+            "dead": 0,
+            "letters": {},
+            "letter_checksums": {},
+            "inherited": inherited,
+            "counted": {},
+            "open": {},
+            "unlisted": None,
+            "job": "",
+        }
+    )

@@ -1,0 +1,352 @@
+"""Rebuild: the windows of a store as the source of another one with other settings.
+
+All windows are one partition, and the position of a row is its pane and its place there: what makes every row of a log
+count exactly once (`weir.pipelines.runs.positions`) makes every row of the windows count exactly once.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any, Final
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from pydantic import JsonValue
+
+from weir.contracts import (
+    PADDING_KEY,
+    CommitLog,
+    CorruptArtefactError,
+    EventClock,
+    FeatureNames,
+    Label,
+    LogState,
+    Store,
+    UserError,
+    WindowLog,
+    WindowManifest,
+    WindowName,
+    checksum,
+    read_format,
+)
+from weir.contracts.base import columns
+from weir.contracts.base.models import CommitRef
+from weir.contracts.commits.commit_log import LogMismatchError
+from weir.contracts.storage.artefacts import read_table
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.layout import open_layout, with_window
+from weir.pipelines.runs.positions import PartitionProgress, Progress
+from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen, file_readings
+from weir.pipelines.sources.source import WINDOWS, Source
+from weir.pipelines.store_settings import settled
+from weir.pipelines.transforms.chain import ROWS, RowsToWindows
+from weir.pipelines.transforms.read import DEAD, PROGRESS
+from weir.readers import BlockId, Format, Int64, Partition, Reading, ValidatedBlock
+
+__all__ = ["ReadPanes", "RebuildError", "WindowSource", "address", "pane_of", "position_of", "prepare"]
+
+
+_ROW_BITS: Final = 32
+"""A position is the sequence of a pane and, in its low bits, the number of a row: shard by shard, in order of time."""
+
+_COPIED: Final = (columns.TIMESTAMP, columns.LABEL, columns.WEIGHT, columns.ATTRIBUTION_TOKEN)
+_KEYS: Final = (columns.USER_KEY, columns.ITEM_KEY, columns.EVENT_KEY)
+
+
+def position_of(sequence: int) -> int:
+    """Return the position of the first row of a pane."""
+    return sequence << _ROW_BITS
+
+
+def pane_of(position: int) -> int:
+    """Return the sequence of the pane that holds a position."""
+    return position >> _ROW_BITS
+
+
+class ReadPanes(beam.PTransform[Any, Any]):
+    """`Reading`s of the windows of a store to what `RowsToWindows` takes."""
+
+    def __init__(self, origin: Store, config: PipelineConfig) -> None:
+        super().__init__()
+        self._origin = origin
+        self._config = config
+
+    def expand(self, readings: Any) -> Any:
+        """Add the transforms."""
+        listed = readings | "List panes" >> beam.ParDo(_ListPanes(self._origin)).with_outputs(PROGRESS, main="panes")
+        rows = (
+            listed.panes
+            | "Spread panes" >> beam.Reshuffle()
+            | "Read panes" >> beam.ParDo(_ReadPane(self._origin, self._config))
+        )
+        return {ROWS: rows, DEAD: (), PROGRESS: listed[PROGRESS]}
+
+
+@dataclass(frozen=True)
+class _Pane:
+    """A pane to read: its rows from a position on."""
+
+    partition: str
+    manifest: WindowManifest
+    start: int
+
+
+class _ListPanes(beam.DoFn):
+    """`Reading` to `_Pane`s, and how far they reach."""
+
+    def __init__(self, origin: Store) -> None:
+        self._origin = origin
+
+    def process(self, element: Reading) -> Iterator[Any]:
+        """List the panes from the start of the reading to the end of the partition."""
+        partition, end = element.partition, pane_of(element.partition.size)
+        seen = Progress(partitions={partition.key: PartitionProgress(partition.size)})
+        yield beam.pvalue.TaggedOutput(PROGRESS, seen)
+        found = WindowLog(self._origin).follow(after=pane_of(element.start) - 1)
+        for manifest in takewhile(lambda manifest: manifest.sequence < end, found):
+            yield _Pane(partition.key, manifest, element.start)
+
+
+class _ReadPane(beam.DoFn):
+    """`_Pane` to `ValidatedBlock`s, shard by shard."""
+
+    def __init__(self, origin: Store, config: PipelineConfig) -> None:
+        self._origin = origin
+        self._rows = config.chunk_rows
+        self._features, self._exposed = config.item_features, config.exposed_items
+        self._user_features = config.user_features
+
+    def setup(self) -> None:
+        """Open the windows."""
+        self._log = WindowLog(self._origin)
+
+    def process(self, element: _Pane) -> Iterator[ValidatedBlock]:
+        """Read one pane."""
+        manifest, items = element.manifest, self._items(element.manifest)
+        first = position_of(manifest.sequence)
+        exposed = [columns.EXPOSED] if self._exposed and manifest.exposed_items else []
+        said = [columns.USER_FEATURES] if self._user_features.all and manifest.user_features.names.all else []
+        for shard, entry in manifest.examples.items():
+            table = self._log.examples(manifest, shard, [*_COPIED, *_KEYS, *exposed, *said])
+            positions = np.arange(first, first + entry.rows)
+            first += entry.rows
+            for start in range(0, len(table), self._rows):
+                piece = slice(start, start + self._rows)
+                wanted = positions[piece] >= element.start
+                if wanted.any():
+                    rows = self._keyed(table[piece].filter(pa.array(wanted)), positions[piece][wanted], items, manifest)
+                    yield ValidatedBlock(BlockId(element.partition, int(positions[start])), rows, 0, 0)
+
+    def _items(self, manifest: WindowManifest) -> pa.Table:
+        """Return the items of a pane, in order of key, with the features that the settings name."""
+        entry = manifest.file(WindowName.items())
+        known = manifest.item_features.all
+        names = [columns.ITEM_KEY, columns.ITEM_ID, *(name for name in self._features.all if name in known)]
+        items = read_table(self._origin, manifest.folder, entry, names)
+        for feature in self._features.fields:
+            if feature.name not in known:
+                items = items.append_column(feature, pa.nulls(len(items), feature.type))
+        return items
+
+    def _keyed(self, rows: pa.Table, positions: Int64, items: pa.Table, manifest: WindowManifest) -> pa.RecordBatch:
+        """Return rows as `Locate` passes them on; the id of an item that has negatives only is null."""
+        keys, owned = rows[columns.ITEM_KEY].to_numpy(), items[columns.ITEM_KEY].to_numpy()
+        place = np.searchsorted(owned, keys)
+        missing = np.append(owned, 0)[place] != keys
+        missing |= place == len(owned)
+        if (missing & (rows[columns.LABEL].to_numpy() == Label.POSITIVE)).any():
+            path = self._origin.path(f"{manifest.folder}/{WindowName.items()}")
+            raise CorruptArtefactError(path, "does not list every item of the window's positives")
+        index = pa.array(place, mask=missing)
+        fields = {columns.ITEM_ID: items[columns.ITEM_ID].take(index)}
+        fields |= {name: rows[name] for name in _COPIED} | {columns.POSITION: pa.array(positions)}
+        if self._features.all:
+            fields[columns.FEATURES] = _features(items, index, self._features)
+        if self._user_features.all:
+            fields[columns.USER_FEATURES] = _user_features(rows, self._user_features)
+        fields |= {name: rows[name] for name in _KEYS}
+        if self._exposed:
+            fields[columns.EXPOSED] = _exposed(rows, self._exposed)
+        return pa.RecordBatch.from_pydict({name: _array(column) for name, column in fields.items()})
+
+
+def _exposed(rows: pa.Table, limit: int) -> pa.Array:
+    """Return the first so many exposed items of each row, null where the window was not joined with lists."""
+    kind = pa.list_(pa.int64(), limit)
+    if columns.EXPOSED not in rows.column_names:
+        return pa.nulls(len(rows), kind)
+    known = _array(rows[columns.EXPOSED])
+    keys = known.flatten().to_numpy().reshape(len(rows), known.type.list_size)[:, :limit]
+    padded = np.pad(keys, ((0, 0), (0, limit - keys.shape[1])), constant_values=PADDING_KEY)
+    return pa.FixedSizeListArray.from_arrays(pa.array(padded.ravel()), limit)
+
+
+def _features(items: pa.Table, index: pa.Array, names: FeatureNames) -> pa.Array:
+    """Return what the window knows of the item of each row, as the struct of an interaction."""
+    return pa.StructArray.from_arrays([_array(items[name].take(index)) for name in names.all], fields=names.fields)
+
+
+def _user_features(rows: pa.Table, names: FeatureNames) -> pa.Array:
+    """Return the user features that the settings name; one that the window does not have is unknown."""
+    known = _array(rows[columns.USER_FEATURES]) if columns.USER_FEATURES in rows.column_names else None
+    there = [field.name for field in known.type] if known is not None else []
+    values = [
+        known.field(field.name) if known is not None and field.name in there else pa.nulls(len(rows), field.type)
+        for field in names.fields
+    ]
+    return pa.StructArray.from_arrays(values, fields=names.fields)
+
+
+def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+_ROW_BYTES: Final = 128
+"""About so many bytes has a row in JSON Lines, in which `run_bytes` counts."""
+
+
+_AT: Final = "@"
+"""In a fingerprint, between the identity of the origin and the newest of its commits whose windows are taken in."""
+
+
+class RebuildError(UserError):
+    """A store cannot become the rebuild of another; the message says why."""
+
+
+def prepare(
+    origin: Store, store: Store, config: PipelineConfig, named: Mapping[str, JsonValue] | None = None
+) -> PipelineConfig:
+    """Give a new store the keys and the clock of its origin and settings of its own, and return those to write it with.
+
+    `named` goes to `open_layout`. Raises `RebuildError` where there is no origin, or where the store has other
+    keys, and `LayoutError` where the store exists and was written with other settings.
+    """
+    given = read_format(origin)
+    if given is None:
+        raise RebuildError(f"{origin.url}: there is no store to rebuild")
+    if address(origin) == address(store):
+        raise RebuildError(f"{store.url}: a store cannot be rebuilt into itself; use a new folder")
+    known = read_format(store)
+    if known is not None and known.key_secret != given.key_secret:
+        raise RebuildError(f"{store.url}: its keys have another secret than those of {origin.url}; use a new folder")
+    config = settled(store, config.model_copy(update={"secret_keys": bool(given.key_secret)}))
+    config = with_window(store if known else origin, config, follow=False)
+    open_layout(store, config, named, key_secret=given.key_secret)
+    if origin.exists("CLOCK.json"):
+        EventClock.of(origin).save(store)
+    return config
+
+
+def address(store: Store) -> str:
+    """Return where a store is, whatever the working folder."""
+    return store.url if store.local_path is None else str(store.local_path.resolve())
+
+
+@dataclass
+class WindowSource(Source[Partition]):
+    """The committed windows of `origin`, as one partition."""
+
+    origin: Store
+    config: PipelineConfig
+    state: LogState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._commits = CommitLog(self.origin)
+        self.state = LogState.open(self.origin)
+        self._redaction = self.state.redaction
+        # Written once, with its time: no other store has the same. A redaction changes the positions of rows.
+        identity = checksum(self.origin.read("STORE.json"))
+        self._identity = identity if self._redaction < 0 else f"{identity}-{self._redaction}"
+
+    def check(self, store: Store, state: LogState) -> None:
+        """Refuse a store that is no rebuild of this origin.
+
+        Raises `RebuildError`; `LogMismatchError` where the origin does not hold the windows that were taken any more.
+        """
+        span = state.sources.get(WINDOWS)
+        if state.moved_from:
+            raise RebuildError(f"{store.url}: was rebuilt from {state.moved_from}, and has its log since")
+        if state.sources and span is None:
+            raise RebuildError(f"{store.url}: holds rows of a log; windows are rebuilt into a new store")
+        identity, _, ref = ("", "", "") if span is None else span.fingerprint.partition(_AT)
+        if span is not None and identity != self._identity:
+            problem = (
+                f"is the rebuild of another store than {self.origin.url}, or of this one before users were forgotten"
+            )
+            raise RebuildError(f"{store.url}: {problem}; rebuild it into a new folder")
+        if span is not None:
+            self._require_log(store, pane_of(span.stop) - 1, _decoded(ref))
+
+    def _require_log(self, store: Store, sequence: int, ref: CommitRef | None) -> None:
+        try:
+            self._commits.require(f"{store.url}, which is rebuilt from {self.origin.url}", sequence, ref)
+        except LogMismatchError as error:
+            problem = f"{error.problem}: rebuild it into a new folder"
+            raise LogMismatchError(error.reader, problem, error.reason) from None
+
+    def check_rows(self, state: LogState) -> None:
+        """Refuse a state of the origin in which rows have other positions; raises `RebuildError`."""
+        if state.redaction != self._redaction:
+            raise RebuildError(
+                f"{self.origin.url}: users were forgotten since this rebuild started, so its rows have moved; "
+                "rebuild it into a new folder"
+            )
+
+    def discover(self) -> list[Partition]:
+        """Return the windows as they are now; while there is nothing new, that costs one request."""
+        self.state.catch_up(self._commits)
+        self.check_rows(self.state)
+        size = position_of(self.state.cursor.sequence)
+        return [Partition(WINDOWS, self.origin.url, Format.PARQUET, size, fingerprint=self._identity)]
+
+    def identify(self, partitions: list[Partition], _state: LogState, _in_hand: InHand) -> list[Partition]:
+        """Return the partition, which is what it is."""
+        return partitions
+
+    def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
+        """Yield the windows up to as many rows as fit into `run_bytes`, up to twice as many, and so on."""
+        [windows] = found
+        seen = state.sources | in_hand.pending
+        start = pane_of(seen[WINDOWS].stop) if WINDOWS in seen else 0
+        ref = _decoded(seen[WINDOWS].fingerprint.partition(_AT)[2]) if WINDOWS in seen else None
+        rows, stop, log = 0, pane_of(windows.size), WindowLog(self.origin)
+        for pane in takewhile(lambda pane: pane.sequence < stop, log.follow(after=start - 1)):
+            _check_features(self.origin, "item", self.config.item_features, pane.item_features)
+            _check_features(self.origin, "user", self.config.user_features, pane.user_features.names)
+            if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes:
+                rows = 0
+                yield [self._up_to(ref, replace(windows, size=position_of(pane.sequence)))]
+            rows += pane.counts.events
+            ref = log.last
+        yield [self._up_to(ref, windows)]
+
+    def _up_to(self, ref: CommitRef | None, windows: Partition) -> Partition:
+        """Return the windows up to a commit, which identifies them."""
+        return windows if ref is None else replace(windows, fingerprint=f"{self._identity}{_AT}{_encoded(ref)}")
+
+    def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
+        """Return the partition where it has more windows than are taken in."""
+        return file_readings(self.config, partitions, seen)
+
+    def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
+        """Read the panes and commit their rows."""
+        rows = readings | "Read windows" >> ReadPanes(self.origin, self.config)
+        return rows | "Windows" >> RowsToWindows(store, plan.run, self.config, plan.histories)
+
+
+def _encoded(ref: CommitRef) -> str:
+    return f"{ref.number}-{ref.checksum}"
+
+
+def _decoded(text: str) -> CommitRef | None:
+    number, _, found = text.partition("-")
+    return CommitRef(number=int(number), checksum=found) if text else None
+
+
+def _check_features(origin: Store, of: str, wanted: FeatureNames, known: FeatureNames) -> None:
+    """Refuse a feature of another kind than the windows have; one that they do not have is unknown."""
+    wrong = {*wanted.categorical} & {*known.dense} | {*wanted.dense} & {*known.categorical}
+    if wrong:
+        kind = "dense" if {*wrong} & {*known.dense} else "categorical"
+        raise RebuildError(f"{of} feature {min(wrong)} is {kind} in {origin.url}: name it so in pipeline.{of}_features")

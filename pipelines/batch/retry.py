@@ -1,0 +1,359 @@
+"""Retry: refused rows are read again, from their dead letters as partitions of their own.
+
+A partition has the letters of one reason in one file, and is named after both; the position of a letter is the number
+of its line, from 1. A letter that stands for several rows is a partition of its own, with these rows as they follow one
+another, from 1. So what makes every row of a log count exactly once (`weir.pipelines.runs.positions`) makes every
+letter count exactly once. A row that is refused again becomes a letter of its new partition: that one can be read
+again, the one before never.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any, Final
+
+import apache_beam as beam
+from prometheus_client import CollectorRegistry
+from pydantic import Field
+
+from weir.contracts import CommitLog, EventClock, LetterFile, LogState, Store, UserError
+from weir.contracts.base.models import FrozenModel
+from weir.contracts.commits.commit_log import Cursor
+from weir.pipelines.batch.ingest import IngestSummary, ingest
+from weir.pipelines.batch.read_dead_letters import (
+    Left,
+    LetterPartition,
+    LetterReading,
+    ReadLetters,
+    blocks_of,
+    chosen,
+    lines_of,
+    why_left,
+)
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.layout import identify_files, with_window
+from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen
+from weir.pipelines.sources.source import LogSource, check_home
+from weir.pipelines.store_settings import settled
+from weir.pipelines.transforms.chain import BlocksToWindows
+from weir.pipelines.transforms.read import DEAD, PROGRESS, is_retried, origin_of, read_dead_letters, retried
+from weir.readers import (
+    DeadLetter,
+    FirstLook,
+    Format,
+    Header,
+    Partition,
+    Reason,
+    UnreadableError,
+    Validator,
+    discover,
+    header_of,
+    is_topic,
+    row_count,
+)
+
+__all__ = ["HINTS_OF_LEFT", "LetterSource", "RetrySummary", "retry"]
+
+HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
+    Left.CUT: "hold only the first KiB of their row: append the repaired rows to the log",
+    Left.WITHOUT_ROW: "hold no row, but stand for a file, several rows or an item: write the repaired file under "
+    "another name, or append the repaired rows to the log",
+    Left.FORGOTTEN: "named users who have been forgotten: their text is gone for good",
+    Left.FILE_GONE: "are of a CSV, TSV or Parquet file that the log does not hold any more as it was, so the names or "
+    "types of their columns are unknown: append the repaired rows to the log",
+    Left.BEFORE_ERASURE: "are of rows that only a file of the log has, and users have been forgotten since, whom these "
+    "rows may name: append the rows of others to the log",
+    Left.MAY_HAVE_COUNTED: "are of rows that were valid when they were first read and refused when they were read "
+    "again, after a change of settings: they may have counted. Append to the log those that no window has",
+}
+"""Why letters cannot be read again -> what to say about them."""
+
+
+_LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
+"""Why a partition as a whole cannot be read."""
+
+_ROW_BYTES: Final = 128
+"""Bytes of a row in JSON Lines, roughly: the unit of `run_bytes`."""
+
+
+class RetrySummary(FrozenModel):
+    """What became of the dead letters that no retry had read before."""
+
+    letters: int = Field(default=0, description="rows of the dead letters looked at")
+    valid: int = Field(default=0, description="rows that are valid under these settings")
+    events: int = Field(default=0, description="of the valid: distinct events committed")
+    duplicates: int = Field(default=0, description="of the valid: dropped because their event_id was known")
+    ignored: int = Field(default=0, description="of the valid: of ignored types")
+    refused: dict[str, int] = Field(default={}, description="rows refused again by reason; a retry may read them")
+    left: dict[str, int] = Field(default={}, description="letters that cannot be read again, by cause")
+    first_left: dict[str, str] = Field(default={}, description="place of the first of them, by cause")
+    seconds: float = Field(default=0.0, description="wall time, seconds")
+
+
+@dataclass
+class _Judged:
+    """What reading the letters of a partition again would give, and which of them cannot be read."""
+
+    look: FirstLook = field(default_factory=FirstLook)
+    left: dict[Left, list[DeadLetter]] = field(default_factory=dict)
+
+    def leave(self, cause: Left, letters: Iterable[DeadLetter]) -> None:
+        """Add letters that cannot be read."""
+        self.left.setdefault(cause, []).extend(letters)
+
+    @property
+    def letters(self) -> int:
+        """How many there are."""
+        return self.look.rows + sum(map(len, self.left.values()))
+
+
+def retry(
+    store: Store, config: PipelineConfig, reasons: Collection[str] = (), *, dry_run: bool = False
+) -> RetrySummary:
+    """Read dead letters again under these settings and today's clock, of some reasons or of all; commit what is valid.
+
+    Where no letter of a file and reason is valid, all of them stay as they are. With `dry_run` nothing is written.
+    Raises a `UserError` for a store without commits, and what `ingest` raises.
+    """
+    began, state = time.monotonic(), LogState.open(store)
+    if state.number < 0:
+        raise UserError(f"{store.path('')} has no commit, so there is no dead letter to read again: run `weir ingest`")
+    check_home(store, state)
+    config = with_window(store, settled(store, config), follow=False)
+    source = LetterSource(store, config, frozenset(reasons or map(str, Reason)))
+    if dry_run:
+        source.identify(source.discover(), state, InHand())
+        done = IngestSummary()
+    else:
+        quiet = config.model_copy(update={"metrics_port": 0})
+        done = ingest(store, quiet, source=source, registry=CollectorRegistry())
+    return source.summary(done).model_copy(update={"seconds": time.monotonic() - began})
+
+
+class LetterSource(LogSource[LetterPartition]):
+    """The dead letters of a store, of some reasons."""
+
+    def __init__(self, store: Store, config: PipelineConfig, reasons: frozenset[str]) -> None:
+        self._store = store
+        self._config = config
+        self._reasons = reasons
+        self._files = _LetterFiles(store)
+        self._judged: dict[str, _Judged] = {}
+        self._kept: set[str] = set()
+
+    def discover(self) -> list[LetterPartition]:
+        """Return the files of dead letters that commits list, reason by reason."""
+        self._files.catch_up()
+        return [
+            LetterPartition(
+                retried(first, reason), file.name, file.checksum, file.rows, file.size, reason,
+                is_old=self._files.is_old(first),
+            )
+            for first, file in self._files.found.items()
+            for reason in sorted(self._reasons & file.reasons.keys())
+        ]  # fmt: skip
+
+    def in_log(self, _partitions: list[LetterPartition]) -> None:
+        """Return None: what the log holds is not known here."""
+
+    def identify(self, partitions: list[LetterPartition], state: LogState, in_hand: InHand) -> list[LetterPartition]:
+        """Return what was not read yet, as far as some of it is valid now."""
+        seen = Seen.of(state, in_hand)
+        each = (one for listed in partitions for one in self._split(listed))
+        unread = [one for one in each if one.key not in seen.known or not seen.known[one.key].is_done]
+        found = [self._placed(one) for one in _with_files(unread, self._config, state)]
+        clock, validator = EventClock.of(self._store), Validator(self._config)
+        for one in found:
+            self._judged[one.key] = self._judge(one, _latest_ms(clock, self._config), validator)
+        # A partition that was partly read is read to its end, unless its file is gone.
+        readable = (one for one in found if not self._judged[one.key].left.keys() & _LATER)
+        partly_read = {one.key for one in readable if one.key in seen.known}
+        kept = [one for one in found if one.key in partly_read or self._judged[one.key].look.valid]
+        self._kept |= {one.key for one in kept}
+        return kept
+
+    def _split(self, partition: LetterPartition) -> Iterator[LetterPartition]:
+        """Yield a partition, then one for each of its letters that stands for several rows."""
+        yield partition
+        if partition.is_split:
+            for line, letter in lines_of(self._store, partition):
+                if letter.stands_for and letter.reason == partition.reason:
+                    key = f"{partition.key}:{line}"
+                    yield replace(
+                        partition, key=key, line=line, rows=letter.stands_for, nbytes=_ROW_BYTES * letter.stands_for
+                    )
+
+    def _placed(self, partition: LetterPartition) -> LetterPartition:
+        """Return a partition with the places of its rows in their file, if it has them from there."""
+        if partition.file is None or not partition.is_in_file:
+            return partition
+        if partition.line:
+            [(_, letter)] = chosen(self._store, partition)
+            at = self._place(letter)
+            # Rows of text have no numbers: they follow the first.
+            steps = range(letter.stands_for) if partition.format is Format.PARQUET else range(1)
+            places = {} if at is None else {step + 1: at + step for step in steps}
+        else:
+            found = {line: self._place(letter) for line, letter in chosen(self._store, partition)}
+            places = {line: place for line, place in found.items() if place is not None}
+        return replace(partition, places=places)
+
+    def _place(self, letter: DeadLetter) -> int | None:
+        """Return the position of a row in the log; None if an earlier letter of the row has retired."""
+        offset = 0
+        while is_retried(letter.partition):
+            name, _, what = letter.partition.rpartition("#")
+            file = self._files.found.get(name)
+            if file is None:
+                return None
+            line = int(what.partition(":")[2] or 0)
+            offset += letter.position - 1 if line else 0
+            letter = read_dead_letters(self._store, file.name, file.checksum)[(line or letter.position) - 1]
+        return letter.position + offset
+
+    def _judge(self, partition: LetterPartition, latest_ms: int, validator: Validator) -> _Judged:
+        judged, whole = _Judged(), list[DeadLetter]()
+        for _, letter in chosen(self._store, partition):
+            cause = why_left(letter, partition)
+            whole.append(letter) if cause is None else judged.leave(cause, [letter])
+        look, delivered = FirstLook(), 0
+        try:
+            for block in blocks_of(self._store, LetterReading(partition, 0, latest_ms), self._config):
+                valid, letters = validator.validate(block)
+                look.add(row_count(block), len(valid.rows), letters.letters)
+                delivered += len(block.content.positions) if block.content else 0
+        except (OSError, UnreadableError):
+            look = FirstLook()
+        if delivered < (partition.rows if partition.line and whole else len(whole)):
+            judged.leave(Left.FILE_GONE, whole)
+        else:
+            judged.look = look
+        return judged
+
+    def cut(self, found: list[LetterPartition], state: LogState, in_hand: InHand) -> Iterator[list[LetterPartition]]:
+        """Yield the letters of each run, about `run_bytes` of new ones, and at last all."""
+        known = state.sources | in_hand.pending
+        sizes = list(accumulate(0 if one.key in known else one.nbytes for one in found))
+        for count, size in enumerate(sizes[:-1], start=1):
+            if size // self._config.run_bytes < sizes[count] // self._config.run_bytes:
+                yield found[:count]
+        yield found
+
+    def readings(self, partitions: Sequence[LetterPartition], seen: Seen) -> Sequence[Planned]:
+        """Return the unread letters, from the files that hold them now: a redaction may have rewritten them."""
+        self._files.catch_up()
+        latest = _latest_ms(seen.clock, self._config)
+        found = []
+        for one in partitions:
+            before, start = seen.known.get(one.key), seen.start(one.key)
+            first = one.key.rpartition("#")[0]
+            file, is_erased = self._files.found.get(first), one.is_in_file and self._files.is_old(first)
+            if file is not None and not is_erased and (before is None or start < before.stop):
+                found.append(LetterReading(replace(one, name=file.name, checksum=file.checksum), start, latest))
+        return found
+
+    def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
+        """Read, validate and commit."""
+        read = readings | "Read letters" >> beam.ParDo(ReadLetters(store, self._config)).with_outputs(
+            PROGRESS, main="blocks"
+        )
+        blocks = {"blocks": read.blocks, DEAD: (), PROGRESS: read[PROGRESS]}
+        return blocks | "Windows" >> BlocksToWindows(store, plan.run, self._config, plan.histories)
+
+    def summary(self, done: IngestSummary) -> RetrySummary:
+        """Return what became of the letters, given what the runs have committed of them."""
+        judged = self._judged.values()
+        stay = (one.look.reasons for key, one in self._judged.items() if key not in self._kept or not done.runs)
+        left: dict[Left, list[DeadLetter]] = {}
+        for cause, letters in (pair for one in judged for pair in one.left.items()):
+            left.setdefault(cause, []).extend(letters)
+        return RetrySummary(
+            letters=sum(one.letters for one in judged),
+            valid=sum(one.look.valid for one in judged),
+            events=done.valid,
+            duplicates=done.duplicates,
+            ignored=done.ignored,
+            refused=dict(sum(stay, Counter(done.refused))),
+            left={str(cause): len(letters) for cause, letters in sorted(left.items())},
+            first_left={
+                str(cause): f"{letters[0].partition}, position {letters[0].position}"
+                for cause, letters in sorted(left.items())
+            },
+        )
+
+
+@dataclass
+class _LetterFiles:
+    """The files of dead letters that commits list; `found` has each by its first name, as it is called now."""
+
+    store: Store
+    found: dict[str, LetterFile] = field(default_factory=dict)
+    _first: dict[str, str] = field(default_factory=dict)
+    _number: dict[str, int] = field(default_factory=dict)
+    _redaction: int = -1
+    _at: Cursor | None = None
+
+    def is_old(self, first: str) -> bool:
+        """Return whether users were erased after the commit of a file of letters, or of earlier letters of its rows."""
+        return self._number[first] < self._redaction
+
+    def catch_up(self) -> None:
+        """Take in the commits that are new; a redaction writes a file again, line for line, under another name."""
+        log = CommitLog(self.store)
+        self._at = self._at or log.first()
+        while (step := log.next(self._at)) is not None:
+            commit, self._at = step
+            self.found |= {file.name: file for file in commit.letters}
+            self._first |= {file.name: file.name for file in commit.letters}
+            self._number |= {file.name: self._number_of(file, commit.number) for file in commit.letters}
+            self._redaction = commit.newest_redaction
+            for file in commit.rewritten:
+                # Without it the commit that listed the file has retired, and so has what was read of it.
+                if (first := self._first.pop(file.replaces, None)) is not None:
+                    self.found[first], self._first[file.name] = file, first
+
+    def _number_of(self, file: LetterFile, number: int) -> int:
+        """Return the commit with the first letters of the rows of a file."""
+        return self._number.get(file.partition.rpartition("#")[0], number) if is_retried(file.partition) else number
+
+
+def _latest_ms(clock: EventClock, config: PipelineConfig) -> int:
+    """Return the newest event time that a row may have which is read now."""
+    return clock.event_ms(max(time.time(), clock.wall_origin)) + round(60_000 * config.clock_tolerance_minutes)
+
+
+def _with_files(
+    partitions: Iterable[LetterPartition], config: PipelineConfig, state: LogState
+) -> Iterator[LetterPartition]:
+    """Yield partitions with their file in the log and its header, where their rows need it."""
+    files: dict[str, Partition] | None = None
+    headers: dict[str, Header | None] = {}
+    for one in partitions:
+        if not one.has_columns:
+            yield one
+            continue
+        files = _files_of_log(config, state) if files is None else files
+        file = files.get(origin_of(one.name))
+        if file is not None and one.format is not Format.PARQUET and file.key not in headers:
+            headers[file.key] = _header(file)
+        yield replace(one, file=file, header=None if file is None else headers.get(file.key))
+
+
+def _files_of_log(config: PipelineConfig, state: LogState) -> dict[str, Partition]:
+    """Return the files of the log by key; empty if it cannot be listed."""
+    if is_topic(config.log):
+        return {}
+    try:
+        return {file.key: file for file in identify_files(discover(config.log), state.sources)}
+    except OSError:
+        return {}
+
+
+def _header(file: Partition) -> Header | None:
+    try:
+        with file.open() as opened:
+            return header_of(opened, file)
+    except Exception:  # noqa: BLE001 - file systems and headers raise what they like
+        return None

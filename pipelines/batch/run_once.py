@@ -1,0 +1,92 @@
+"""One run of the chain of transforms over a plan, by a Beam runner."""
+
+import re
+from traceback import format_exception_only
+from types import MethodType
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.transforms import core
+
+from weir.contracts import CorruptArtefactError, Store, UserError
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.sources.plan import RunPlan
+from weir.pipelines.sources.source import Source, log_source
+
+__all__ = ["run_once"]
+
+T = TypeVar("T", bound=PipelineOptions)
+
+_TOLD: Final = re.compile(
+    r"Error: \[Errno (?P<number>\d+)\] (?P<message>.*?)(: '(?P<file>.*)')?( \[while running '.*'\])?$"
+)
+"""An error of the system in a traceback, as Beam tells it."""
+
+
+class _Options(PipelineOptions):
+    """Options that make each view once.
+
+    Beam asks for views some 400 times per pipeline and parses all flags for each: a quarter of the time of a small run.
+    """
+
+    def view_as(self, cls: type[T]) -> T:
+        views: dict[type[PipelineOptions], PipelineOptions] = self.__dict__.setdefault("_views", {})
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        return views[cls]  # type: ignore[return-value]
+
+
+def _keep_arguments() -> None:
+    """Keep what Beam finds out about the arguments of a method: a third of the time of a small run.
+
+    It asks for those of each method of each `DoFn` some nine times a run, and they never change.
+    """
+    inspected, known = core.get_function_args_defaults, WeakKeyDictionary[Any, tuple[list[str], list[Any]]]()
+
+    def kept(function: Any) -> tuple[list[str], list[Any]]:
+        if not isinstance(function, MethodType):
+            return inspected(function)
+        if (found := known.get(function.__func__)) is None:
+            found = known[function.__func__] = inspected(function)
+        names, defaults = found
+        return list(names), list(defaults)
+
+    core.get_function_args_defaults = kept  # type: ignore[assignment]
+
+
+_keep_arguments()
+
+
+def run_once(store: Store, config: PipelineConfig, plan: RunPlan, source: Source[Any] | None = None) -> None:
+    """Run the chain over a plan and wait for its end."""
+    # Given its options, Beam does not look at this process's own command line.
+    options = _Options([f"--runner={config.runner}", *config.runner_options])
+    try:
+        with beam.Pipeline(options=options) as pipeline:
+            readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
+            _ = (source or log_source(config)).windows(readings, store, plan)
+    except RuntimeError as error:
+        # Beam wraps what a transform raises; what a user can act on is to be told without its frame.
+        if (reason := _reason_of(error)) is None:
+            raise
+        raise reason from error
+
+
+def _reason_of(error: RuntimeError) -> UserError | OSError | None:
+    """Return what a transform has raised, if it is damage, another error of a user, or one of the system."""
+    chain: list[BaseException] = [error]
+    while (behind := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(behind)
+    damage = next((one for one in chain if isinstance(one, CorruptArtefactError)), None)
+    raised = next((one for one in chain[1:] if str(error).startswith(format_exception_only(one)[-1].strip())), None)
+    if damage is None and isinstance(raised, UserError | OSError):
+        return raised
+    return damage or _of_another_process(str(error))
+
+
+def _of_another_process(text: str) -> OSError | None:
+    """Return the error of the system that a worker process tells as the last line of its traceback."""
+    found = _TOLD.search(text.strip().rpartition("\n")[2])
+    return None if found is None else OSError(int(found["number"]), found["message"], found["file"])

@@ -1,0 +1,1 @@
+"""Histories of users: rebuilt from windows, merged beside the stream."""

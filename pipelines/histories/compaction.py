@@ -1,0 +1,236 @@
+"""History compaction beside the stream: a thread merges files, the driver commits them between its runs."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from weir.contracts import (
+    Commit,
+    CommitLog,
+    CommitTakenError,
+    CorruptArtefactError,
+    HistoryFile,
+    HistoryFiles,
+    LocalCache,
+    LogState,
+    Store,
+)
+from weir.contracts.commits.commit import HISTORIES, requirements
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.histories.merging import MOST_DELTAS, FileMerge, broken_shards, merge_plan, rebuilt
+from weir.pipelines.runs.run_registry import forget, is_marked, mark, new_run
+
+__all__ = ["REPLACED_SECONDS", "HistoryKeeper", "HistoryMerger", "commit_histories"]
+
+
+logger = logging.getLogger(__name__)
+
+REPLACED_SECONDS = 3600.0
+"""How long a replaced file stays, for readers that have not seen the merge."""
+
+
+class _EndedError(Exception):
+    """The process ends: the merge is given up."""
+
+
+@dataclass
+class HistoryMerger:
+    """At most one merge at a time; all methods are the driver's, which is one thread."""
+
+    store: Store
+    config: PipelineConfig
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _end: threading.Event = field(default_factory=threading.Event, init=False)
+    _made: list[HistoryFile] = field(default_factory=list, init=False)
+    _error: Exception | None = field(default=None, init=False)
+    _run: str = field(default="", init=False)
+
+    def start(self, files: HistoryFiles) -> bool:
+        """Start to merge what is due, if anything is and nothing is being merged; say whether a merge is on its way."""
+        if self._thread is None:
+            due = _due(files)
+            if due:
+                self._run = new_run()
+                mark(self.store, self._run)
+                self._thread = threading.Thread(target=self._merge, args=(due,), name="merge histories", daemon=True)
+                self._thread.start()
+        return self._thread is not None
+
+    def _merge(self, due: list[tuple[HistoryFile, ...]]) -> None:
+        merge = FileMerge(self.store, self.config.cache, self.config.seen_items, self._check)
+        try:
+            self._made = [merge(files, self._run) for files in due]
+        except _EndedError:
+            logger.info("a merge of histories is given up")
+        except Exception as error:  # noqa: BLE001 - the driver raises it
+            self._error = error
+
+    def _check(self) -> None:
+        if self._end.is_set():
+            raise _EndedError
+
+    def commit(self, state: LogState, *, wait: bool = False) -> bool:
+        """Commit the merge if it is complete; say whether `state` must catch up with a commit of it.
+
+        With `wait` it is completed first. Raises what the merge raised, `CorruptArtefactError` for a damaged file.
+        """
+        if self._thread is None or (self._thread.is_alive() and not wait):
+            return False
+        self._thread.join()
+        made, error, self._thread, self._made, self._error = self._made, self._error, None, [], None
+        try:
+            # Without its mark the files may be gone, one that was being written among them: another process has taken
+            # the merge for killed.
+            if not is_marked(self.store, self._run):
+                return False
+            if error is not None:
+                raise error
+            if not made:
+                return False
+            return commit_histories(self.store, state, made, self._run, self.config.cache)
+        finally:
+            forget(self.store, self._run)
+
+    def end(self) -> None:
+        """Give up what is being merged."""
+        if self._thread is not None:
+            self._end.set()
+            self._thread.join()
+            forget(self.store, self._run)
+
+
+def _due(files: HistoryFiles) -> list[tuple[HistoryFile, ...]]:
+    plans = ((shard, merge_plan([file.size for file in shard])) for shard in files.shards.values())
+    return [shard[-count:] for shard, count in plans if count]
+
+
+def commit_histories(
+    store: Store, state: LogState, files: list[HistoryFile], run: str, cache: LocalCache, *, covered: int = 0
+) -> bool:
+    """Commit files that replace others, and drop the names of those replaced long ago; catches up with the log.
+
+    False where another writer's commits have made them useless: `forget` removes them then.
+    """
+    log = CommitLog(store)
+    while True:
+        if not all(state.histories.fits(file) for file in files) or covered not in {0, state.cursor.sequence}:
+            return False
+        expired = state.histories.expired(time.time() - REPLACED_SECONDS)
+        for name in expired:
+            store.remove(name)
+        cache.discard(expired)
+        commit = Commit(
+            number=state.cursor.number,
+            writer=run,
+            predecessor=state.cursor.checksum,
+            committed_at=time.time(),
+            sequence=state.cursor.sequence,
+            covered=covered,
+            histories=tuple(files),
+            dropped=tuple(expired),
+            redaction=state.redaction,
+            requires=requirements(HISTORIES, redaction=state.redaction),
+        )
+        try:
+            log.append(commit)
+        except CommitTakenError:
+            state.catch_up(log)
+            continue
+        return True
+
+
+_TOO_MANY: Final = 4 * MOST_DELTAS
+"""Files of a shard from which on the stream waits for a merge."""
+
+
+@dataclass
+class HistoryKeeper:
+    """Called by the driver between its runs; `state` is the driver's own, and catches up with each commit made here."""
+
+    store: Store
+    config: PipelineConfig
+    state: LogState
+
+    def __post_init__(self) -> None:
+        self._merger, self._log = HistoryMerger(self.store, self.config), CommitLog(self.store)
+
+    def repair(self, error: CorruptArtefactError | None = None) -> None:
+        """Build the histories that are missing, damaged or of another length from the windows, by a commit of its own.
+
+        `error` is what a run found; raised again if it is not about a file of histories, or no window can help.
+        """
+        broken = broken_shards(self.store, self.config, self.state)
+        if error is not None:
+            broken |= self._named(str(error))
+            if not broken:
+                raise error
+        self._build(broken)
+
+    def mend(self, failure: str) -> bool:
+        """Build the histories whose files a failure names, if it names any; returns whether it does."""
+        broken = self._named(failure)
+        self._build(broken)
+        return bool(broken)
+
+    def _named(self, failure: str) -> dict[int, str]:
+        """Return the shard whose file a failure names, in the store or in the cache."""
+        return {file.shard: failure for file in self.state.histories.files if Path(file.name).name in failure}
+
+    def _build(self, broken: dict[int, str]) -> None:
+        while broken:
+            self._check_windows(broken)
+            for problem in sorted(set(broken.values())):
+                logger.warning("%s: histories are built from the windows (%s)", self.store.path(""), problem)
+            self._rebuild(list(broken))
+            broken = broken_shards(self.store, self.config, self.state)
+
+    def _check_windows(self, broken: Mapping[int, str]) -> None:
+        """Refuse to build histories from a part of the windows: they would forget what has retired."""
+        if self.state.horizon is None:
+            return
+        shard, problem = min(broken.items())
+        known = self.state.histories.shards.get(shard)
+        path = self.store.path(known[0].name if known else "")
+        remedy = (
+            f"windows before {self.state.horizon} have retired: restore it from a copy, or set back what you changed"
+        )
+        raise CorruptArtefactError(path, f"{problem}; histories cannot be built from the windows, {remedy}")
+
+    def _rebuild(self, shards: list[int]) -> None:
+        run = new_run()
+        mark(self.store, run)
+        sequence = self.state.cursor.sequence
+        files = rebuilt(self.store, self.config, self.state, shards, run)
+        known = self.state.histories.shards
+        for shard in known.keys() & set(shards) - {file.shard for file in files}:
+            path = self.store.path(known[shard][0].name)
+            raise CorruptArtefactError(path, "it cannot be used, and no window has events of its users")
+        if commit_histories(self.store, self.state, list(files), run, self.config.cache, covered=sequence):
+            self.state.catch_up(self._log)
+        forget(self.store, run)
+
+    def keep(self) -> None:
+        """Commit a merge that is complete, and start one that is due; waits only where a shard has too many files."""
+        most = max(map(len, self.state.histories.shards.values()), default=0)
+        self._commit(wait=most > _TOO_MANY)
+        self._merger.start(self.state.histories)
+
+    def settle(self) -> None:
+        """Merge and commit until nothing is due."""
+        while self._merger.start(self.state.histories):
+            self._commit(wait=True)
+
+    def _commit(self, *, wait: bool) -> None:
+        try:
+            if self._merger.commit(self.state, wait=wait):
+                self.state.catch_up(self._log)
+        except CorruptArtefactError as error:
+            self.repair(error)
+
+    def end(self) -> None:
+        """Give up what is being merged; the next pipeline merges it."""
+        self._merger.end()

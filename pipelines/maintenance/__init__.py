@@ -1,0 +1,1 @@
+"""Retention of windows, erasure of users, cleanup of replaced files."""

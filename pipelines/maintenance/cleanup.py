@@ -1,0 +1,228 @@
+"""Cleanup of retired and replaced files, after a time of grace for their readers.
+
+What goes is decided from the log alone: of each void commit its files, and then the commit itself; of a commit that
+stays for the sake of other panes, the files of its retired panes. So a removal that was killed anywhere is
+finished by the next one, and a void commit that is left names all that is left of it.
+
+What is due follows from the log. The files go first, then a commit drops their names: killed in between, the next
+erasure finds them gone and drops them. With them go old drafts of killed processes, which may hold the same users.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from weir.contracts import (
+    Commit,
+    CommitLog,
+    CommitTakenError,
+    CorruptArtefactError,
+    LocalCache,
+    LogState,
+    RetiredError,
+    Store,
+    WindowManifest,
+)
+from weir.contracts.bundles.variants import MAIN, lines
+from weir.contracts.commits.commit import HISTORIES, requirements
+from weir.contracts.commits.retention_horizon import snapshot_name, snapshots
+from weir.pipelines.runs.run_registry import new_run, remove_drafts
+
+__all__ = ["GRACE_SECONDS", "Erasure", "Removal"]
+
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 3600.0
+"""How long retired files stay: no run, and no reading of a window, takes as long."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Removes what lies before the horizon of a state."""
+
+    store: Store
+    state: LogState
+    grace_seconds: float = GRACE_SECONDS
+    _log: CommitLog = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_log", CommitLog(self.store))
+
+    def waiting(self) -> list[int]:
+        """Return the void commits whose files are still there, oldest first."""
+        if self.state.horizon is None:
+            return []
+        names = self.store.glob("commits/" + "[0-9]" * 10 + ".json")
+        return [number for name in names if (number := int(name[8:18])) < self.state.horizon.number]
+
+    def waiting_panes(self) -> list[WindowManifest]:
+        """Return the retired panes, in commits that stay, of whose windows there is something left."""
+        if self.state.horizon is None:
+            return []
+        retired = self._log.get(self.state.retirement).retires
+        commits = (self._log.get(number) for number in (retired.commits if retired else ()))
+        gone = [pane for commit in commits for pane in commit.panes if self._has_retired(pane)]
+        return [pane for pane in gone if self.store.exists(f"windows/{pane.name.slice}")]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether files of what has retired are still there."""
+        return bool(self.waiting() or self.waiting_panes())
+
+    def _has_retired(self, pane: WindowManifest) -> bool:
+        horizon = self.state.horizon
+        return horizon is not None and horizon.has_retired(pane.sequence, pane.start_ms)
+
+    def seconds_left(self) -> float:
+        """Return how long the files of the newest retirement have to stay, 0 where they may go."""
+        if self.state.horizon is None:
+            return 0.0
+        retired_at = self._log.get(self.state.retirement).committed_at
+        return max(0.0, retired_at + self.grace_seconds - time.time())
+
+    def run(self) -> int:
+        """Remove what may go; return the number of commits that went."""
+        if self.state.horizon is None or self.seconds_left():
+            return 0
+        # A run was killed before it wrote the snapshot of its retirement, or a writer had read HEAD before.
+        self.state.save(self._log)
+        self._point()
+        numbers, panes = self.waiting(), self.waiting_panes()
+        if numbers or panes:
+            self._remove_redacted()
+        for pane in panes:
+            self._remove_pane(pane)
+        removed = [number for number in numbers if self._remove(number)]
+        for number in snapshots(self.store):
+            if number < self.state.retirement:
+                self.store.remove(snapshot_name(number))
+        if removed:
+            logger.info("removed what %d retired commits have left, up to commit %d", len(removed), removed[-1])
+        return len(removed)
+
+    def _remove(self, number: int) -> bool:
+        """Remove the files of a void commit, then the commit; a damaged one stays, as it cannot name its files."""
+        try:
+            commit = self._log.get(number)
+        except (CorruptArtefactError, RetiredError) as error:
+            logger.warning("what it lists is not removed: %s", error)
+            return False
+        self._remove_panes(commit)
+        for letter in (*commit.letters, *commit.rewritten):
+            self.store.remove(letter.name)
+            if letter.partition not in self.state.sources:
+                self.store.remove_if_empty(letter.name.rpartition("/")[0])
+        self.store.remove(CommitLog.name(number))
+        return True
+
+    def _remove_redacted(self) -> None:
+        """Remove the files of retired panes that commits behind the horizon have put in place of others."""
+        horizon, number = self.state.horizon, self.state.redaction
+        while horizon is not None and number >= horizon.number:
+            commit = self._log.get(number)
+            for pane in (one.pane for one in commit.redacts if self._has_retired(one.pane)):
+                self.store.remove(pane.folder)
+                self.store.remove_if_empty(f"windows/{pane.name.slice}")
+            number = commit.redaction
+
+    def _remove_panes(self, commit: Commit) -> None:
+        for one in commit.redacts:
+            self.store.remove(one.pane.folder)
+            self.store.remove_if_empty(f"windows/{one.pane.name.slice}")
+        for pane in commit.panes:
+            self._remove_pane(pane)
+
+    def _remove_pane(self, pane: WindowManifest) -> None:
+        """Remove what there is of a pane; its window's folder last, which tells that the rest may be there."""
+        for results in ("monitor", *self._evaluations):
+            self.store.remove(f"{results}/{pane.name}.json")
+            self.store.remove_if_empty(f"{results}/{pane.name.slice}")
+        self.store.remove(pane.folder)
+        self.store.remove_if_empty(f"windows/{pane.name.slice}")
+
+    def _point(self) -> None:
+        """Let HEAD name the horizon before any file goes."""
+        head, horizon = self._log.head(), self.state.horizon
+        if head is None or horizon is None or (head.horizon is not None and head.horizon.ms >= horizon.ms):
+            return
+        self._log.point(head.model_copy(update={"horizon": horizon, "base": self.state.snapshot, "snapshot": None}))
+
+    @cached_property
+    def _evaluations(self) -> list[str]:
+        """The folders of evaluations, one for each line."""
+        return ["evaluations" if line == MAIN else f"variants/{line}/evaluations" for line in lines(self.store)]
+
+
+_PAUSE_SECONDS: Final = 600.0
+"""How often a following pipeline looks for what is due."""
+
+
+@dataclass
+class Erasure:
+    """Removes what redactions replaced longer ago than `grace_seconds`, and copies in `caches` of this machine."""
+
+    store: Store
+    grace_seconds: float
+    caches: Iterable[LocalCache] = ()
+    _next: float = field(default=-math.inf, init=False)
+
+    def step(self, state: LogState) -> None:
+        """Erase what is due, if it is time to look; `state` follows."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _PAUSE_SECONDS
+            self.run(state)
+
+    def waiting(self, state: LogState) -> dict[str, float]:
+        """Return what is to be removed, and since when it is replaced (wall clock, seconds).
+
+        Of files of users that are all that were replaced before the newest redaction, or by it.
+        """
+        users = state.histories.replaced.items()
+        return state.erasing | {name: since for name, since in users if since <= state.redacted_at}
+
+    def seconds_left(self, state: LogState) -> float:
+        """Return how long it takes until all of it may go."""
+        newest = max(self.waiting(state).values(), default=-math.inf)
+        return max(0.0, newest + self.grace_seconds - time.time())
+
+    def run(self, state: LogState) -> int:
+        """Remove what is due, and commit that it is gone; return how many files and folders those were."""
+        log = CommitLog(self.store)
+        while due := self._due(state):
+            remove_drafts(self.store)
+            for name in due:
+                self.store.remove(name)
+                self.store.remove_if_empty(name.rpartition("/")[0])
+            for cache in self.caches if self.store.local_path is None else ():
+                cache.discard(due)
+            try:
+                log.append(_dropping(state, due))
+            except CommitTakenError:
+                state.catch_up(log)
+                continue
+            state.catch_up(log)
+            logger.info("removed %d files and folders that held forgotten users", len(due))
+            return len(due)
+        return 0
+
+    def _due(self, state: LogState) -> list[str]:
+        before = time.time() - self.grace_seconds
+        return sorted(name for name, since in self.waiting(state).items() if since <= before)
+
+
+def _dropping(state: LogState, names: list[str]) -> Commit:
+    return Commit(
+        number=state.cursor.number,
+        writer=new_run(),
+        predecessor=state.cursor.checksum,
+        committed_at=time.time(),
+        sequence=state.cursor.sequence,
+        dropped=tuple(names),
+        redaction=state.redaction,
+        requires=requirements(HISTORIES, redaction=state.redaction),
+    )

@@ -1,0 +1,197 @@
+"""Which id an item key belongs to: the id of the first commit that lists the key; rows of other ids are refused.
+
+Two ids of one key would share a row of the item table, and everything trained on it. Accidents are practically
+impossible; somebody who chooses ids can cause them (`weir.contracts.base.keys`), so each id is compared with the owner
+by a second hash. Users are not compared: their ids are stored nowhere, and a secret of the store protects both.
+
+Of keys that nobody owns yet, the owner is an id whose rows are in hand; else, of the ids that one run brings, that with
+the lowest check, whatever the order of reading: each claims the key.
+"""
+
+import hashlib
+import logging
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import takewhile
+from threading import Lock
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.contracts import CommitLog, CorruptArtefactError, Keys, Store, WindowLog
+from weir.contracts.base import columns
+from weir.contracts.base.models import CommitRef
+from weir.contracts.commits.commit_log import LogMismatchError
+from weir.contracts.storage.documents import seal, unseal
+from weir.pipelines.runs.positions import Claims, Owners
+from weir.readers import BlockId, DeadLetter, Fault, Int64, Letters, Reason
+
+__all__ = ["KeyOwners", "checks_of", "claimed", "letters_of", "new_claims", "of_others", "owners"]
+
+logger = logging.getLogger(__name__)
+
+Bool = npt.NDArray[np.bool_]
+
+_NAME: Final = "state/item-keys"
+_HEADER: Final = struct.Struct("<qq")
+_PANES_BETWEEN_SAVES: Final = 64
+_KEPT_CHECKS: Final = 1 << 17
+"""Checks that a process keeps, at 200 bytes each."""
+COLLISION: Final = Fault(
+    Reason.KEY_COLLISION,
+    "the key of this item_id is that of another item: no accident, as a rule; "
+    "a new store with pipeline.secret_keys = true has keys that nobody can aim at",
+)
+
+
+def checks_of(ids: list[str]) -> Int64:
+    """Return the second hash of each id, (n,): 64 bits of BLAKE2b, unrelated to the key."""
+    return np.frombuffer(b"".join(map(_digest, ids)), "<i8")
+
+
+@lru_cache(maxsize=_KEPT_CHECKS)
+def _digest(raw: str) -> bytes:
+    # A commit needs the check of an id three times, and most ids come again in the next one.
+    return hashlib.blake2b(raw.encode(), digest_size=8).digest()
+
+
+def _no_keys() -> Int64:
+    return np.empty(0, np.int64)
+
+
+@dataclass
+class KeyOwners:
+    """Keys (n,), sorted, and the checks (n,) of their owners, as of the pane `sequence` of a `commit`."""
+
+    store: Store
+    sequence: int = -1
+    keys: Keys = field(default_factory=_no_keys)
+    checks: Int64 = field(default_factory=_no_keys)
+    commit: CommitRef | None = None
+    _saved: int = -1
+
+    @classmethod
+    def load(cls, store: Store) -> "KeyOwners":
+        """Return what was saved last; no owners where nothing was, or where it is damaged or of another commit log."""
+        try:
+            data = unseal(store.path(_NAME), store.read(_NAME))
+            sequence, count = _HEADER.unpack_from(data)
+            end = _HEADER.size + 2 * 8 * count
+            values = np.frombuffer(data[:end], "<i8", offset=_HEADER.size).reshape(2, count)
+            commit = CommitRef.model_validate_json(data[end:]) if data[end:] else None
+            CommitLog(store).require(store.path(_NAME), sequence, commit)
+        except FileNotFoundError:
+            return cls(store)
+        except (CorruptArtefactError, LogMismatchError, ValueError, struct.error) as error:
+            logger.warning("owners of keys are read from the windows again: %s", error)
+            return cls(store)
+        return cls(store, sequence, values[0], values[1], commit, sequence)
+
+    def catch_up(self, sequence: int) -> None:
+        """Add the panes up to a sequence; a damaged list of items is left out with a warning."""
+        if self.sequence > sequence:
+            # The store was restored from an older copy.
+            self.sequence, self.keys, self.checks, self.commit, self._saved = -1, _no_keys(), _no_keys(), None, -1
+        if self.sequence == sequence:
+            return
+        log = WindowLog(self.store)
+        for pane in takewhile(lambda pane: pane.sequence <= sequence, log.follow(log.left(self.sequence))):
+            try:
+                items = log.items(pane)
+            except CorruptArtefactError as error:
+                logger.warning("its items own no keys: %s", error)
+            else:
+                self._add(items)
+            self.sequence, self.commit = pane.sequence, log.last
+        if self.sequence - self._saved >= _PANES_BETWEEN_SAVES:
+            self.save()
+
+    def _add(self, items: pa.Table) -> None:
+        items = items.filter(pa.array(self.is_unknown(items[columns.ITEM_KEY].to_numpy())))
+        new, first = np.unique(items[columns.ITEM_KEY].to_numpy(), return_index=True)
+        at = np.searchsorted(self.keys, new)
+        self.keys = np.insert(self.keys, at, new)
+        self.checks = np.insert(self.checks, at, checks_of(items[columns.ITEM_ID].take(pa.array(first)).to_pylist()))
+
+    def save(self) -> None:
+        """Keep them in the store: they outlive the windows that they come from."""
+        values = np.stack([self.keys, self.checks]).astype("<i8").tobytes()
+        commit = b"" if self.commit is None else self.commit.model_dump_json().encode()
+        self.store.write(_NAME, seal(_NAME, _HEADER.pack(self.sequence, len(self.keys)) + values + commit))
+        self._saved = self.sequence
+
+    def is_unknown(self, keys: Keys) -> Bool:
+        """Mark the keys (n,) that nobody owns."""
+        place = np.searchsorted(self.keys, keys)
+        unknown: Bool = (np.append(self.keys, 0)[place] != keys) | (place == len(self.keys))
+        return unknown
+
+    def is_disputed(self, keys: Keys, checks: Int64) -> Bool:
+        """Mark the keys (n,) that belong to an id with another check."""
+        place = np.searchsorted(self.keys, keys)
+        disputed: Bool = (np.append(self.checks, 0)[place] != checks) & ~self.is_unknown(keys)
+        return disputed
+
+
+_lock = Lock()
+_known: dict[str, KeyOwners] = {}
+
+
+def owners(store: Store, sequence: int) -> KeyOwners:
+    """Return the owners as of a pane; a process keeps them from run to run and reads only what is new."""
+    with _lock:
+        found = _known.get(store.url) or KeyOwners.load(store)
+        found.catch_up(sequence)
+        _known.clear()
+        _known[store.url] = found
+        return found
+
+
+def new_claims(rows: pa.RecordBatch, known: KeyOwners) -> Claims:
+    """Return the claims of keyed rows on keys that nobody owns, each id's once."""
+    ids, keys, _ = _distinct(rows)
+    new = np.flatnonzero(known.is_unknown(keys))
+    return np.stack([keys[new], checks_of(ids.take(pa.array(new)).to_pylist())], axis=1)
+
+
+def claimed(rows: pa.RecordBatch, known: KeyOwners) -> Owners:
+    """Return the claims of keyed rows that have been accepted: each key has one id."""
+    return dict(new_claims(rows, known).tolist())
+
+
+def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int]) -> Bool:
+    """Mark the keyed rows (n,) whose item key belongs to another id, or is claimed by another."""
+    ids, keys, of_row = _distinct(rows)
+    # Of the others, whoever has them is right.
+    asked = np.flatnonzero(~known.is_unknown(keys) | np.isin(keys, np.fromiter(claims, np.int64, len(claims))))
+    checks = checks_of(ids.take(pa.array(asked)).to_pylist())
+    pairs = zip(keys[asked].tolist(), checks.tolist(), strict=True)
+    wrong = np.zeros(len(keys) + 1, np.bool_)
+    wrong[asked] = known.is_disputed(keys[asked], checks)
+    if claims:
+        wrong[asked] |= np.array([claims.get(key, check) != check for key, check in pairs], np.bool_)
+    return wrong[of_row]
+
+
+def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -> Letters:
+    """Return the dead letters of refused rows; of a keyed row they keep the id of the item."""
+    names = (columns.POSITION, columns.ITEM_ID, columns.TIMESTAMP)
+    of_rows = zip(*(rows[name].to_pylist() for name in names), strict=True)
+    letters = tuple(DeadLetter.of(partition, at, fault, raw.encode(), time) for at, raw, time in of_rows)
+    return Letters(BlockId(partition, letters[0].position), letters)
+
+
+def _distinct(rows: pa.RecordBatch) -> tuple[pa.Array, Int64, Int64]:
+    """Return the distinct item ids (d), their keys (d,), and for each row the place of its id (n,).
+
+    Windows name only the items of positives: -1 is the place of an id that is not known.
+    """
+    encoded = rows.column(columns.ITEM_ID).dictionary_encode()
+    of_row = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    keys = np.empty(len(encoded.dictionary) + 1, np.int64)
+    keys[of_row] = rows.column(columns.ITEM_KEY).to_numpy()
+    return encoded.dictionary, keys[:-1], of_row

@@ -1,0 +1,279 @@
+"""Runs that have started and not ended, the lock of their store, and commits that need no run.
+
+``state/runs/<run>/`` holds the mark, the rows in hand and the outcome of a run. Files in ``windows/``,
+``dead-letters/`` and ``histories/`` that no commit names belong to a run, or a merge, whose mark is still there. So do
+their drafts, whose names begin with those of the files.
+"""
+
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from weir.contracts import (
+    Commit,
+    CommitLog,
+    CorruptArtefactError,
+    Document,
+    LogState,
+    RetiredError,
+    Store,
+    check_fitness,
+)
+from weir.contracts.commits.commit import requirements
+from weir.contracts.storage.documents import read_document, write_document
+from weir.contracts.storage.local_files import is_draft
+from weir.contracts.storage.locks import BusyStoreError, locked
+from weir.pipelines.runs.positions import Run
+
+__all__ = [
+    "GRACE_SECONDS",
+    "BusyStoreError",
+    "append",
+    "check_writable",
+    "discard",
+    "forget",
+    "is_marked",
+    "is_redacting",
+    "mark",
+    "new_run",
+    "only_driver",
+    "only_redaction",
+    "only_writer",
+    "registered",
+    "remove_drafts",
+    "started_at",
+    "sweep",
+    "sweep_redactions",
+    "unmark",
+]
+
+
+_REDACTION: Final = "state/redaction.lock"
+
+
+@contextlib.contextmanager
+def only_writer(store: Store) -> Iterator[None]:
+    """Lock the store for this process; the system releases it when the process ends, however it ends.
+
+    Object stores have no such lock: there, of two pipelines the slower one finds its commit taken and reads again.
+    Raises `BusyStoreError`.
+    """
+    with locked(store, "state/ingest.lock") as path:
+        if path is not None:
+            raise BusyStoreError(
+                f"another pipeline writes to this store ({path} is locked): end it first, or use another store"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def only_driver(store: Store) -> Iterator[None]:
+    """Lock the store against other drivers, for a run or a stream; raises `BusyStoreError`.
+
+    The workers of a stream have `only_writer` one after the other, for a commit each. Object stores have no such lock.
+    """
+    with locked(store, "state/driver.lock") as path:
+        if path is not None:
+            raise BusyStoreError(
+                f"another pipeline drives this store ({path} is locked): end it first, or use another store"
+            )
+        yield
+
+
+@contextlib.contextmanager
+def only_redaction(store: Store) -> Iterator[None]:
+    """Lock the store against other redactions, as `only_writer` does against pipelines; raises `BusyStoreError`."""
+    with locked(store, _REDACTION) as path:
+        if path is not None:
+            raise BusyStoreError(f"another `weir forget` is at work on this store ({path} is locked): wait for its end")
+        yield
+
+
+def is_redacting(store: Store) -> bool:
+    """Say whether a process on this machine forgets users now; False for object stores, where nobody knows."""
+    with locked(store, _REDACTION) as path:
+        return path is not None
+
+
+def check_writable(store: Store) -> None:
+    """Refuse an object store on which commits are not safe; raises `UnfitStoreError`.
+
+    Local disks are not asked: a hard link either is exclusive or cannot be made.
+    """
+    if store.local_path is None:
+        check_fitness(store)
+
+
+logger = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 3600.0
+"""Age at which what an unfinished run has left is removed; no run takes as long."""
+
+_MARK: Final = "started.json"
+
+
+class _Mark(Document):
+    """Who runs, and the commit that it wants to make; -1 for what takes whatever number is free then.
+
+    That is a merge, or a redaction, which runs beside the pipeline, in a process of its own.
+    """
+
+    run: str
+    number: int = -1
+    redacts: bool = False
+
+
+@contextlib.contextmanager
+def registered(store: Store, run: Run) -> Iterator[None]:
+    """Mark a run while it lasts; whatever ends it in between leaves the mark to `sweep`."""
+    write_document(store, f"{run.folder}/{_MARK}", _Mark(run=run.id, number=run.base.cursor.number))
+    yield
+    store.remove(f"{run.folder}/{_MARK}")
+
+
+def mark(store: Store, run: str, *, redacts: bool = False) -> None:
+    """Mark what writes files without being a run; `forget` ends it, `unmark` where a commit has taken the files."""
+    write_document(store, f"state/runs/{run}/{_MARK}", _Mark(run=run, redacts=redacts))
+
+
+def is_marked(store: Store, run: str) -> bool:
+    """Say whether a mark is still there: `sweep` removes those of what it takes for killed, with all files."""
+    return store.exists(f"state/runs/{run}/{_MARK}")
+
+
+def unmark(store: Store, run: str) -> None:
+    """Remove the mark alone."""
+    store.remove(f"state/runs/{run}")
+
+
+def forget(store: Store, run: str) -> None:
+    """Remove the files that no commit has taken, and the mark."""
+    _remove_files(store, run)
+    store.remove(f"state/runs/{run}")
+
+
+def new_run() -> str:
+    """Return the id of a run, which starts with its time: ids sort, and their age is known."""
+    return f"{int(1000 * time.time()):012x}{secrets.token_hex(4)}"
+
+
+def discard(store: Store, run: Run) -> None:
+    """Remove all that a run has written: another writer has made the commit that it wanted to make."""
+    _remove_files(store, run.id)
+    store.remove(run.folder)
+
+
+def sweep(store: Store, grace_seconds: float = GRACE_SECONDS, *, by_age: bool = False) -> list[str]:
+    """Remove what runs have left that were killed; return these runs.
+
+    Files that a commit names stay, even if the run was killed right after its commit. A run is taken for killed after
+    a time of grace; on local disk at once, as the caller holds the lock of the store, unless the age is to decide
+    there, too: the caller may have a merge on its way. A redaction has a lock of its own.
+    """
+    removed = []
+    for run, found in _killed(store, grace_seconds, by_age=by_age):
+        if found is None:
+            # The run was completed; the rows it held are of no use without its process.
+            store.remove(f"state/runs/{run}")
+        elif not found.redacts or not is_redacting(store):
+            removed.append(_end(store, found))
+    if removed:
+        # The store is listed only after a kill.
+        remove_drafts(store, grace_seconds)
+    return removed
+
+
+def sweep_redactions(store: Store) -> list[str]:
+    """Remove what killed redactions have left; on local disk the caller holds their lock."""
+    killed = _killed(store, GRACE_SECONDS)
+    return [_end(store, found) for _, found in killed if found is not None and found.redacts]
+
+
+def _killed(store: Store, grace_seconds: float, *, by_age: bool = False) -> Iterator[tuple[str, _Mark | None]]:
+    """Yield what has a folder and may have been killed, with its mark; None for what was completed."""
+    grace = grace_seconds if by_age or store.local_path is None else 0.0
+    for run in sorted({name.split("/")[2] for name in store.glob("state/runs/*/*")}):
+        if time.time() - started_at(run) < grace:
+            continue
+        try:
+            yield run, read_document(store, f"state/runs/{run}/{_MARK}", _Mark)
+        except FileNotFoundError:
+            yield run, None
+        except CorruptArtefactError as error:
+            logger.warning("%s; files of this run are left where they are", error)
+
+
+def _end(store: Store, found: _Mark) -> str:
+    if not (_has_redacted(store, found.run) if found.redacts else _is_committed(store, found)):
+        _remove_files(store, found.run)
+    store.remove(f"state/runs/{found.run}")
+    return found.run
+
+
+def remove_drafts(store: Store, grace_seconds: float = GRACE_SECONDS) -> None:
+    """Remove what kills have left of files on their way, whoever wrote them; object stores have none."""
+    if store.local_path is None:
+        return
+    for name, stat in store.find().items():
+        if is_draft(name) and stat.written is not None and time.time() - stat.written >= grace_seconds:
+            store.remove(name)
+
+
+def started_at(run: str) -> float:
+    """Return when a run started, by its id, seconds since 1970; 0 for an id that is none of ours."""
+    try:
+        return int(run[:12], 16) / 1000
+    except ValueError:
+        return 0.0
+
+
+def _is_committed(store: Store, found: _Mark) -> bool:
+    log = CommitLog(store)
+    try:
+        return 0 <= found.number <= log.newest() and log.get(found.number).writer == found.run
+    except RetiredError:
+        # Whether it was committed or not, its files are of no use.
+        return False
+
+
+def _has_redacted(store: Store, run: str) -> bool:
+    """Say whether one of the redactions that have not retired is this run's."""
+    log, state = CommitLog(store), LogState.open(store)
+    number, first = state.redaction, state.horizon.number if state.horizon else 0
+    while number >= first and (commit := log.get(number)).writer != run:
+        number = commit.redaction
+    return number >= first
+
+
+def _remove_files(store: Store, run: str) -> None:
+    names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}*/*")}
+    names |= set(store.glob(f"dead-letters/**/*-{run}.jsonl*"))
+    if histories := set(store.glob(f"histories/*/*{run}-*")):
+        names |= histories - LogState.open(store).histories.names
+    for name in sorted(names):
+        store.remove(name)
+    logger.info("removed %d files and folders of run %s, which has no commit", len(names), run)
+
+
+def append(log: CommitLog, state: LogState, *requires: str, **fields: object) -> Commit:
+    """Commit after a state, which follows; `requires` and `fields` are those of `Commit`.
+
+    Raises `CommitTakenError` where another writer was faster.
+    """
+    at = state.cursor
+    required = {
+        "number": at.number,
+        "writer": new_run(),
+        "predecessor": at.checksum,
+        "committed_at": time.time(),
+        "sequence": at.sequence,
+        "redaction": state.redaction,
+    }
+    requires = requirements(*requires, redaction=state.redaction)
+    commit = Commit.model_validate(required | fields | {"requires": requires})
+    log.append(commit)
+    state.catch_up(log)
+    return commit

@@ -1,0 +1,426 @@
+"""The brokers of a topic: its partitions and offsets, and consumers with the options on which exactness depends."""
+
+import logging
+import os
+import time
+import weakref
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import RLock
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined] # exported without saying so
+
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.kafka_config import (
+    KEY_PASSWORD,
+    PASSWORD,
+    BrokerAwayError,
+    KafkaConfig,
+    KafkaSettingsError,
+    Topic,
+    TopicMissingError,
+    password_of,
+)
+
+__all__ = [
+    "PATIENCE_SECONDS",
+    "Asked",
+    "Connection",
+    "KafkaPartition",
+    "Renewed",
+    "TopicClient",
+    "client_settings",
+    "connected",
+    "new_consumer",
+]
+
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS: Final = 5.0
+_LONGEST_SECONDS: Final = 15.0
+
+T = TypeVar("T")
+
+
+class Renewed(Generic[T]):
+    """The client that `make` returns; after it has failed for five seconds, another one.
+
+    A client of librdkafka (2.16) may never find its brokers again, though they are back and a new client reaches them
+    at once: where the last broker's connection closes while an answer without brokers arrives, its search for brokers
+    is cancelled for good. `drop` gets the client that is replaced. As long as none works, each gets twice the time of
+    the one before, fifteen seconds at most. Safe to use from several threads.
+    """
+
+    def __init__(self, name: str, make: Callable[[], T], drop: Callable[[T], None]) -> None:
+        self._name, self._make, self._drop = name, make, drop
+        self._lock = RLock()
+        self._failing_since: float | None = None
+        self.unanswered_since: float | None = None
+        """Since when this client, or those before it, have failed (wall clock, s); None while one works."""
+        self._patience = PATIENCE_SECONDS
+        self._client = make()
+
+    @property
+    def client(self) -> T:
+        """The client to use now; a new one raises what `make` raises."""
+        with self._lock:
+            if self._failing_since is not None and time.monotonic() - self._failing_since >= self._patience:
+                self._replace(time.monotonic() - self._failing_since)
+            return self._client
+
+    def _replace(self, seconds: float) -> None:
+        level = logging.INFO if self._patience == PATIENCE_SECONDS else logging.DEBUG
+        logger.log(level, "%s: a client has failed for %.0f s; a new one takes its place", self._name, seconds)
+        before, self._client = self._client, self._make()
+        self._failing_since, self._patience = None, min(2 * self._patience, _LONGEST_SECONDS)
+        self._drop(before)
+
+    def failed(self, client: T) -> None:
+        """Take in that a client did not do what was asked of it; one that was replaced does not count."""
+        with self._lock:
+            if client is self._client and self._failing_since is None:
+                self._failing_since = time.monotonic()
+                self.unanswered_since = self.unanswered_since or time.time()
+
+    def worked(self, client: T) -> None:
+        """Take in that a client did what was asked of it."""
+        with self._lock:
+            if client is self._client:
+                self._failing_since, self._patience = None, PATIENCE_SECONDS
+                self.unanswered_since = None
+
+    def close(self) -> None:
+        """Drop the client."""
+        self._drop(self._client)
+
+
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+_NO_SUCH_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_NO_OFFSET: Final = -1
+_SLACK_SECONDS: Final = 5.0
+"""A question has an answer, or none, this long after its time is over; one to a client that is gone has neither."""
+
+
+@dataclass(frozen=True)
+class Asked(Generic[T]):
+    """A question to the brokers that is on its way, and when it was asked (wall clock, seconds)."""
+
+    _future: "Future[Any]"
+    _read: Callable[[Any], T]
+    _worked: Callable[[], None]
+    _away: Callable[[str], BrokerAwayError]
+    _limit_seconds: float
+    at: float = field(default_factory=time.time)
+
+    def answer(self, wait_seconds: float = 0.0) -> T | None:
+        """Return the answer, None while there is none; raises `BrokerAwayError` where there will be none."""
+        try:
+            found = self._read(self._future.result(wait_seconds))
+        except TimeoutError:
+            if time.time() - self.at > self._limit_seconds:
+                raise self._away(f"no answer within {self._limit_seconds:g} s") from None
+            return None
+        except KafkaException as error:
+            raise self._away(error.args[0].str()) from error
+        self._worked()
+        return found
+
+
+@dataclass(frozen=True)
+class KafkaPartition:
+    """A partition as it was listed; positions are offsets.
+
+    It holds offsets from `first` on, below `size`; those of open transactions do not count. `key` consists of the
+    identities of the cluster and the topic, so that a topic that is created again has other partitions. `arrival_ms`
+    and `fingerprint` are those of files: every message has its own time.
+    """
+
+    key: str
+    topic: str
+    number: int
+    first: int
+    size: int
+    topic_id: str = ""
+    arrival_ms: int | None = None
+    fingerprint: str = ""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"partition {self.number} of topic {self.topic}"
+
+    @property
+    def topic_key(self) -> str:
+        """What the keys of this topic start with, and those of its namesakes before it."""
+        return self.key.rsplit("/", 2 if self.topic_id else 1)[0] + "/"
+
+
+def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
+    """Return the options of librdkafka for every client of these settings; raises `KafkaSettingsError`."""
+    found: dict[str, Any] = config.options | {
+        "bootstrap.servers": ",".join(topic.servers),
+        "security.protocol": config.security_protocol,
+        # Its lines would say the same as ours, several times a second.
+        "log_level": 0,
+    }
+    if config.ca_file is not None:
+        found["ssl.ca.location"] = config.ca_file
+    if config.certificate_file is not None:
+        found |= {"ssl.certificate.location": config.certificate_file, "ssl.key.location": config.key_file}
+        if KEY_PASSWORD in os.environ:
+            found["ssl.key.password"] = os.environ[KEY_PASSWORD]
+    if config.user is not None:
+        found |= {"sasl.mechanism": config.sasl_mechanism, "sasl.username": config.user}
+        found["sasl.password"] = password_of(
+            f"user {config.user}", config.password_file, "pipeline.kafka.password_file", PASSWORD
+        )
+    return found
+
+
+_unused: "SimpleQueue[AdminClient]" = SimpleQueue()
+"""Clients whose `TopicClient` is gone, or has another one.
+
+librdkafka aborts the process where its own thread destroys a client, and that thread takes answers in Python, whose
+collector may find a client just then. So a client is destroyed by a thread that makes another one.
+"""
+
+
+def _destroy_unused() -> None:
+    try:
+        while True:
+            _unused.get_nowait()
+    except Empty:
+        return
+
+
+def _new_admin(topic: Topic, settings: dict[str, Any]) -> AdminClient:
+    _destroy_unused()
+    try:
+        return AdminClient(settings)
+    except KafkaException as error:
+        raise KafkaSettingsError(f"{topic}: {error.args[0].str()}") from error
+
+
+class TopicClient:
+    """Asks the brokers about one topic; raises `KafkaSettingsError` where the settings make no client.
+
+    Its connection to the brokers is replaced where it fails for seconds, so that it may be kept for ever.
+    """
+
+    def __init__(self, topic: Topic, config: KafkaConfig) -> None:
+        self._topic, self._config = topic, config
+        # Why a broker cannot be reached: an answer that does not come says nothing.
+        self._reasons = reasons = deque[str](maxlen=1)
+        settings = client_settings(topic, config) | {
+            "error_cb": lambda error: reasons.append(str(error.str())),
+            # A client that is no consumer would create the topic that it asks for.
+            "allow.auto.create.topics": False,
+        }
+        self._renewed = Renewed(f"{topic}: questions", partial(_new_admin, topic, settings), _unused.put)
+        weakref.finalize(self, self._renewed.close)
+
+    @property
+    def unanswered_since(self) -> float | None:
+        """Since when no broker has answered (wall clock, s); None while they do."""
+        return self._renewed.unanswered_since
+
+    def partitions(self) -> list[KafkaPartition]:
+        """Return the partitions in order of number; raises `BrokerAwayError` or `TopicMissingError`."""
+        found = self._describe()
+        topic_id = _spelled(found)
+        identity = [quote(self._cluster(), safe=""), self._topic.name, *([topic_id] if topic_id else [])]
+        numbers = sorted(partition.id for partition in found.partitions)
+        first, size = self.offsets(numbers, OffsetSpec.earliest()), self.offsets(numbers, OffsetSpec.latest())
+        return [
+            KafkaPartition(
+                f"kafka/{'/'.join(identity)}/{number}", self._topic.name, number, first[number], size[number], topic_id
+            )
+            for number in numbers
+        ]
+
+    def topic_id(self) -> str:
+        """Return the identity of the topic, empty where brokers give none; raises what `partitions` raises."""
+        return _spelled(self._describe())
+
+    def ask_topic_id(self) -> "Asked[str]":
+        """Ask for the identity of the topic, without waiting for the answer."""
+        admin = self._renewed.client
+        return self._asked(admin, self._describing(admin), _spelled)
+
+    def ask_end(self, number: int) -> "Asked[int]":
+        """Ask for the offset after the newest message of a partition, be its transaction open or not; do not wait."""
+        admin = self._renewed.client
+        wanted = {TopicPartition(self._topic.name, number): OffsetSpec.latest()}
+        timeout = self._config.timeout_seconds
+        ways: Any = {"isolation_level": IsolationLevel.READ_UNCOMMITTED, "request_timeout": timeout}
+        [future] = admin.list_offsets(wanted, **ways).values()
+        return self._asked(admin, future, partial(self._offset, admin))
+
+    def _asked(self, admin: AdminClient, future: "Future[Any]", read: Callable[[Any], T]) -> "Asked[T]":
+        limit = self._config.timeout_seconds + _SLACK_SECONDS
+        return Asked(future, read, partial(self._renewed.worked, admin), partial(self._away, admin), limit)
+
+    def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
+        """Return the offset at which each partition is read first, by number; raises `BrokerAwayError`."""
+        partitions, start = list(partitions), self._config.start
+        if start == "earliest":
+            return {one.number: one.first for one in partitions}
+        if start == "latest":
+            return {one.number: one.size for one in partitions}
+        if start == "committed":
+            found = self._committed()
+            # A group that has committed nothing has read nothing.
+            return {one.number: found.get(one.number, one.first) for one in partitions}
+        spec = OffsetSpec.for_timestamp(round(1000 * start.timestamp()))
+        found = self.offsets([one.number for one in partitions], spec)
+        # Without a message as new as that, the next one is the first.
+        return {one.number: one.size if found[one.number] == _NO_OFFSET else found[one.number] for one in partitions}
+
+    def _committed(self) -> dict[int, int]:
+        """Return the offsets at which the consumer group goes on, by number; those that it has committed."""
+        group = ConsumerGroupTopicPartitions(self._config.group or "")
+        timeout = self._config.timeout_seconds
+        with self._asking() as admin:
+            [future] = admin.list_consumer_group_offsets([group], request_timeout=timeout).values()
+            found = future.result(timeout).topic_partitions
+        return {one.partition: one.offset for one in found if one.topic == self._topic.name and one.offset >= 0}
+
+    def offsets(self, numbers: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
+        """Return an offset of each partition by number, of committed messages; raises `BrokerAwayError`."""
+        wanted = {TopicPartition(self._topic.name, number): spec for number in numbers}
+        if not wanted:
+            return {}
+        timeout = self._config.timeout_seconds
+        with self._asking() as admin:
+            asked: Mapping[TopicPartition, Future[Any]] = admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
+            )
+            return {one.partition: self._offset(admin, future.result(timeout)) for one, future in asked.items()}
+
+    def _offset(self, admin: AdminClient, found: Any) -> int:
+        offset = int(found.offset)
+        if offset < _NO_OFFSET:
+            # So the client spells that no broker has answered.
+            raise self._away(admin, "no answer about the offsets of a partition")
+        return offset
+
+    def _cluster(self) -> str:
+        """Return the identity of the cluster.
+
+        `describe_cluster` has it as well, but librdkafka (2.16) aborts the process where the answer lists no broker, as
+        that of the only broker does for seconds after it was away.
+        """
+        with self._asking() as admin:
+            known = admin.list_topics(self._topic.name, timeout=self._config.timeout_seconds)
+        return known.cluster_id or "unnamed"
+
+    def _describe(self) -> Any:
+        with self._asking() as admin:
+            return self._describing(admin).result(self._config.timeout_seconds)
+
+    def _describing(self, admin: AdminClient) -> "Future[Any]":
+        [future] = admin.describe_topics(
+            TopicCollection([self._topic.name]), request_timeout=self._config.timeout_seconds
+        ).values()
+        return future
+
+    @contextmanager
+    def _asking(self) -> Iterator[AdminClient]:
+        admin = self._renewed.client
+        try:
+            yield admin
+        except KafkaException as error:
+            problem: KafkaError = error.args[0]
+            if problem.code() in _NO_SUCH_TOPIC:
+                self._renewed.worked(admin)
+                raise TopicMissingError(f"{self._topic}: the brokers know no topic {self._topic.name}") from error
+            raise self._away(admin, problem.str()) from error
+        except TimeoutError as error:
+            raise self._away(admin, f"no answer within {self._config.timeout_seconds:g} s") from error
+        self._renewed.worked(admin)
+
+    def _away(self, admin: AdminClient, problem: str) -> BrokerAwayError:
+        self._renewed.failed(admin)
+        admin.poll(0)
+        reason = self._reasons.pop() if self._reasons else ""
+        return BrokerAwayError(f"{self._topic}: {problem}{f' ({reason})' if reason else ''}")
+
+
+def _spelled(found: Any) -> str:
+    # librdkafka spells it with the signs + and /, Kafka with - and _.
+    spelled = str(found.topic_id).rstrip("=").replace("+", "-").replace("/", "_")
+    return "" if spelled == _NO_TOPIC_ID else spelled
+
+
+def new_consumer(config: PipelineConfig) -> Consumer:
+    """Return a consumer of committed messages that is a member of no group; raises `KafkaSettingsError`."""
+    settings: dict[str, Any] = {
+        # With its default of a second, consuming stops whenever the queue was full.
+        "fetch.queue.backoff.ms": 5,
+        "fetch.wait.max.ms": 100,
+        "queued.max.messages.kbytes": 16_384,
+        **client_settings(Topic.parse(config.log), config.kafka),
+        # Required, but positions are in the commits: nobody joins this group.
+        "group.id": "weir",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "error",
+    }
+    try:
+        return Consumer(settings)
+    except KafkaException as error:
+        raise KafkaSettingsError(f"pipeline.kafka.options: {error.args[0].str()}") from error
+
+
+@dataclass
+class Connection:
+    """A consumer, and a client that knows which topic it reads; not lent again once it `has_failed`."""
+
+    consumer: Consumer
+    topic: TopicClient
+    has_failed: bool = False
+
+    @classmethod
+    def open(cls, config: PipelineConfig) -> "Connection":
+        """Return a new one; raises `KafkaSettingsError`."""
+        return cls(new_consumer(config), TopicClient(Topic.parse(config.log), config.kafka))
+
+
+_idle: dict[str, list[Connection]] = defaultdict(list)
+"""Connections of this process that nobody uses: to open one takes longer than to read what comes in a second."""
+
+
+@contextmanager
+def connected(config: PipelineConfig) -> Iterator[Connection]:
+    """Lend a connection of this process."""
+    free = _idle[f"{config.log} {config.kafka.model_dump_json()}"]
+    connection = free.pop() if free else Connection.open(config)
+    try:
+        yield connection
+    except BaseException:
+        connection.consumer.close()
+        raise
+    if connection.has_failed:
+        connection.consumer.close()
+        return
+    connection.consumer.unassign()
+    free.append(connection)

@@ -1,0 +1,189 @@
+"""What a run is to read: the log as it is now, against what is read and committed already."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from weir.contracts import (
+    CorruptArtefactError,
+    EventClock,
+    HistoryFiles,
+    LogState,
+    SourceSpan,
+    Store,
+)
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.runs.positions import END_OF_TIME, WHOLE_FILE, Base, Listed, OpenRows, Run
+from weir.pipelines.runs.run_registry import new_run
+from weir.pipelines.transforms.commit import RunOutcome
+from weir.pipelines.transforms.read import read_dead_letters
+from weir.readers import Int64, Partition, Reading, latest_event_ms
+
+__all__ = [
+    "InHand",
+    "Planned",
+    "RunPlan",
+    "Seen",
+    "file_readings",
+    "make_plan",
+    "refused_before",
+]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class InHand:
+    """What this process has read beyond the commits: it spares work, and a restart does without it.
+
+    `reached` is the position up to which the rows of a partition are committed, or in hand as `open_rows`. It goes on
+    from commits in which reading resumes at the positions `after`: another writer's may have the same rows.
+    """
+
+    reached: dict[str, int] = field(default_factory=dict)
+    pending: dict[str, SourceSpan] = field(default_factory=dict)
+    open_rows: tuple[OpenRows, ...] = ()
+    newest_ms: int = -1
+    after: dict[str, int] = field(default_factory=dict)
+
+    def follow(self, sources: Mapping[str, SourceSpan]) -> None:
+        """Go on from the positions of this process's own newest commit."""
+        self.after = {key: span.resume for key, span in sources.items()}
+
+    def check(self, sources: Mapping[str, SourceSpan]) -> None:
+        """Start from the commits again, unless they are those that this goes on from."""
+        if self.after != {key: span.resume for key, span in sources.items()}:
+            self.forget()
+            self.follow(sources)
+
+    def take_in(self, outcome: RunOutcome) -> None:
+        """Remember what a run has read."""
+        self.reached |= {key: span.stop for key, span in outcome.spans.items()}
+        self.pending = {} if outcome.commit else outcome.spans
+        self.open_rows, self.newest_ms = outcome.open_rows, outcome.newest_ms
+
+    def forget(self) -> None:
+        """Start from the commits again."""
+        self.reached, self.pending, self.open_rows, self.newest_ms = {}, {}, (), -1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far partitions are read when a run is planned; `clock` is the one of the store.
+
+    `known` are the spans by key, those of this process before those of the commits; `reached` is `InHand.reached`.
+    With `only_whole_lines` a last line without its end is left to a later run.
+    """
+
+    known: Mapping[str, SourceSpan]
+    reached: Mapping[str, int] = field(default_factory=dict)
+    clock: EventClock = field(default_factory=EventClock)
+    only_whole_lines: bool = False
+
+    @classmethod
+    def of(
+        cls, state: LogState, in_hand: InHand, clock: EventClock | None = None, *, only_whole_lines: bool = False
+    ) -> "Seen":
+        """Return what is known now."""
+        return cls(state.sources | in_hand.pending, in_hand.reached, clock or EventClock(), only_whole_lines)
+
+    def start(self, key: str) -> int:
+        """Return the position from which a partition is read."""
+        before = self.known.get(key)
+        return self.reached.get(key, before.resume if before else 0)
+
+
+class Planned(Protocol):
+    """What a run reads of a partition, from position `start` on."""
+
+    @property
+    def partition(self) -> Listed:
+        """The partition."""
+
+    @property
+    def start(self) -> int:
+        """The position."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A run, what it reads, and the files of histories before it."""
+
+    run: Run
+    readings: tuple[Planned, ...]
+    histories: HistoryFiles
+
+
+def make_plan(
+    store: Store,
+    config: PipelineConfig,
+    partitions: Sequence[Any],
+    state: LogState,
+    in_hand: InHand,
+    *,
+    secret: str,
+    flush: bool,
+    only_whole_lines: bool,
+    readings_of: Callable[[Sequence[Any], Seen], Sequence[Planned]] | None = None,
+) -> RunPlan:
+    """Return what to read of partitions; `readings_of` is `Source.readings`, that of files by default."""
+    seen = Seen.of(state, in_hand, EventClock.of(store), only_whole_lines=only_whole_lines)
+    readings = (readings_of or partial(file_readings, config))(partitions, seen)
+    read = {reading.partition.key: reading.partition for reading in readings}
+    concerned = read.keys() | in_hand.pending.keys() | {rows.partition for rows in in_hand.open_rows}
+    run = Run(
+        id=new_run(),
+        base=Base.of(state, concerned),
+        partitions=read,
+        window_ms=config.window_ms,
+        lateness_ms=1000 * config.allowed_lateness_seconds,
+        flush=flush,
+        secret=secret,
+        newest_ms=in_hand.newest_ms,
+        pending=in_hand.pending,
+        open_rows=in_hand.open_rows,
+        refused={
+            one.partition.key: found
+            for one in readings
+            if (found := refused_before(store, seen.known.get(one.partition.key), one.start)) is not None
+        },
+    )
+    return RunPlan(run, tuple(readings), state.histories)
+
+
+def file_readings(config: PipelineConfig, partitions: Iterable[Partition], seen: Seen) -> list[Reading]:
+    """Return the files that are new or have grown, and those whose open windows are not in hand."""
+    readings = []
+    for partition in partitions:
+        before, start = seen.known.get(partition.key), seen.start(partition.key)
+        if before is None or _has_changed(partition, before) or start < before.stop:
+            latest = latest_event_ms(partition, seen.clock, config)
+            readings.append(Reading(partition, start, only_whole_lines=seen.only_whole_lines, latest_ms=latest))
+    return readings
+
+
+def _has_changed(partition: Partition, before: SourceSpan) -> bool:
+    return (partition.size, partition.arrival_ms) != (before.size, before.modified_ms)
+
+
+def refused_before(store: Store, before: SourceSpan | None, start: int) -> Int64 | None:
+    """Return the positions of a partition's dead letters that may be read again from `start` on; None without any.
+
+    Raises `CorruptArtefactError`.
+    """
+    if before is None or not before.letters:
+        return None
+    positions: list[int] = []
+    for name, last in before.letters.items():
+        if last == END_OF_TIME:
+            positions.append(WHOLE_FILE)
+        elif last >= start:
+            found = read_dead_letters(store, name, before.letter_checksums.get(name))
+            if not found:
+                raise CorruptArtefactError(store.path(name), "a commit lists it, but it is missing")
+            positions += [letter.position for letter in found]
+    return np.array(positions, np.int64)

@@ -1,0 +1,134 @@
+"""The chain of transforms, from what is to be read to committed windows; it knows nothing of the driver.
+
+Elements are Arrow record batches and tables, never single rows. The rows of a shard travel once, and all that is made
+of them is made where they are.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import apache_beam as beam
+import pyarrow as pa
+
+from weir.contracts import Commit, HistoryFiles, Store
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.runs.positions import Run
+from weir.pipelines.transforms.commit import CommitRun, Made, Start, WindowSketches, WriteShards
+from weir.pipelines.transforms.count import CountItemsAndUsers
+from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow
+from weir.pipelines.transforms.exposure import AttachExposure
+from weir.pipelines.transforms.histories import DELTAS, AttachHistories
+from weir.pipelines.transforms.read import DEAD, PROGRESS, ListChunks, ReadChunk, Validate, WriteDeadLetters
+from weir.pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Piece, Release, Reopen
+
+__all__ = ["ROWS", "BlocksToWindows", "ReadBlocks", "RowsToWindows"]
+
+ROWS: Final = "rows"
+"""The tag of valid interactions (`ValidatedBlock`)."""
+
+
+class ReadBlocks(beam.PTransform[Any, Any]):
+    """`Reading`s to a dict: blocks under ``blocks``, and what is already known of files under `DEAD`, `PROGRESS`."""
+
+    def __init__(self, config: PipelineConfig) -> None:
+        super().__init__()
+        self._config = config
+
+    def expand(self, readings: Any) -> Any:
+        """Add the transforms."""
+        listed = readings | "List chunks" >> beam.ParDo(ListChunks(self._config)).with_outputs(
+            DEAD, PROGRESS, main="chunks"
+        )
+        # Chunks of one file may be read by different workers.
+        blocks = listed.chunks | "Spread" >> beam.Reshuffle() | "Read" >> beam.ParDo(ReadChunk(self._config))
+        return {"blocks": blocks, DEAD: listed[DEAD], PROGRESS: listed[PROGRESS]}
+
+
+class RowsToWindows(beam.PTransform[Any, Any]):
+    """Valid interactions to the commit of the run, if it has anything to commit.
+
+    They come as a dict: `ROWS`, what was seen under `PROGRESS`, and collections of dead letters under `DEAD`. `before`
+    are the files of histories before the run.
+    """
+
+    def __init__(self, store: Store, run: Run, config: PipelineConfig, before: HistoryFiles) -> None:
+        super().__init__()
+        self._store, self._run, self._config = store, run, config
+        self._before = before
+
+    def expand(self, read: Any) -> Any:
+        """Add the transforms."""
+        store, run, config = self._store, self._run, self._config
+        locate = beam.ParDo(Locate(store, run)).with_output_types(Keyed)
+        located = read[ROWS] | "Locate" >> locate.with_outputs(PROGRESS, main="keyed")
+        seen = (read[PROGRESS], located[PROGRESS]) | "All progress" >> beam.Flatten()
+        progress = beam.pvalue.AsSingleton(seen | "Merge progress" >> beam.CombineGlobally(MergeProgress()))  # type: ignore[no-untyped-call]
+        release = beam.ParDo(Release(store, run, config), progress).with_output_types(tuple[int, Piece])
+        rows = self._with_rows_in_hand(located.keyed, progress)
+        released = rows | "Release" >> release.with_outputs(OPEN, DEAD, main="pieces")
+        letters = (
+            (*read[DEAD], released[DEAD])
+            | "All dead letters" >> beam.Flatten()
+            | "Write dead letters" >> beam.ParDo(WriteDeadLetters(store, run))
+        )
+        shards = (
+            released.pieces
+            | "Group by shard" >> beam.GroupByKey()
+            | "De-duplicate" >> beam.ParDo(Deduplicate(store, run))
+        )
+        start = read[PROGRESS].pipeline | "Start" >> beam.Create([Start()], reshuffle=False)
+        written, deltas = self._write(shards)
+        parts = (start, letters, released[OPEN], written, deltas, self._count(shards))
+        return (
+            parts
+            | "All parts" >> beam.Flatten()
+            | "One committer" >> beam.Map(_to_one)
+            | "Group the run" >> beam.GroupByKey()
+            | "Commit" >> beam.ParDo(CommitRun(store, run, config), progress).with_output_types(Commit)
+        )
+
+    def _with_rows_in_hand(self, keyed: Any, progress: Any) -> Any:
+        """Add the rows that earlier runs have kept; a run without any is spared the transforms."""
+        if not self._run.open_rows:
+            return keyed
+        kept = keyed.pipeline | "Rows in hand" >> beam.Create(self._run.open_rows, reshuffle=False)
+        reopened = kept | "Reopen" >> beam.ParDo(Reopen(self._store, self._run), progress)
+        return (keyed, reopened) | "All rows" >> beam.Flatten()
+
+    def _write(self, shards: Any) -> tuple[Any, Any]:
+        """Add what writes the examples, and the files of users; return the reports of both."""
+        store, run, config = self._store, self._run, self._config
+        attach = beam.ParDo(AttachHistories(store, run, config, self._before)).with_output_types(ShardWindow)
+        attached = shards | "Attach histories" >> attach.with_outputs(DELTAS, main="windows")
+        windows = attached.windows
+        if config.exposed_items:
+            attach_exposure = beam.ParDo(AttachExposure(store, run, config)).with_output_types(ShardWindow)
+            windows = windows | "Attach exposure" >> attach_exposure
+        return windows | "Write shards" >> beam.ParDo(WriteShards(store, run, config)), attached[DELTAS]
+
+    def _count(self, shards: Any) -> Any:
+        return (
+            shards
+            | "Items and users" >> beam.FlatMap(_items_and_users)
+            | "Count" >> beam.CombinePerKey(CountItemsAndUsers(self._config.sketch))
+            | "Name the window" >> beam.MapTuple(lambda start_ms, counted: WindowSketches(start_ms, *counted))
+        )
+
+
+class BlocksToWindows(RowsToWindows):
+    """The output of `ReadBlocks` to the commit of the run: `RowsToWindows` of the rows that are valid."""
+
+    def expand(self, read: Any) -> Any:
+        """Add the transforms."""
+        validated = read["blocks"] | "Validate" >> beam.ParDo(Validate(self._config)).with_outputs(DEAD, main=ROWS)
+        letters = (read[DEAD], validated[DEAD])
+        return super().expand({ROWS: validated[ROWS], DEAD: letters, PROGRESS: read[PROGRESS]})
+
+
+def _items_and_users(shard: tuple[int, list[ShardWindow]]) -> Iterator[tuple[int, tuple[pa.Table, pa.Table]]]:
+    for window in shard[1]:
+        yield window.name.start_ms, (window.items, window.users)
+
+
+def _to_one(part: Made) -> tuple[int, Made]:
+    return 0, part

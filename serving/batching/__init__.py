@@ -1,0 +1,1 @@
+"""The queue between callers and the thread that searches."""

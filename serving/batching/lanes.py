@@ -1,0 +1,167 @@
+"""Where jobs wait for the batcher: two lanes, so that cheap queries never wait behind expensive ones."""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from weir.serving.errors import QueueFullError
+
+__all__ = ["Job", "Lane", "Lanes", "Outcome", "Part"]
+
+TaskT = TypeVar("TaskT")
+AnswerT = TypeVar("AnswerT")
+
+
+@dataclass(frozen=True)
+class Part(Generic[TaskT]):
+    """A piece of a request run in one go: `size` queries, estimated to cost `cost` (see `weir.serving.search.cost`)."""
+
+    task: TaskT
+    size: int
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[AnswerT]):
+    """An answer, and how long its job waited for its first batch to form, in seconds."""
+
+    answer: AnswerT
+    queued: float
+
+
+@dataclass(eq=False)
+class Job(Generic[TaskT, AnswerT]):
+    """A request in the queue: the parts that are left, those that are `done`, and the answers to them.
+
+    It is of use until `deadline` on the monotonic clock; `queued` are the seconds until its first batch.
+    """
+
+    parts: deque[Part[TaskT]]
+    deadline: float
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Outcome[list[AnswerT]]]
+    done: list[Part[TaskT]] = field(default_factory=list)
+    answers: list[AnswerT] = field(default_factory=list)
+    arrived: float = field(default_factory=time.monotonic)
+    queued: float = 0.0
+
+    @property
+    def size(self) -> int:
+        """Queries that wait for their answer."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def cost(self) -> float:
+        """Their estimated cost."""
+        return sum(part.cost for part in self.parts)
+
+    def advance(self, answer: AnswerT) -> None:
+        """Note the answer to the next part."""
+        self.done.append(self.parts.popleft())
+        self.answers.append(answer)
+
+    def restart(self) -> None:
+        """Forget the answers: all parts wait again."""
+        self.parts.extendleft(reversed(self.done))
+        self.done.clear()
+        self.answers.clear()
+
+
+class Lane(Generic[TaskT, AnswerT]):
+    """Jobs in the order of their arrival; at most `limit` queries wait."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._jobs: deque[Job[TaskT, AnswerT]] = deque()
+        self.waiting = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def admit(self, job: Job[TaskT, AnswerT], retry_after: float) -> None:
+        """Take a job; raises `QueueFullError`. One larger than the limit is taken when none waits, or never."""
+        if self._jobs and self.waiting + job.size > self._limit:
+            raise QueueFullError(self.waiting, self._limit, retry_after)
+        self.append(job)
+
+    def append(self, job: Job[TaskT, AnswerT]) -> None:
+        """Put a job behind the others."""
+        self._jobs.append(job)
+        self.waiting += job.size
+
+    def take(self, most: int, cost: float) -> list[Job[TaskT, AnswerT]]:
+        """Remove jobs whose next parts hold at most so many queries of so much cost together, one job at least."""
+        batch: list[Job[TaskT, AnswerT]] = []
+        while self._jobs:
+            part = self._jobs[0].parts[0]
+            most, cost = most - part.size, cost - part.cost
+            if batch and (most < 0 or cost < 0):
+                break
+            batch.append(self._jobs.popleft())
+            self.waiting -= batch[-1].size
+        return batch
+
+    def restart(self) -> None:
+        """Let every job begin with its first part again."""
+        for job in self._jobs:
+            job.restart()
+        self.waiting = sum(job.size for job in self._jobs)
+
+    def clear(self) -> list[Job[TaskT, AnswerT]]:
+        """Remove and return all jobs."""
+        jobs = list(self._jobs)
+        self._jobs.clear()
+        self.waiting = 0
+        return jobs
+
+
+class Lanes(Generic[TaskT, AnswerT]):
+    """The two lanes, which take turns while both have jobs.
+
+    Parameters
+    ----------
+    max_batch, max_cost
+        Queries of a batch, and their cost; a job is cheap that costs at most half of the latter.
+    limit
+        Queries that may wait in the cheap lane; half of them in the expensive one.
+    """
+
+    def __init__(self, max_batch: int, max_cost: float, limit: int) -> None:
+        self._max_batch, self._max_cost = max_batch, max_cost
+        self._cheap: Lane[TaskT, AnswerT] = Lane(limit)
+        self._expensive: Lane[TaskT, AnswerT] = Lane(max(1, limit // 2))
+        self._cheap_was_last = False
+
+    def __bool__(self) -> bool:
+        return bool(self._cheap) or bool(self._expensive)
+
+    @property
+    def waiting(self) -> int:
+        """Queries that wait."""
+        return self._cheap.waiting + self._expensive.waiting
+
+    def admit(self, job: Job[TaskT, AnswerT], retry_after: float) -> None:
+        """Take a job; raises `QueueFullError`."""
+        cheap = len(job.parts) == 1 and job.cost <= self._max_cost / 2
+        (self._cheap if cheap else self._expensive).admit(job, retry_after)
+
+    def put_back(self, job: Job[TaskT, AnswerT]) -> None:
+        """Queue a job that has parts left behind the other expensive ones."""
+        self._expensive.append(job)
+
+    def take(self) -> list[Job[TaskT, AnswerT]]:
+        """Remove the jobs whose next parts make the next batch; none where none waits."""
+        cheap = bool(self._cheap) and not (self._cheap_was_last and self._expensive)
+        self._cheap_was_last = cheap
+        return (self._cheap if cheap else self._expensive).take(self._max_batch, self._max_cost)
+
+    def restart(self) -> None:
+        """Let every job begin with its first part again."""
+        self._cheap.restart()
+        self._expensive.restart()
+
+    def clear(self) -> list[Job[TaskT, AnswerT]]:
+        """Remove and return all jobs."""
+        return [*self._cheap.clear(), *self._expensive.clear()]

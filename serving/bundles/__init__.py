@@ -1,0 +1,1 @@
+"""Bundles in memory: loaded, watched, changed in place; and the catalogue."""

@@ -1,0 +1,317 @@
+"""Follows ``bundles/CURRENT``: loads what is promoted, or changes the served bundle by its delta, and swaps it in.
+
+Everything that can fail is done beside the served version first: reading, checksums, the rows, the tower, and a check
+that the lists exist. The search thread only makes a few FAISS calls, about 1.5 ms per 1,000 rows.
+
+In two cases no bundle is served until the next refresh has loaded the promoted one from scratch: an in-place delta that
+fails midway, and a bundle that does not fit into memory beside the served one.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, Self
+
+import numpy as np
+
+from weir.contracts import BundleFile, BundleLog, CorruptArtefactError, EventClock, Store
+from weir.contracts.base.arrays import Layers
+from weir.contracts.bundles.faiss_index import apply_delta, check_delta
+from weir.contracts.bundles.rows import BundleDelta
+from weir.contracts.bundles.variants import MAIN, log_of
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.bundles.loading import Memory, Route, assembled, index_bytes, reading_bytes
+from weir.serving.index.index import AnnIndex, Device, exact_index, pick_gpu
+from weir.serving.metrics import BundleMetrics
+from weir.serving.problems import Problems
+
+__all__ = ["BundleWatcher", "Change", "DamagedIndexError", "DeltaPolicy", "Start"]
+
+
+_MANY: Final = 20_000
+"""Rows that can be changed within about 30 ms; more should not hold up queries without need."""
+
+
+class DamagedIndexError(Exception):
+    """An in-place delta has failed midway: the index no longer belongs to any version."""
+
+
+class Start(NamedTuple):
+    """The served bundle and its index, to which deltas are applied in place."""
+
+    served: LoadedBundle
+    ann: AnnIndex
+
+    @classmethod
+    def of(cls, route: Route) -> "Start | None":
+        """Return the start of a route; None if its deltas cannot be applied in place."""
+        served = route.served
+        index = served.changeable if served is not None else None
+        if served is None or index is None or not route.deltas:
+            return None
+        before, after = served.manifest, route.chain[-1].manifest
+        same = (before.dimension, before.metric) == (after.dimension, after.metric)
+        return cls(served, index) if same and before.index.parameters.keys() == after.index.parameters.keys() else None
+
+
+@dataclass(frozen=True)
+class Change:
+    """A new version, `ready` except for its index, which still belongs to the served one."""
+
+    start: Start
+    deltas: list[BundleDelta]
+    ready: LoadedBundle
+    assigned: Layers[np.int32] | None
+
+    @classmethod
+    def prepare(cls, start: Start, route: Route, threads: int) -> Self:
+        """Read and verify the deltas of a route; raises as `weir.serving.bundles.loading.load_bundle`."""
+        (served, ann), deltas, last = start, [], route.chain[-1]
+        rows, index, lists, assigned = served.rows, ann.index, ann.lists, ann.assigned
+        for files in route.deltas:
+            deltas.append(BundleDelta.read(files))
+            rows = rows.changed(files, deltas[-1])
+            lists = files.guarded(BundleFile.LISTS, partial(check_delta, index, deltas[-1], lists))
+            assigned = _reassigned(assigned, deltas[-1])
+        whole = f"cannot be taken in place: the index has {index.ntotal} vectors, its bundle {served.items} items"
+        last.require(BundleFile.LISTS, index.ntotal == served.items, whole)
+        exact = exact_index(rows.vectors)
+        ready = assembled(last, rows, exact, ann, before=served.popular, threads=threads, search=False)
+        return cls(start, deltas, replace(ready, size=route.size), assigned)
+
+    def take(self) -> LoadedBundle:
+        """Change the index and return the new version; called by the search thread between two batches.
+
+        Raises `DamagedIndexError` if that fails midway; then the served version cannot answer any more.
+        """
+        try:
+            bundle = replace(self.ready, index=self._changed(self.start.ann.index), servable_at=time.time())
+        except Exception as error:
+            self.start.served.handover.damaged = True
+            raise DamagedIndexError(f"{self.start.served.version} cannot be searched any more: {error}") from error
+        self.start.served.handover.to = bundle
+        return bundle
+
+    def _changed(self, index: Any) -> AnnIndex:
+        for delta in self.deltas:
+            apply_delta(index, delta)
+        if index.ntotal != self.ready.items:
+            raise ValueError(f"{index.ntotal} vectors are in the index, {self.ready.items} items in its bundle")
+        parameters = {**self.start.ann.parameters, **self.ready.manifest.index.parameters}
+        return replace(self.start.ann, parameters=parameters, lists=int(index.nlist), assigned=self.assigned)
+
+
+def _reassigned(lists: Layers[np.int32] | None, delta: BundleDelta) -> Layers[np.int32] | None:
+    """Return the list of each row after a delta."""
+    if lists is None or delta.lists is None:
+        return lists
+    return lists.replaced(delta.rows, delta.lists.astype(np.int32), delta.removed)
+
+
+@dataclass(frozen=True)
+class DeltaPolicy:
+    """Decides which deltas are applied in place (`weir.serving.config.ServingConfig.deltas`)."""
+
+    how: Literal["auto", "clone", "in_place"]
+    memory: Memory
+
+    @property
+    def places(self) -> bool:
+        """Whether indexes must keep the places of their rows, for in-place deltas."""
+        return self.how != "clone"
+
+    def in_place(self, route: Route) -> Start | None:
+        """Return the start of an in-place change; None if the version should be loaded beside the served one."""
+        start = Start.of(route) if self.places else None
+        if start is None or self.how == "in_place" or route.changes <= _MANY:
+            return start
+        return None if self.memory.holds(start.served.size, index_bytes(start.ann.index)) else start
+
+
+log = logging.getLogger(__name__)
+
+_REFRESHES_PER_LOOK: Final = 16
+"""While no bundle is promoted, every this many refreshes the existing bundles are listed."""
+
+
+@dataclass
+class BundleWatcher:
+    """Holds the served `bundle`; readers take the reference once per request. `promoted` is the version to serve.
+
+    `variant` is the followed variant, and `beside` returns the bytes that bundles of other variants take. `between`
+    runs a change while no search runs (`weir.serving.batching.batcher.Batcher.between`). `describe` applies the
+    catalogue to a new version before it answers (`weir.serving.bundles.catalogue.CatalogueFollower.describe`). If other
+    processes answer (`weir.serving.processes`), `share` hands them a version and returns it in its shared form, and
+    `drop` takes it away from them.
+
+    One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
+    rewritten, so it would fail again. If the store cannot be read, the next call retries.
+    """
+
+    store: Store
+    metrics: BundleMetrics
+    device: Device = "cpu"
+    threads: int = 1
+    policy: DeltaPolicy = field(default_factory=lambda: DeltaPolicy("auto", Memory.found()))
+    between: Callable[[Callable[[], LoadedBundle]], LoadedBundle] = lambda change: change()
+    describe: Callable[[LoadedBundle, LoadedBundle | None], None] = lambda _, __: None
+    share: Callable[[LoadedBundle], LoadedBundle] = lambda bundle: bundle
+    drop: Callable[[], None] = lambda: None
+    variant: str = MAIN
+    beside: Callable[[], int] = lambda: 0
+    bundle: LoadedBundle | None = None
+    promoted: str | None = None
+    _refused: str | None = field(default=None, init=False)
+    _lost: CorruptArtefactError | None = field(default=None, init=False)
+    _vain: int = field(default=0, init=False)
+    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+
+    @property
+    def log(self) -> BundleLog:
+        """The bundle log of the followed variant."""
+        return log_of(self.store, self.variant)
+
+    @property
+    def loaded(self) -> list[LoadedBundle]:
+        """The served bundle in a list, empty without one."""
+        return [bundle] if (bundle := self.bundle) is not None else []
+
+    def refresh(self) -> bool:
+        """Load the promoted bundle unless it is served already; return whether it was swapped in. Never raises."""
+        version = None
+        try:
+            version = self.promoted = self.log.current()
+            if version is None:
+                self._look_for_others()
+                return False
+            self._vain, self._lost = 0, None
+            if version == self._refused or (self.bundle and self.bundle.version == version):
+                self._problems.over()
+                return False
+            swapped = self._swap(version)
+        except CorruptArtefactError as error:
+            self._refused = version or self._refused
+            self._complain(error, version)
+        except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
+            self._complain(error, version)
+        else:
+            self._problems.over()
+            return swapped
+        return False
+
+    def _look_for_others(self) -> None:
+        """Say, once, that none of the bundles that are there is promoted; now and then, since it lists them.
+
+        Between the manifest of the very first one and its promotion that is so for a moment: it counts the second time.
+        """
+        vain, self._vain = self._vain, self._vain + 1
+        if vain > 1 and vain % _REFRESHES_PER_LOOK:
+            return
+        before, self._lost = self._lost, self.log.lost()
+        if self._lost is None:
+            self._problems.over()
+        elif before is not None and self._problems.report(self._lost, f"no bundle is promoted, {self._served} stays"):
+            self.metrics.refused.inc()
+
+    @property
+    def _served(self) -> str:
+        return "none" if self.bundle is None else self.bundle.version
+
+    def _swap(self, version: str) -> bool:
+        """Swap in a version; return False if memory has no room yet and the served one was dropped instead."""
+        start, before = time.perf_counter(), self.bundle
+        route = Route.find(self.log, version, None if pick_gpu(self.device) else before)
+        if before is not None and route.served is None and not self._fits(route, before):
+            self._drop(route, before)
+            return False
+        loaded = self._shared(self._reached(route))
+        seconds = time.perf_counter() - start
+        self._refused = None
+        self.metrics.load_seconds.observe(seconds)
+        self.show(before)
+        log.info("serving bundle %s: %d items, loaded in %.2f s", version, loaded.items, seconds)
+        return True
+
+    def show(self, before: LoadedBundle | None) -> None:
+        """Update the metrics to the served bundle, which replaced `before`."""
+        if (served := self.bundle) is not None:
+            self.metrics.served(served, before, self._happened(served.manifest.max_event_ms))
+
+    def _reached(self, route: Route) -> LoadedBundle:
+        """Swap in a version, by an in-place delta or loaded beside the served one."""
+        start = self.policy.in_place(route)
+        if start is not None:
+            change = Change.prepare(start, route, self.threads)
+            self.describe(change.ready, self.bundle)
+            loaded = self._take(change)
+        else:
+            loaded = route.load(self.device, self.threads, places=self.policy.places)
+            self.describe(loaded, self.bundle)
+            self.bundle = loaded
+        if route.served is not None:
+            self.metrics.deltas.labels("clone" if start is None else "in_place").inc()
+        return loaded
+
+    def _shared(self, loaded: LoadedBundle) -> LoadedBundle:
+        """Share a version with the other processes; if that fails, the next refresh loads it from scratch."""
+        try:
+            self.bundle = self.share(loaded)
+        except Exception:
+            self.bundle = None
+            raise
+        return self.bundle
+
+    def _take(self, change: Change) -> LoadedBundle:
+        """Apply a delta to the served index and swap, between two batches."""
+
+        def take() -> LoadedBundle:
+            start = time.perf_counter()
+            self.bundle = taken = change.take()
+            self.metrics.pause_seconds.observe(time.perf_counter() - start)
+            return taken
+
+        try:
+            return self.between(take)
+        except DamagedIndexError:
+            self._serve_nothing()
+            self.metrics.damaged.inc()
+            raise
+
+    def _fits(self, route: Route, before: LoadedBundle) -> bool:
+        """Return whether memory has room for a version beside the served one, and for reading its files."""
+        reading = max(reading_bytes(files.manifest) for files in route.chain)
+        return self.policy.memory.holds(self.beside(), before.size, route.size, reading)
+
+    def _drop(self, route: Route, before: LoadedBundle) -> None:
+        """Drop the served bundle, so that the next refresh has room for the new version; verify its files first."""
+        for files in route.chain:
+            for entry in files.manifest.files:
+                files.log.read(files.manifest, entry.name)
+        self._serve_nothing()
+        self.metrics.dropped.inc()
+        gib = (before.size + route.size) / 2**30
+        name = files.manifest.version
+        log.warning("%s is dropped before %s is read: both would take %.1f GiB", before.version, name, gib)
+
+    def _serve_nothing(self) -> None:
+        self.bundle = None
+        self.drop()
+        self.metrics.nothing()
+
+    def _happened(self, event_ms: int) -> float:
+        """Return the wall-clock time of an event; NaN if the store's clock cannot be read, as it is only a metric."""
+        try:
+            return EventClock.of(self.store).wall_time(event_ms)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the clock, the bundle is good
+            self._problems.report(error, "the time of the newest event is unknown")
+            return float("nan")
+
+    def _complain(self, error: Exception, version: str | None) -> None:
+        """Log once what is wrong, and with which file."""
+        current = self.log.store.path("bundles/CURRENT")
+        # A damaged file may name a version with any characters.
+        what = current if version is None else f"{current}: bundle {ascii(version)[1:-1]}"
+        if self._problems.report(error, f"{what} is refused, {self._served} stays"):
+            self.metrics.refused.inc()

@@ -1,0 +1,168 @@
+"""Histories in Redis: the connection, and a user as one value.
+
+- ``weir:histories``: the position (`Position`), written in one transaction with the users that it speaks of;
+- ``weir:u:<generation><key>``: a user (`weir.serving.histories.redis_database`); a load writes a generation of its own,
+and the
+  position then names it, so that readers see the old one whole until they see the new one whole;
+- ``weir:histories:writer``: the lease of the follower that writes; ``weir:histories:checked``: when (wall clock) it
+  last knew that no commit is missing.
+
+The database holds nothing else: its number of keys shows whether some were lost.
+
+Words of 8 bytes, little-endian: checksum, positives ever seen, L items, L times; then checksum of the seen items,
+whether older ones were left out, and the items. The checksums are those of files of users
+(`weir.contracts.histories.user_rows`), as if the seen items started at 0.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+import redis
+from pydantic import BaseModel, ConfigDict
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from weir.contracts import PADDING_KEY, FoundUsers, ItemKeys, SeenItems, UserError, UserKeys
+from weir.contracts.commits.commit_log import Cursor
+from weir.contracts.histories.user_rows import record_sums, seen_sums
+
+__all__ = [
+    "CHECKED",
+    "LEASE",
+    "POSITION",
+    "UNCOUNTED",
+    "Decoded",
+    "Position",
+    "connect",
+    "decode",
+    "encode",
+    "keys_of",
+    "place_of",
+    "strangers",
+]
+
+
+POSITION: Final = b"weir:histories"
+LEASE: Final = b"weir:histories:writer"
+CHECKED: Final = b"weir:histories:checked"
+USERS: Final = b"weir:u:"
+UNCOUNTED: Final = -1
+PASSWORD: Final = "WEIR_REDIS_PASSWORD"  # noqa: S105 - its name
+"""The variable with the password, so that no URL need hold it."""
+
+
+class Position(BaseModel):
+    """How far the histories are taken in: up to the commit before `number`, whose checksum identifies the store.
+
+    `sequence` panes are committed before it, of which the histories hold `covered`; records have `length` items.
+    At least `keys` users were there when it was written (`UNCOUNTED`: others may be left of an earlier load), and Redis
+    had `evicted` so many keys.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    generation: str
+    number: int
+    sequence: int
+    checksum: str
+    covered: int
+    length: int
+    keys: int = UNCOUNTED
+    evicted: str = ""
+
+    @property
+    def cursor(self) -> Cursor:
+        """The position in the commit log."""
+        return Cursor(self.number, self.sequence, self.checksum)
+
+
+def connect(url: str, timeout: float) -> Any:
+    """Return a client, which connects on first use and whose commands fail after `timeout` seconds, without retries.
+
+    It is a `redis.Redis` that returns bytes: its types allow for text as well.
+
+    Raises `UserError` for what is no URL of Redis.
+    """
+    if urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
+        raise UserError(f"{place_of(url)}: must be redis://HOST:PORT/DATABASE, or rediss:// for TLS")
+    options = {} if urlsplit(url).password else {"password": os.environ.get(PASSWORD)}
+    return redis.Redis.from_url(
+        url, socket_timeout=timeout, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), **options
+    )
+
+
+def place_of(url: str) -> str:
+    """Return a URL without its password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def keys_of(generation: str, users: UserKeys) -> list[bytes]:
+    """Return the keys of users."""
+    prefix = USERS + generation.encode()
+    data = users.tobytes()
+    return [prefix + data[at : at + 8] for at in range(0, len(data), 8)]
+
+
+def strangers(database: Any, generations: Iterable[str]) -> Iterable[bytes]:
+    """Yield the keys of users of other generations."""
+    kept = tuple(USERS + generation.encode() for generation in generations)
+    yield from (key for key in database.scan_iter(USERS + b"*", count=1000) if not key.startswith(kept))
+
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+class Decoded(NamedTuple):
+    """Of n users: their last `items` (n, L), what they have `seen`, and whose value was `damaged` (n,): nobody's."""
+
+    items: ItemKeys
+    seen: SeenItems
+    damaged: Bool
+
+
+def encode(found: FoundUsers) -> list[bytes]:
+    """Return the value of each user; raises `CorruptArtefactError` where what is stored is damaged."""
+    users = found.users
+    records, seen = found.records(), found.seen(np.arange(len(users)))
+    values = np.concatenate([records.totals[:, None], records.items, records.times], axis=1)
+    rows = np.concatenate([record_sums(users, values)[:, None], values], axis=1)
+    bounded = seen.bounded.astype(np.int64)
+    sums = seen_sums(users, np.zeros(len(users), np.int64), bounded, seen.items, seen.offsets)
+    heads, items, at = np.stack([sums, bounded], axis=1), seen.items, seen.offsets.tolist()
+    return [rows[n].tobytes() + heads[n].tobytes() + items[at[n] : at[n + 1]].tobytes() for n in range(len(users))]
+
+
+def decode(users: UserKeys, values: Sequence[bytes | None], length: int) -> Decoded:
+    """Return what the values of users (n,) say, with records of `length` items; None is nothing known."""
+    width = 2 + 2 * length
+    least = 8 * (width + 2)
+    there = np.array([n for n, value in enumerate(values) if value and len(value) >= least and not len(value) % 8])
+    damaged = np.array([value is not None for value in values], np.bool_)
+    items = np.full((len(users), length), PADDING_KEY, np.int64)
+    if not len(there):
+        return Decoded(ItemKeys(items), _seen([b""] * len(users), damaged), damaged)
+    found = [value for n in there.tolist() if (value := values[n])]
+    rows = np.frombuffer(b"".join([value[:least] for value in found]), np.int64).reshape(-1, width + 2)
+    mine, seen = users[there], [value[least:] for value in found]
+    offsets = np.concatenate([[0], np.cumsum([len(one) // 8 for one in seen])])
+    flat, starts = np.frombuffer(b"".join(seen), np.int64), np.zeros(len(there), np.int64)
+    is_sound = record_sums(mine, rows[:, 1:width]) == rows[:, 0]
+    is_sound &= seen_sums(mine, starts, rows[:, width + 1], flat, offsets) == rows[:, width]
+    damaged[there[is_sound]] = False
+    items[there[is_sound]] = rows[is_sound, 2 : 2 + length]
+    parts, bounded = [b""] * len(users), damaged.copy()
+    for number, n in enumerate(there.tolist()):
+        if is_sound[number]:
+            parts[n], bounded[n] = seen[number], rows[number, width + 1] != 0
+    return Decoded(ItemKeys(items), _seen(parts, bounded), damaged)
+
+
+def _seen(parts: list[bytes], bounded: Bool) -> SeenItems:
+    offsets = np.concatenate([[0], np.cumsum([len(part) // 8 for part in parts], dtype=np.int64)])
+    return SeenItems(ItemKeys(np.frombuffer(b"".join(parts), np.int64)), offsets, bounded)

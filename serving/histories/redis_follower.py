@@ -1,0 +1,360 @@
+"""The follower: brings the histories of a store to Redis, all users once, then those whom commits touch.
+
+A user's value is complete, never an increment, so that writing it twice changes nothing. The last block of a commit
+is written in one transaction with the position: a killed follower continues where the position says. Each transaction
+watches lease and position, so that one of two followers changes nothing.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, TypeAlias
+
+import numpy as np
+import redis
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+
+from weir.contracts import (
+    CommitLog,
+    CorruptArtefactError,
+    HistoryFile,
+    HistoryFiles,
+    LogState,
+    RetiredError,
+    Store,
+    UserError,
+    UserHistories,
+    UserKeys,
+)
+from weir.contracts.commits.commit_log import LogMismatchError
+from weir.contracts.histories.lookup import open_file
+from weir.runtime.metrics_server import exposed
+from weir.runtime.stopping import ended_by_signals
+from weir.serving.histories.files import user_shards
+from weir.serving.histories.redis_config import FollowerConfig
+from weir.serving.histories.redis_database import (
+    CHECKED,
+    LEASE,
+    POSITION,
+    UNCOUNTED,
+    Position,
+    connect,
+    encode,
+    keys_of,
+    place_of,
+    strangers,
+)
+from weir.serving.problems import Problems
+
+__all__ = ["LOADS", "Follower", "FollowerLostError", "FollowerMetrics", "follow"]
+
+
+LOADS = ("empty", "lost", "other-store", "gap", "length", "redaction")
+"""Why all users are loaded: the first time, lost keys, another store, files gone, another L, users forgotten."""
+
+
+class FollowerMetrics:
+    """How far Redis is behind the store, and what it took."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.behind_commits = Gauge(
+            "weir_history_follower_behind_commits", "Commits that are not in Redis yet.", registry=registry
+        )
+        self.checked = Gauge(
+            "weir_history_follower_checked_timestamp_seconds",
+            "When Redis was last known to hold all commits, Unix time.",
+            registry=registry,
+        )
+        self.writes = Gauge("weir_history_follower_writes", "1 for the follower that writes.", registry=registry)
+        self.users = Counter("weir_history_follower_users", "Users written to Redis.", registry=registry)
+        self.loads = Counter(
+            "weir_history_follower_loads", "Loads of all users, by reason.", ("reason",), registry=registry
+        )
+        for reason in LOADS:
+            self.loads.labels(reason)
+        self.errors = Counter(
+            "weir_history_follower_errors",
+            "Attempts that failed: Redis or the store did not answer.",
+            registry=registry,
+        )
+
+
+log = logging.getLogger(__name__)
+
+OTHERS: Final = (LEASE, POSITION, CHECKED)
+"""Keys that are no users."""
+
+
+Block: TypeAlias = tuple[UserKeys, list[bytes]]
+
+
+class FollowerLostError(Exception):
+    """Another follower writes now, or Redis has lost what it held: what was about to be written does not count."""
+
+
+class _GapError(Exception):
+    """Commits cannot be taken in one after the other; `reason` is one of `LOADS`."""
+
+    def __init__(self, reason: str, problem: str) -> None:
+        super().__init__(problem)
+        self.reason = reason
+
+
+@dataclass
+class Follower:
+    """Call `step` again and again; it is not to be shared by threads."""
+
+    store: Store
+    config: FollowerConfig
+    metrics: FollowerMetrics
+    _token: bytes = field(default_factory=lambda: secrets.token_hex(8).encode(), init=False, repr=False)
+    _stored: bytes | None = field(default=None, init=False, repr=False)
+    _keys: int = field(default=0, init=False, repr=False)
+    _position: Position | None = field(default=None, init=False, repr=False)
+    _files: HistoryFiles = field(default_factory=HistoryFiles, init=False, repr=False)
+    _reader: UserHistories | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._redis = connect(self.config.redis, self.config.timeout_seconds)
+        self._log = CommitLog(self.store)
+        self._lease_ms = round(1000 * self.config.lease_seconds)
+
+    def step(self) -> bool:
+        """Bring Redis up to date with the store; False where another follower does.
+
+        Raises `redis.RedisError`, `FollowerLostError`, and what reading the store raises.
+        """
+        if not self._holds_lease():
+            self.metrics.writes.set(0)
+            return False
+        self.metrics.writes.set(1)
+        reason = self._reason_to_load()
+        if not reason:
+            try:
+                self._take_in()
+            except _GapError as gap:
+                log.warning("%s: all users are loaded again: %s", self.store.url, gap)
+                reason = gap.reason
+        if reason:
+            self._load(reason)
+        self._tidy()
+        self._redis.set(CHECKED, time.time())
+        self.metrics.behind_commits.set(0)
+        self.metrics.checked.set_to_current_time()
+        return True
+
+    def release(self) -> None:
+        """Let another follower take over at once."""
+        with self._redis.pipeline() as pipe:
+            pipe.watch(LEASE)
+            if pipe.get(LEASE) == self._token:
+                pipe.multi()
+                pipe.delete(LEASE)
+                pipe.execute()
+
+    def _holds_lease(self) -> bool:
+        if self._redis.set(LEASE, self._token, nx=True, px=self._lease_ms):
+            return True
+        # Only a hint: each transaction looks again.
+        return self._redis.get(LEASE) == self._token and bool(self._redis.pexpire(LEASE, self._lease_ms))
+
+    def _reason_to_load(self) -> str:
+        """Return why all users must be loaded, empty where Redis holds the histories up to its position."""
+        data, known = self._redis.get(POSITION), self._stored
+        self._stored = data
+        if data is None:
+            return "empty" if known is None else "lost"
+        found = Position.model_validate_json(data)
+        known_keys = max(found.keys, self._keys if data == known else 0)
+        if self._redis.dbsize() - self._redis.exists(*OTHERS) < known_keys or self._evicted() != found.evicted:
+            return "lost"
+        if data == known:
+            return ""
+        try:
+            state = LogState.open(self.store, stop=found.number)
+        except (CorruptArtefactError, LogMismatchError, RetiredError):
+            return "other-store"
+        if (state.number + 1, state.cursor.checksum) != (found.number, found.checksum):
+            return "other-store"
+        self._position, self._files = found, state.histories
+        return ""
+
+    def _evicted(self) -> str:
+        """Return how many keys Redis has evicted since it started, and which start that was where there were any."""
+        facts = self._redis.info()
+        return f"{facts['run_id']} {facts['evicted_keys']}" if facts["evicted_keys"] else ""
+
+    def _take_in(self) -> None:
+        """Write the users whom commits after the position touch."""
+        position, files, news = self._position, self._files, list[HistoryFile]()
+        assert position is not None  # noqa: S101 - for the type checker
+        cursor = position.cursor
+        try:
+            while (step := self._log.next(cursor)) is not None:
+                commit, cursor = step
+                files = files.after(commit)
+                if commit.forgets:
+                    # It does not say whom: what is loaded now takes the place of all that Redis holds.
+                    raise _GapError("redaction", f"commit {commit.number} forgets users")
+                # What replaces other files says nothing new.
+                news += [file for file in commit.histories if not file.replaces]
+        except RetiredError as error:
+            raise _GapError("gap", str(error)) from error
+        except LogMismatchError as error:
+            raise _GapError("other-store", str(error)) from error
+        if cursor == position.cursor:
+            return
+        self.metrics.behind_commits.set(cursor.number - position.number)
+        if position.covered and files.length != position.length:
+            raise _GapError("length", f"records have {files.length} items, they had {position.length}")
+        after = position.model_copy(
+            update={
+                "number": cursor.number,
+                "sequence": cursor.sequence,
+                "checksum": cursor.checksum,
+                "covered": files.covered,
+                "length": files.length or 1,
+            }
+        )
+        try:
+            touched = [block for entry in news for block in self._users(entry)]
+            users = UserKeys(np.unique(np.concatenate([np.empty(0, np.int64), *touched])))
+            self._write(self._blocks(files, [users]), after)
+        except CorruptArtefactError as error:
+            raise _GapError("gap", str(error)) from error
+        self._files = files
+
+    def _load(self, reason: str) -> None:
+        """Write all users as a generation of their own, and then name it."""
+        self.metrics.loads.labels(reason).inc()
+        state = LogState.open(self.store)
+        files, cursor = state.histories, state.cursor
+        before = None if self._stored is None else Position.model_validate_json(self._stored)
+        self._remove_all_but([before.generation] if before else [])
+        log.info("%s: loading %d rows of users: %s", self.store.url, sum(file.rows for file in files.files), reason)
+        position = Position(
+            generation=secrets.token_hex(4),
+            number=cursor.number,
+            sequence=cursor.sequence,
+            checksum=cursor.checksum,
+            covered=files.covered,
+            length=files.length or 1,
+        )
+        users = (block for entry in files.files for block in self._users(entry))
+        self._write(self._blocks(files, users), position)
+        self._files = files
+
+    def _tidy(self) -> None:
+        """Remove what a load has left behind, and count what there is."""
+        position = self._position
+        if position is not None and position.keys == UNCOUNTED:
+            self._remove_all_but([position.generation])
+            self._transact(None, position.generation, position.model_copy(update={"keys": 0}))
+
+    def _remove_all_but(self, generations: Sequence[str]) -> None:
+        gone = strangers(self._redis, generations)
+        while keys := list(islice(gone, self.config.block_users)):
+            self._redis.unlink(*keys)
+            self._redis.pexpire(LEASE, self._lease_ms)
+
+    def _users(self, entry: HistoryFile) -> Iterator[UserKeys]:
+        file = open_file(self.store, entry, self.config.cache)
+        size = self.config.block_users
+        yield from (file.users(start, start + size) for start in range(0, file.count, size))
+
+    def _blocks(self, files: HistoryFiles, users: Iterable[UserKeys]) -> Iterator[Block]:
+        """Yield the users with all that the files say of them."""
+        if not files.shards:
+            return
+        if self._reader is None:
+            self._reader = UserHistories(self.store, user_shards(self.store), self.config.cache)
+        self._reader.take_in(files)
+        size = self.config.block_users
+        for keys in users:
+            for start in range(0, len(keys), size):
+                block = UserKeys(keys[start : start + size])
+                yield block, encode(self._reader.find(block))
+
+    def _write(self, blocks: Iterator[Block], after: Position) -> None:
+        """Write users block by block, the last one together with the position."""
+        block = next(blocks, None)
+        while (following := next(blocks, None)) is not None:
+            self._transact(block, after.generation)
+            block = following
+        self._transact(block, after.generation, after)
+
+    def _transact(self, block: Block | None, generation: str, after: Position | None = None) -> None:
+        """Write users, and the position if it is given."""
+        users, values = block or (UserKeys(np.empty(0, np.int64)), [])
+        with self._redis.pipeline() as pipe:
+            pipe.watch(LEASE, POSITION)
+            if pipe.mget(LEASE, POSITION) != [self._token, self._stored]:
+                raise FollowerLostError("the lease or the position is another's")
+            if after is not None and after.keys != UNCOUNTED:
+                after = after.model_copy(
+                    update={"keys": pipe.dbsize() - pipe.exists(*OTHERS), "evicted": self._evicted()}
+                )
+            pipe.multi()
+            pipe.pexpire(LEASE, self._lease_ms)
+            if values:
+                pipe.mset(dict(zip(keys_of(generation, users), values, strict=True)))
+            if after is not None:
+                pipe.set(POSITION, data := after.model_dump_json().encode())
+            pipe.dbsize()
+            pipe.exists(*OTHERS)
+            try:
+                *_, everything, others = pipe.execute()
+            except redis.WatchError:
+                raise FollowerLostError("the lease or the position has become another's") from None
+        self._keys = everything - others
+        self.metrics.users.inc(len(users))
+        if after is not None:
+            self._position, self._stored = after, data
+
+
+def follow(store: Store, config: FollowerConfig, *, forever: bool) -> None:
+    """Bring Redis up to date with a store, once or until SIGTERM or SIGINT.
+
+    Once, it raises `UserError` where Redis does not answer or another follower writes. Forever, it tries again.
+    """
+    registry = CollectorRegistry(auto_describe=True)
+    ProcessCollector(registry=registry)
+    follower = Follower(store, config, FollowerMetrics(registry))
+    if not forever:
+        _once(follower)
+        return
+    with exposed(registry, config.metrics_host, config.metrics_port):
+        _until_stopped(follower, config.poll_seconds)
+
+
+def _once(follower: Follower) -> None:
+    where = place_of(follower.config.redis)
+    try:
+        if not follower.step():
+            raise UserError(f"another follower writes to Redis at {where}: it brings it up to date")
+        follower.release()
+    except (redis.RedisError, FollowerLostError) as error:
+        raise UserError(f"Redis at {where}: {error}") from error
+
+
+def _until_stopped(follower: Follower, poll_seconds: float) -> None:
+    stopped, problems = threading.Event(), Problems(log)
+    with ended_by_signals(stopped):
+        while not stopped.is_set():
+            try:
+                follower.step()
+                problems.over()
+            except FollowerLostError as error:
+                log.warning("%s: trying again", error)
+            except Exception as error:  # noqa: BLE001 - Redis and object stores have errors of their own
+                follower.metrics.errors.inc()
+                problems.report(error, "Redis is not brought up to date, it is tried again")
+            stopped.wait(poll_seconds)
+    try:
+        follower.release()
+    except redis.RedisError:
+        log.info("the lease could not be given back, it ends by itself")

@@ -1,0 +1,1 @@
+"""The index of a bundle: search, filters, eligibility, cold items and diversity."""

@@ -1,0 +1,104 @@
+"""Diversity: a cap on the items per tag in one answer.
+
+Items are taken best first; one is skipped if one of its tags has reached the cap. If fewer than k remain, the rows
+without a capped tag that were not found yet are searched, ever deeper, until k items are found or no row is left.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap
+
+from weir.contracts import IndexRows
+from weir.contracts.bundles.rows import BundleRows
+from weir.serving.index.eligibility import TaggedRows
+from weir.serving.index.popular import NO_ROWS, rowset
+
+__all__ = ["DEEPER", "Ranked", "Spread", "TagCap"]
+
+Floats = npt.NDArray[np.float32]
+Ranked = tuple[Floats, IndexRows]
+
+DEEPER: Final = 4
+"""Rows fetched per wanted row, and the growth factor of each further search."""
+
+
+class TagCap(NamedTuple):
+    """At most `most` items of each tag that begins with `prefix`."""
+
+    most: int
+    prefix: str = ""
+
+
+@dataclass
+class Spread:
+    """Takes up to `wanted` rows of one version within a tag cap."""
+
+    tagged: TaggedRows
+    rows: BundleRows
+    cap: TagCap
+    wanted: int
+    _taken: list[tuple[float, int]] = field(default_factory=list)
+    _counts: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    @property
+    def done(self) -> bool:
+        """Whether `wanted` rows were taken."""
+        return len(self._taken) >= self.wanted
+
+    @property
+    def taken(self) -> Ranked:
+        """Scores and rows, best first."""
+        # A further search in the lists may find better rows that an earlier one missed.
+        ranked = sorted(self._taken, key=lambda pair: -pair[0])
+        return np.array([score for score, _ in ranked], np.float32), IndexRows(
+            np.array([row for _, row in ranked], np.int64)
+        )
+
+    def take(self, scores: Floats, rows: IndexRows) -> None:
+        """Take the rows (n,), best first, that the cap allows."""
+        for at in range(0, len(rows), self.wanted):
+            part = slice(at, at + self.wanted)
+            self._take(scores[part].tolist(), IndexRows(rows[part]))
+            if self.done:
+                return
+
+    def go_on(self, left: BitMap, rank: Callable[[BitMap, int], Ranked]) -> None:
+        """Take more of the rows `left`; `rank` returns the best `count` of a set, or fewer if no more exist."""
+        count = DEEPER * self.wanted
+        while not self.done and (left := left - self._full()):
+            count = min(DEEPER * count, len(left))
+            scores, rows = rank(left, count)
+            self.take(scores, rows)
+            if len(rows) < count:
+                return
+            left = left - rowset(rows)
+
+    def _take(self, scores: list[float], rows: IndexRows) -> None:
+        for score, row, tags in zip(scores, rows.tolist(), self._tags_of(rows), strict=True):
+            if not self.done and all(self._counts[tag] < self.cap.most for tag in tags):
+                self._taken.append((score, row))
+                for tag in tags:
+                    self._counts[tag] += 1
+
+    def _full(self) -> BitMap:
+        """Return the rows with a tag that has reached the cap."""
+        names, full = self.tagged.catalogue.tags, [tag for tag, taken in self._counts.items() if taken >= self.cap.most]
+        return BitMap.union(NO_ROWS, *(self.tagged.tags.get(names[tag], NO_ROWS) for tag in full))
+
+    def _tags_of(self, rows: IndexRows) -> list[list[int]]:
+        """Return the numbers of each row's tags that begin with the cap's prefix."""
+        catalogue = self.tagged.catalogue
+        entries = self.tagged.entries_of(self.rows, rows)
+        known = np.flatnonzero(entries >= 0)
+        places, numbers = catalogue.tags_of(entries[known])
+        first, end = catalogue.numbers_of(self.cap.prefix)
+        capped = (first <= numbers) & (numbers < end)
+        found: list[list[int]] = [[] for _ in rows]
+        for place, number in zip(known[places[capped]].tolist(), numbers[capped].tolist(), strict=True):
+            found[place].append(number)
+        return found

@@ -1,0 +1,377 @@
+"""Compares the challenger with the champion on the same events and by clicks, each user counted once.
+
+Users are split between champion and challenger once and for all, so what one user does, however often, is one
+observation: a few who click much would make any two bundles differ otherwise. A user's lists of the first `seconds`
+count, and clicks on them until twice as long after the first one; then the observation is made, and the user does not
+count again. A list counts if the bundle of the user's own side gave it.
+
+Events of one user depend on each other; that of different windows may, too, but each observation counts as what it is
+expected to be given all before it, so that the interval holds nevertheless (`weir.contracts.base.statistics`).
+
+What cannot be compared is passed over and counted; nothing here stops the monitor from measuring what is served.
+"""
+
+import base64
+import logging
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.contracts import CommitLog, CorruptArtefactError, Key, Store, WindowManifest, hash_ids
+from weir.contracts.base import columns
+from weir.contracts.base.models import CommitRef
+from weir.contracts.base.statistics import Running
+from weir.contracts.bundles.variants import MEASURES, Comparison, challenges, roles_in, slot_of, variant_of
+from weir.contracts.commits.commit_log import LogMismatchError
+from weir.contracts.served_lists import ServedList, joined_list
+from weir.serving.client import Info, RetrievalClient, RetrievalError, by_history
+from weir.serving.errors import BundleVersionNotLoadedError
+from weir.serving.monitor.attribution import Click
+from weir.serving.monitor.config import MonitorConfig
+from weir.serving.monitor.metrics import VariantMetrics
+from weir.serving.monitor.recall import Example
+from weir.serving.problems import Problems
+
+__all__ = [
+    "Comparing",
+    "Contest",
+    "CountedUsers",
+    "Observation",
+    "Pair",
+    "PairedHits",
+    "Sides",
+    "UserClicks",
+    "ask_both",
+]
+
+
+_SLOTS: Final = 1 << 20
+"""Users share a slot at random: of 100,000 users about 5 % are taken for counted and left out, whatever they do."""
+
+
+def _empty() -> npt.NDArray[np.uint8]:
+    return np.zeros(_SLOTS // 8, np.uint8)
+
+
+@dataclass
+class CountedUsers:
+    """A bit for each slot of users; slots differ from challenger to challenger."""
+
+    challenger: str
+    _bits: npt.NDArray[np.uint8] = field(default_factory=_empty)
+
+    @classmethod
+    def decode(cls, challenger: str, text: str) -> Self:
+        """Return what `encode` has returned; "" stands for nobody."""
+        if not text:
+            return cls(challenger)
+        data = zlib.decompress(base64.b64decode(text))
+        return cls(challenger, np.frombuffer(data, np.uint8).copy())
+
+    def encode(self) -> str:
+        """Return it as text."""
+        return base64.b64encode(zlib.compress(self._bits.tobytes())).decode()
+
+    def __contains__(self, user: Key) -> bool:
+        place, bit = self._place(user)
+        return bool(self._bits[place] & bit)
+
+    def add(self, user: Key) -> None:
+        """Note that a user is counted."""
+        place, bit = self._place(user)
+        self._bits[place] |= bit
+
+    def _place(self, user: Key) -> tuple[int, int]:
+        slot = slot_of(user, self.challenger, _SLOTS)
+        return slot // 8, 1 << slot % 8
+
+
+class Sides(NamedTuple):
+    """Who is compared, and the share of users that are the challenger's."""
+
+    champion: str
+    challenger: str
+    share: float
+
+    def of(self, user: Key) -> str:
+        """Return the line that a user belongs to."""
+        return self.challenger if challenges(user, self.challenger, self.share) else self.champion
+
+
+class Observation(NamedTuple):
+    """The share of a user's lists that were clicked; `line` gave them."""
+
+    user: Key
+    line: str
+    clicked: float
+
+
+@dataclass
+class _User:
+    line: str
+    since: float
+    lists: list[str] = field(default_factory=list)
+    clicked: set[tuple[str, int]] = field(default_factory=set)
+
+
+@dataclass
+class UserClicks:
+    """Users whose clicks are awaited, in memory; `is_counted` says which have been observed before.
+
+    A restart forgets those who are awaited: they begin again with their next list. `secret` is that of the store's
+    keys.
+    """
+
+    sides: Sides
+    seconds: float
+    is_counted: Callable[[Key], bool]
+    secret: str = ""
+    _users: dict[Key, _User] = field(default_factory=dict, init=False)
+    _lists: dict[str, list[ServedList]] = field(default_factory=dict, init=False)
+
+    def show(self, lists: pa.Table) -> None:
+        """Take in the lists of a file (`weir.contracts.served_lists.SERVED_SCHEMA`)."""
+        wanted = lists.filter(pc.is_valid(lists[columns.USER_KEY]))
+        for row in wanted.to_pylist():
+            key = Key(row[columns.USER_KEY])
+            at, line = row[columns.SERVED_AT].timestamp(), self.sides.of(key)
+            if variant_of(row[columns.BUNDLE_VERSION]) != line:
+                continue
+            user = self._users.get(key)
+            if user is None:
+                if self.is_counted(key):
+                    continue
+                user = self._users[key] = _User(line, at)
+            if at <= user.since + self.seconds:
+                token = row[columns.ATTRIBUTION_TOKEN]
+                items = hash_ids(pa.array(row[columns.ITEM_IDS], pa.string()), self.secret).tolist()
+                user.lists.append(token)
+                one = ServedList(row[columns.BUNDLE_VERSION], row[columns.QUERY], key, items)
+                self._lists.setdefault(token, []).append(one)
+
+    def join(self, clicks: Iterable[Click]) -> None:
+        """Take in clicks on lists."""
+        for click in clicks:
+            one = joined_list(self._lists.get(click.token, ()), click.user, click.item)
+            if one is not None:
+                self._users[Key(click.user)].clicked.add((click.token, one.query))
+
+    def settled(self, now: float) -> list[Observation]:
+        """Return the users whose time is over, in the order in which they came, and forget them."""
+        over = [key for key, user in self._users.items() if now > user.since + 2 * self.seconds]
+        return list(self._observed(over))
+
+    def _observed(self, keys: Iterable[Key]) -> Iterator[Observation]:
+        for key in keys:
+            user = self._users.pop(key)
+            for token in user.lists:
+                self._lists.pop(token, None)
+            yield Observation(key, user.line, len(user.clicked) / len(user.lists))
+
+
+Pair = tuple[str, str]
+"""The versions of the champion and the challenger."""
+
+
+@dataclass
+class PairedHits:
+    """Whether each answer had the event's item: (champion, challenger) of the events of each user, in their order."""
+
+    hits: dict[int, list[tuple[bool, bool]]] = field(default_factory=dict)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def means(self) -> npt.NDArray[np.float64]:
+        """Return the mean hits of each user, (users, 2)."""
+        found = [np.mean(each, axis=0) for each in self.hits.values()]
+        return np.array(found, np.float64).reshape(-1, 2)
+
+
+def ask_both(
+    client: RetrievalClient,
+    examples: Sequence[Example],
+    k: int,
+    *,
+    batch: int,
+    pair: Callable[[], Pair | str],
+) -> PairedHits:
+    """Ask both bundles about the examples, `batch` per request, as a product would.
+
+    `pair` returns the versions to ask, or the reason why their answers do not count; it is called for every batch,
+    since bundles are swapped meanwhile. Raises `RetrievalError`, but not where that happens between two requests.
+    """
+    found = PairedHits()
+    for start in range(0, len(examples), batch):
+        some = examples[start : start + batch]
+        versions = pair()
+        answers = versions if isinstance(versions, str) else _answers(client, some, k, versions)
+        if isinstance(answers, str):
+            found.skipped[answers] += len(some)
+            continue
+        for example, champion, challenger in zip(some, *answers, strict=True):
+            both = example.item in champion, example.item in challenger
+            found.hits.setdefault(example.user, []).append(both)
+    return found
+
+
+def _answers(client: RetrievalClient, some: Sequence[Example], k: int, pair: Pair) -> list[list[list[str]]] | str:
+    queries = [by_history(example.history, k, features=example.features) for example in some]
+    try:
+        answers = [client.retrieve(queries, exclude_seen=True, probe=True, bundle_version=one) for one in pair]
+    except RetrievalError as error:
+        if error.reason != BundleVersionNotLoadedError.reason:
+            raise
+        return "swapped"
+    return [[hits.item_ids for hits in answer.hits] for answer in answers]
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The variants that there are beside the plain settings, and the share of users that a challenger gets."""
+
+    names: Sequence[str] = ()
+    share: float = 0.5
+
+
+@dataclass
+class Comparing:
+    """The comparison in course; one thread calls it. `metrics` show it."""
+
+    store: Store
+    config: MonitorConfig
+    contest: Contest
+    metrics: VariantMetrics
+    _comparison: Comparison | None = field(default=None, init=False)
+    _counted: CountedUsers | None = field(default=None, init=False)
+    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+
+    @property
+    def sides(self) -> Sides | None:
+        """Who is compared; None while nobody challenges."""
+        comparison = self._opened()
+        if comparison is None:
+            return None
+        return Sides(comparison.champion, comparison.challenger, self.contest.share)
+
+    def is_counted(self, user: Key) -> bool:
+        """Say whether a user's clicks have been counted."""
+        return self._counted is not None and user in self._counted
+
+    def measure(
+        self,
+        manifest: WindowManifest,
+        examples: Sequence[Example],
+        *,
+        commit: CommitRef | None,
+        client: RetrievalClient,
+        batch: Callable[[Info], int],
+        unseen_by: Callable[[str], str | None],
+    ) -> None:
+        """Compare on the events of a window, unless it has been counted; raises `RetrievalError`.
+
+        `commit` is the one of the window. `batch` says how many queries to put into a request, and `unseen_by` why
+        answers of a bundle do not count.
+        """
+        comparison = self._opened()
+        if comparison is None or manifest.sequence <= comparison.sequence or not examples:
+            return
+
+        def pair() -> Pair | str:
+            loaded = dict(info.loaded) if (info := client.info()) else {}
+            versions = loaded.get(comparison.champion), loaded.get(comparison.challenger)
+            if None in versions:
+                return "not_loaded"
+            return unseen_by(str(versions[0])) or unseen_by(str(versions[1])) or (str(versions[0]), str(versions[1]))
+
+        found = ask_both(client, examples, comparison.k, batch=batch(client.info()), pair=pair)
+        self._keep(_with_hits(comparison, manifest.sequence, commit, found))
+
+    def count(self, observations: Sequence[Observation]) -> None:
+        """Count the clicks of users."""
+        comparison, counted = self._opened(), self._counted
+        if comparison is None or counted is None or not observations:
+            return
+        clicks = dict(comparison.clicks)
+        for line in (comparison.champion, comparison.challenger):
+            new = [one.clicked for one in observations if one.line == line and one.user not in counted]
+            clicks[line] = clicks.get(line, Running()).add(new)
+        for one in observations:
+            counted.add(one.user)
+        self._keep(comparison.model_copy(update={"clicks": clicks, "counted": counted.encode()}))
+
+    def _keep(self, comparison: Comparison) -> None:
+        """Store a comparison, show it, and log each verdict that has changed."""
+        before, self._comparison = self._comparison, comparison
+        comparison.write(self.store)
+        self.metrics.show(comparison)
+        for measure in MEASURES:
+            if before is None or before.measured(measure).word != comparison.measured(measure).word:
+                log.info("%s", comparison.sentence(measure))
+
+    def _opened(self) -> Comparison | None:
+        """Return the comparison of the present roles: the one in memory, the stored one, or a new one."""
+        try:
+            roles = roles_in(self.store, self.contest.names) if self.contest.names else None
+            self._problems.over()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the roles, the monitor goes on
+            self._problems.report(error, "nothing is compared")
+            return None
+        if roles is None or roles.challenger is None:
+            if self._comparison is not None:
+                self.metrics.clear()
+            self._comparison = None
+            return None
+        present = self._comparison
+        if present is None or (present.champion, present.challenger) != roles:
+            self._comparison = present = self._stored(roles.champion, roles.challenger)
+            self._counted = CountedUsers.decode(roles.challenger, present.counted)
+            self.metrics.show(present)
+        return present
+
+    def _stored(self, champion: str, challenger: str) -> Comparison:
+        """Return what is stored of two lines, with the level of the settings; a new comparison where it is another."""
+        cutoffs, alpha = sorted(self.config.k), self.config.compare_alpha
+        k = cutoffs[len(cutoffs) // 2]
+        try:
+            stored = Comparison.read(self.store, challenger)
+            if stored is not None:
+                where = f"the comparison of {challenger}"
+                CommitLog(self.store).require(where, stored.sequence, stored.commit)
+        except (CorruptArtefactError, LogMismatchError) as error:
+            log.error("the comparison starts again: %s", error)
+            stored = None
+        if stored is not None and (stored.champion, stored.k) == (champion, k):
+            return stored.model_copy(update={"alpha": alpha})
+        return Comparison(champion=champion, challenger=challenger, alpha=alpha, k=k, started_at=time.time())
+
+
+def _with_hits(comparison: Comparison, sequence: int, commit: CommitRef | None, found: PairedHits) -> Comparison:
+    """Return a comparison with the hits of a window."""
+    means = found.means()
+    hits = dict(comparison.hits)
+    for side, line in enumerate((comparison.champion, comparison.challenger)):
+        hits[line] = hits.get(line, Running()).add(means[:, side])
+    return comparison.model_copy(
+        update={
+            "sequence": sequence,
+            "commit": commit,
+            "windows": comparison.windows + bool(len(means)),
+            "hits": hits,
+            "differences": comparison.differences.add((np.subtract(means[:, 1], means[:, 0]) + 1) / 2),
+            "skipped": _summed(comparison.skipped, found.skipped),
+        }
+    )
+
+
+def _summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}

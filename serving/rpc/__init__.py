@@ -1,0 +1,1 @@
+"""The gRPC adapter: codecs, status, admission and instrumentation."""

@@ -1,0 +1,399 @@
+"""What is recorded of each call: metrics, traces and the access log, by interceptors of its handler.
+
+Streams (health Watch, reflection) last as long as their client likes and are not counted.
+
+Each call has a span, a child of the one in its `traceparent`, with two children: its wait in the queue and its batch.
+A batch answers several calls, so it has a trace of its own, with tower and search as children; it links to every call
+that it answers, and the batch span of each call links to it.
+
+A line has the method, the caller and the outcome of a call, but no content of the request: no user, no item, no token.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from queue import Full, Queue
+from threading import Thread
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from prometheus_client import Counter
+
+from weir.contracts.storage.format import software_version
+from weir.serving.config import TracingConfig
+from weir.serving.metrics import RpcMetrics
+from weir.serving.search.queries import BatchTimes, call_trace, exemplar
+
+__all__ = [
+    "AccessLog",
+    "Around",
+    "AroundInterceptor",
+    "Ending",
+    "Handler",
+    "MetricsInterceptor",
+    "Traces",
+    "WrappingInterceptor",
+    "go_name",
+    "is_over",
+    "labels_of",
+    "names_of",
+    "note",
+    "unary",
+]
+
+
+Handler = Callable[[Any, Any], Awaitable[Any]]
+Around = Callable[[Handler, str, str], Handler]
+"""Takes a handler, its service and its method; returns the wrapped handler."""
+
+
+class WrappingInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps each method's handler once, by `wrapped`, and caches the result.
+
+    The cache includes the handlers of the interceptors after it: one that decides per call must come before it.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[str, Any] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Return the method's wrapped handler; None if the method does not exist."""
+        path = handler_call_details.method
+        handler = self._handlers.get(path)
+        if handler is None and (found := await continuation(handler_call_details)) is not None:
+            handler = self._handlers[path] = self.wrapped(found, path)
+        return handler
+
+    @abstractmethod
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Return the wrapped handler of the method at `path`, ``/service/method``."""
+
+
+class AroundInterceptor(WrappingInterceptor):
+    """Wraps every unary call, such as in the span of its trace."""
+
+    def __init__(self, around: Around) -> None:
+        super().__init__()
+        self._around = around
+
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Wrap unary handlers; return stream handlers unchanged."""
+        if handler.unary_unary is None:
+            return handler
+        return unary(handler, self._around(handler.unary_unary, *names_of(path)))
+
+
+def unary(handler: Any, inner: Handler) -> Any:
+    """Return a unary handler that calls `inner`, with the (de)serialisers of `handler`."""
+    return grpc.unary_unary_rpc_method_handler(
+        inner, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+    )
+
+
+def names_of(path: str) -> tuple[str, str]:
+    """Return service and method of a path ``/service/method``."""
+    service, _, method = path.removeprefix("/").partition("/")
+    return service, method
+
+
+_ROUNDED: Final = 0.02
+"""Share of a deadline that may still be left here when the client's has passed: gRPC rounds it up, by 1 % at most."""
+
+
+class Ending:
+    """Context manager around the answer to a call: sets `code` and `seconds` on exit. Exceptions propagate."""
+
+    __slots__ = ("_allowed", "_context", "_start", "code", "seconds")
+
+    def __init__(self, context: Any) -> None:
+        self._context, self._allowed = context, context.time_remaining()
+        self.code, self.seconds = grpc.StatusCode.OK, 0.0
+        self._start = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.seconds = time.perf_counter() - self._start
+        if isinstance(error, asyncio.CancelledError):
+            late = is_over(self._allowed, self._context.time_remaining())
+            self.code = grpc.StatusCode.DEADLINE_EXCEEDED if late else grpc.StatusCode.CANCELLED
+        elif error is not None:
+            self.code = _code_of(self._context)
+
+
+def is_over(allowed: float | None, left: float | None) -> bool:
+    """Return whether the client's deadline has passed: seconds `left` of those `allowed`; None: no deadline."""
+    return allowed is not None and left is not None and left <= _ROUNDED * allowed
+
+
+def _code_of(context: Any) -> grpc.StatusCode:
+    """Return the code that a failed handler aborted with; UNKNOWN, as gRPC answers, after any other exception."""
+    code = context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    return next((known for known in grpc.StatusCode if known.value[0] == code and code), grpc.StatusCode.UNKNOWN)
+
+
+_GO_NAMES: Final = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Canceled"}
+
+
+def go_name(code: grpc.StatusCode) -> str:
+    """Return the name of a code in Go's spelling."""
+    return _GO_NAMES.get(code) or code.name.title().replace("_", "")
+
+
+class MetricsInterceptor(WrappingInterceptor):
+    """Counts and times unary calls; `under_way` is the number of calls in progress."""
+
+    def __init__(self, metrics: RpcMetrics) -> None:
+        super().__init__()
+        self._metrics = metrics
+        self.under_way = 0
+
+    def wrapped(self, handler: Any, path: str) -> Any:
+        """Time and count the calls of unary methods."""
+        if handler.unary_unary is None:
+            return handler
+        return unary(handler, self.timed(handler.unary_unary, labels_of(path)))
+
+    def timed(self, inner: Callable[[Any, Any], Awaitable[Any]], labels: tuple[str, str, str]) -> Any:
+        """Return a handler that times and counts its calls; `labels` are the kind of call, service and method."""
+        started, seconds = self._metrics.started.labels(*labels), self._metrics.seconds.labels(*labels)
+        handled = _Handled(self._metrics, labels)
+
+        async def handle(request: Any, context: Any) -> Any:
+            started.inc()
+            self.under_way += 1
+            ending = Ending(context)
+            try:
+                with ending:
+                    return await inner(request, context)
+            finally:
+                self.under_way -= 1
+                handled[ending.code].inc()
+                seconds.observe(ending.seconds, exemplar())
+
+        return handle
+
+
+class _Handled(dict[grpc.StatusCode, Counter]):
+    """The counters of a method's codes, cached: looking one up by its labels costs more than an increment."""
+
+    def __init__(self, metrics: RpcMetrics, labels: tuple[str, str, str]) -> None:
+        self._metrics, self._labels = metrics, labels
+
+    def __missing__(self, code: grpc.StatusCode) -> Counter:
+        self[code] = counter = self._metrics.handled.labels(*self._labels, go_name(code))
+        return counter
+
+
+def labels_of(path: str) -> tuple[str, str, str]:
+    """Return the metric labels of a unary method with the path ``/service/method``."""
+    return "unary", *names_of(path)
+
+
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+_SEND_SECONDS: Final = 2.0
+"""Timeout of an export to the collector; a stopping server waits for a few attempts at most."""
+
+_FAULTS: Final = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+"""Codes that mark a server's span as failed (semantic conventions of OpenTelemetry); others are the caller's fault."""
+
+
+class Traces:
+    """Sends spans in the background; no call waits for that, and spans that the collector takes too late are dropped.
+
+    The standard variables (``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_RESOURCE_ATTRIBUTES`` and others) apply.
+    """
+
+    def __init__(self, config: TracingConfig) -> None:
+        endpoint = str(config.endpoint)
+        exporter = OTLPSpanExporter(endpoint=endpoint, insecure=endpoint.startswith("http://"), timeout=_SEND_SECONDS)
+        self._processor = BatchSpanProcessor(exporter)
+        self._resource = Resource.create({SERVICE_NAME: "weir-serving", SERVICE_VERSION: software_version()})
+        self._calls = self._tracer(ParentBased(TraceIdRatioBased(config.ratio)))
+        # Batches are only traced for calls that are sampled.
+        self._batches = self._tracer(ALWAYS_ON)
+
+    def _tracer(self, sampler: Sampler) -> Tracer:
+        provider = TracerProvider(sampler, self._resource, shutdown_on_exit=False)
+        provider.add_span_processor(self._processor)
+        return provider.get_tracer("weir.serving")
+
+    def close(self) -> None:
+        """Send the waiting spans, for some seconds at most."""
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
+
+    def traced(self, inner: Handler, service: str, method: str) -> Handler:
+        """Return the handler with a span around each call."""
+        attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
+
+        async def handle(request: Any, context: Any) -> Any:
+            parent = _PROPAGATOR.extract(dict(context.invocation_metadata() or ()), Context())
+            span = self._calls.start_span(f"{service}/{method}", parent, SpanKind.SERVER, attributes)
+            kept = _Call(span, self._batches) if span.is_recording() else None
+            before, ending = call_trace.set(kept), Ending(context)
+            try:
+                with ending:
+                    return await inner(request, context)
+            finally:
+                call_trace.reset(before)
+                _end(span, ending.code)
+
+        return handle
+
+
+class _Call:
+    """The span of one call; a `CallTrace`."""
+
+    def __init__(self, span: Span, batches: Tracer) -> None:
+        self.span, self._batches = span, batches
+        self.trace_id = f"{span.get_span_context().trace_id:032x}"
+        self._waits_since: float | None = None
+
+    def queued(self) -> None:
+        self._waits_since = time.monotonic()
+
+    def answered_with(self, calls: Sequence["_Call"], times: BatchTimes) -> None:
+        links, clock = [Link(call.span.get_span_context()) for call in calls], _Clock()
+        about: dict[str, str | int] = {
+            "weir.bundle_version": times.bundle_version,
+            "weir.batch.queries": times.queries,
+            "weir.batch.traced_calls": len(calls),
+        }
+        started, embedded, found = (clock.ns(at) for at in (times.started, times.embedded, times.found))
+        batch = self._batches.start_span("batch", Context(), links=links, attributes=about, start_time=started)
+        inside = set_span_in_context(batch, Context())
+        self._span("tower", inside, started, embedded)
+        self._span("search", inside, embedded, found)
+        batch.end(found)
+        for call in calls:
+            call._answered(batch.get_span_context(), times, clock)
+
+    def _answered(self, batch: SpanContext, times: BatchTimes, clock: "_Clock") -> None:
+        inside, started = set_span_in_context(self.span, Context()), clock.ns(times.started)
+        if self._waits_since is not None:
+            self._span("queue", inside, clock.ns(self._waits_since), started)
+            self._waits_since = None  # a large request has several batches: only its wait for the first is recorded
+        self._span("batch", inside, started, clock.ns(times.found), [Link(batch)])
+
+    def _span(self, name: str, inside: Context, start: int, end: int, links: Sequence[Link] = ()) -> None:
+        self._batches.start_span(name, inside, links=links, start_time=start).end(max(start, end))
+
+
+class _Clock:
+    """Times of the monotonic clock as nanoseconds since 1970.
+
+    The clocks are read once for all spans of a batch: with one reading per span, rounding errors could make a span end
+    after the next one starts.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.time_ns() - time.monotonic_ns()
+
+    def ns(self, monotonic: float) -> int:
+        return self._since + round(1e9 * monotonic)
+
+
+def _end(span: Span, code: grpc.StatusCode) -> None:
+    span.set_attribute("rpc.grpc.status_code", int(code.value[0]))
+    if code.name in _FAULTS:
+        span.set_status(Status(StatusCode.ERROR, code.name))
+    span.end()
+
+
+_REQUEST_ID: Final = "x-request-id"
+_WAITING: Final = 10_000
+"""Most lines that may wait to be written."""
+
+_facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
+"""Facts for the log line of the call that the current task answers; None without an access log."""
+
+
+def note(**facts: Any) -> None:
+    """Add facts to the log line of the current task's call, if the access log is on."""
+    if (found := _facts.get()) is not None:
+        found.update(facts)
+
+
+class AccessLog:
+    """Writes lines in a background thread; lines that standard output does not take in time count as `dropped`."""
+
+    def __init__(self, dropped: Counter, out: IO[bytes] | None = None) -> None:
+        self._dropped, self._out = dropped, out or sys.stdout.buffer
+        self._queue: Queue[dict[str, Any] | None] = Queue(_WAITING)
+        # A daemon thread: a reader of standard output that has stopped must not keep the server from ending.
+        self._thread = Thread(target=self._write, name="access-log", daemon=True)
+        self._thread.start()
+
+    def logged(self, inner: Handler, service: str, method: str) -> Handler:
+        """Return the handler with a log line per call; health checks are too frequent to be logged."""
+        if service == health.SERVICE_NAME:
+            return inner
+
+        async def handle(request: Any, context: Any) -> Any:
+            facts: dict[str, Any] = {"time": _now(), "method": f"{service}/{method}"}
+            if request_id := dict(context.invocation_metadata() or ()).get(_REQUEST_ID):
+                facts["request_id"] = request_id
+            before, ending = _facts.set(facts), Ending(context)
+            try:
+                with ending:
+                    return await inner(request, context)
+            finally:
+                _facts.reset(before)
+                end = {"code": go_name(ending.code), "ms": round(1000 * ending.seconds, 3)}
+                self._put(facts | end | (exemplar() or {}))
+
+        return handle
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Write the waiting lines, for some seconds at most."""
+        try:
+            self._queue.put(None, timeout=seconds)
+        except Full:
+            return
+        self._thread.join(seconds)
+
+    def _put(self, line: dict[str, Any]) -> None:
+        try:
+            self._queue.put_nowait(line)
+        except Full:
+            self._dropped.inc()
+
+    def _write(self) -> None:
+        while (line := self._queue.get()) is not None:
+            try:
+                # Headers may hold invalid Unicode; escaped, any text is JSON.
+                self._out.write(json.dumps(line, default=str).encode() + b"\n")
+                if self._queue.empty():
+                    self._out.flush()
+            except OSError:
+                # The reader of standard output has closed it; another one may open it.
+                self._dropped.inc()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

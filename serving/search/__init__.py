@@ -1,0 +1,1 @@
+"""From queries to hits: cost, plan, retrieval and re-scoring."""

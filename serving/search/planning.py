@@ -1,0 +1,237 @@
+"""Turns queries into vectors and plans: what each is made of, and which items its search leaves out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.contracts import IndexRows, ItemKeys, SeenItems, UserKeys
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.histories.files import Histories, KnownUsers, nothing_known
+from weir.serving.index.cold import WithCold
+from weir.serving.index.diversity import DEEPER, Ranked
+from weir.serving.index.eligibility import Passing, Sieve
+from weir.serving.index.index import AnnIndex, Found
+from weir.serving.index.popular import rows_in
+from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Said, Task
+
+__all__ = ["Plan", "Planner", "QueryVectors"]
+
+
+class Plan(NamedTuple):
+    """How to search for one query: `place` is its row in the batch's vectors, -1 without one; `excluded` is sorted.
+
+    `seen_bounded`: `excluded` may lack items that the user has seen. At least `candidates` items are re-scored; 0: no
+    re-scoring.
+    """
+
+    task: Task
+    query: Query
+    place: int
+    missing: list[str]
+    excluded: IndexRows
+    seen_bounded: bool = False
+    candidates: int = 0
+    missing_features: list[str] = []  # noqa: RUF012 - nobody changes it
+
+    @property
+    def wanted(self) -> int:
+        """Number of rows to fetch, so that enough remain once the excluded ones are removed."""
+        return self.before_cap + len(self.excluded)
+
+    @property
+    def before_cap(self) -> int:
+        """Number of eligible rows that the first search must find: more with a tag cap, which may skip some."""
+        return max(self.candidates, self.query.k * (1 if self.task.cap is None else DEEPER))
+
+    def kept(self, found: Found) -> Ranked:
+        """Return scores and rows that are not excluded."""
+        keep = found.rows >= 0
+        if len(self.excluded):
+            place = np.searchsorted(self.excluded, found.rows)
+            keep &= self.excluded.take(place, mode="clip") != found.rows
+        return found.scores[keep], IndexRows(found.rows[keep])
+
+    def first(self, ranked: Ranked) -> Ranked:
+        """Return the rows to re-score; all rows without re-scoring."""
+        scores, rows = ranked
+        most = self.before_cap if self.candidates else len(rows)
+        return scores[:most], IndexRows(rows[:most])
+
+    def above(self, ranked: Ranked) -> Ranked:
+        """Return the scores and rows at or above the task's threshold; all without one."""
+        scores, rows = ranked
+        if self.task.threshold is None:
+            return ranked
+        keep = scores >= self.task.threshold
+        return scores[keep], IndexRows(rows[keep])
+
+
+Floats = npt.NDArray[np.float32]
+
+
+class QueryVectors:
+    """Collects queries and computes their vectors, with one tower run for all histories of a batch."""
+
+    def __init__(self, bundle: LoadedBundle) -> None:
+        self._bundle = bundle
+        self._histories: list[IndexRows] = []
+        self._said: list[Floats | None] = []
+        self._ready: list[tuple[int, Floats]] = []
+        self._count = 0
+
+    def history(self, rows: IndexRows, said: Floats | None = None) -> int:
+        """Add a user, by the rows of its history and its feature vector `said`, (d,); return its place.
+
+        -1 if no item of the history is known and there is no feature vector.
+        """
+        known = rows[rows >= 0]
+        if not len(known) and said is None:
+            return -1
+        self._said.append(said)
+        self._histories.append(IndexRows(known[-self._bundle.manifest.newest :]))
+        self._count += 1
+        return self._count - 1
+
+    def item(self, row: int) -> int:
+        """Add an item's vector; return its place."""
+        return self._take(self._bundle.exact.vectors[row])
+
+    def given(self, source: ByEmbedding) -> int:
+        """Add a vector given in the query; return its place."""
+        return self._take(self._bundle.normalised(source.values[None])[0])
+
+    def _take(self, vector: Floats) -> int:
+        self._ready.append((self._count, vector))
+        self._count += 1
+        return self._count - 1
+
+    def made(self) -> Floats:
+        """Return all vectors, (count, dimension), by place."""
+        vectors = np.empty((self._count, self._bundle.manifest.dimension), np.float32)
+        ready = np.zeros(self._count, np.bool_)
+        for place, vector in self._ready:
+            vectors[place], ready[place] = vector, True
+        if self._histories:
+            vectors[~ready] = self._bundle.users_at(self._histories, self._all_said())
+        return vectors
+
+    def _all_said(self) -> Floats | None:
+        """Return the feature vectors of all users, (histories, dimension); None if no user has one."""
+        if all(said is None for said in self._said):
+            return None
+        nothing = np.zeros(self._bundle.manifest.dimension, np.float32)
+        return np.stack([nothing if said is None else said for said in self._said])
+
+
+_BLOCKED: Final = 1000
+"""Most blocked rows that are excluded after the search, instead of by a filter, if the index takes no selector."""
+
+_NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Planner:
+    """Plans a batch of queries of one bundle; `sieve` has its eligible rows.
+
+    `candidates` per query are re-scored; 0: none.
+    """
+
+    bundle: LoadedBundle
+    histories: Histories
+    sieve: Sieve
+    candidates: int = 0
+    _passing: dict[int, Passing] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def listed(self) -> AnnIndex | None:
+        """The bundle's index if a search can choose its lists, else None."""
+        index = self.bundle.index
+        if isinstance(index, WithCold):
+            index = index.inner
+        return index if isinstance(index, AnnIndex) and index.chooses_lists else None
+
+    def passing(self, task: Task) -> Passing | None:
+        """Return the rows that pass a task's filter; None: no filter needed, plans exclude blocked rows themselves."""
+        if task.allowed is None and not task.tags.tags:
+            few = len(self.sieve.blocked) <= _BLOCKED and (self.listed is None or task.exact)
+            if few or not self.sieve.blocked:
+                return None
+        known = self._passing.get(id(task))
+        if known is None:
+            known = self._passing[id(task)] = self.sieve.passing(task.tags, task.allowed)
+        return known
+
+    def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[Plan], Floats]:
+        """Return the plan of each query and the query vectors, (places, dimension)."""
+        known = self._known(pairs)
+        histories, seen = self._histories_of(pairs, known), self._seen(known.seen)
+        vectors = QueryVectors(self.bundle)
+        said = Said.of(self.bundle.user_features, [query.features for _, query in pairs])
+        plans = []
+        for number, (task, query) in enumerate(pairs):
+            source = query.source
+            if isinstance(source, ByUser):
+                place = vectors.history(next(histories), said.of_query(number))
+                rows, bounded = next(seen) if task.exclude_seen else (_NO_ROWS, False)
+                plan = self._planned(task, query, place, [], rows)
+                plans.append(plan._replace(seen_bounded=bounded, missing_features=said.missing[number]))
+            elif isinstance(source, ByHistory):
+                rows = next(histories)
+                place = vectors.history(rows, said.of_query(number))
+                missing = [source.ids[i] for i in np.flatnonzero(rows < 0)]
+                plan = self._planned(task, query, place, missing, rows)
+                plans.append(plan._replace(missing_features=said.missing[number]))
+            elif isinstance(source, ByItem):
+                row = int(self.bundle.rows_of(ItemKeys(np.array([source.key])))[0])
+                plans.append(self._similar(task, query, source, row, vectors))
+            else:
+                plans.append(self._planned(task, query, vectors.given(source), [], _NO_ROWS))
+        return plans, vectors.made()
+
+    def _known(self, pairs: list[tuple[Task, Query]]) -> KnownUsers:
+        """Look up the users among the queries, and the seen items for tasks with `exclude_seen`."""
+        users = [(query.source.key, task.exclude_seen) for task, query in pairs if isinstance(query.source, ByUser)]
+        if not users:
+            return nothing_known(0, 0)
+        keys, asked = zip(*users, strict=True)
+        return self.histories.look_up(UserKeys(np.array(keys, np.int64)), np.flatnonzero(asked))
+
+    def _histories_of(self, pairs: list[tuple[Task, Query]], known: KnownUsers) -> Iterator[IndexRows]:
+        """Yield the rows of each stored or given history, in the order of the queries; all are looked up at once."""
+        stored = iter(known.items)
+        keys = [
+            next(stored) if isinstance(query.source, ByUser) else query.source.keys
+            for _, query in pairs
+            if isinstance(query.source, ByUser | ByHistory)
+        ]
+        if not keys:
+            return
+        rows = self.bundle.rows_of(ItemKeys(np.concatenate(keys)))
+        for found in np.split(rows, np.cumsum([len(each) for each in keys[:-1]])):
+            yield IndexRows(found)
+
+    def _seen(self, seen: SeenItems) -> Iterator[tuple[IndexRows, bool]]:
+        """Yield the rows of each user's seen items, and whether they may be incomplete."""
+        rows = self.bundle.rows_of(seen.items)
+        for start, end, bounded in zip(seen.offsets[:-1], seen.offsets[1:], seen.bounded.tolist(), strict=True):
+            yield IndexRows(rows[start:end]), bounded
+
+    def _planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> Plan:
+        rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded) if len(task.excluded) else _NO_ROWS
+        if task.exclude_seen:
+            rows = np.concatenate([rows, seen])
+        if self.sieve.blocked and self.passing(task) is None:
+            rows = np.concatenate([rows, rows_in(self.sieve.blocked)])
+        excluded = IndexRows(np.sort(rows[rows >= 0])) if len(rows) else _NO_ROWS
+        return Plan(task, query, place, missing, excluded, candidates=self.candidates if place >= 0 else 0)
+
+    def _similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: QueryVectors) -> Plan:
+        if row < 0:
+            return self._planned(task, query, -1, [source.id], _NO_ROWS)
+        plan = self._planned(task, query, vectors.item(row), [], _NO_ROWS)
+        # No re-scoring: the scorer predicts the next item of a user, not similar items.
+        return plan._replace(excluded=IndexRows(np.sort(np.append(plan.excluded, row))), candidates=0)

@@ -1,0 +1,255 @@
+"""What the core is asked and what it answers, without transport.
+
+No tracing library is needed here; `weir.serving.rpc.instrumentation` creates the spans.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from weir.contracts import ItemKeys, Key
+from weir.contracts.base import columns
+from weir.contracts.interactions.features import CATEGORICAL_TYPE, DENSE_TYPE, FeatureWeights
+from weir.serving.bundles.bundle import LoadedBundle
+from weir.serving.errors import BundleVersionNotLoadedError
+from weir.serving.index.diversity import TagCap
+from weir.serving.index.eligibility import NO_TAGS, TagFilter
+
+__all__ = [
+    "NO_FEATURES",
+    "Answer",
+    "BatchTimes",
+    "ByEmbedding",
+    "ByHistory",
+    "ByItem",
+    "ByUser",
+    "CallTrace",
+    "Features",
+    "Hits",
+    "Query",
+    "Said",
+    "Source",
+    "Task",
+    "call_trace",
+    "exemplar",
+    "joined",
+    "said_in",
+    "values_in",
+]
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """A batch's bundle, number of queries, and when it started, had vectors, and had items (monotonic seconds)."""
+
+    bundle_version: str
+    queries: int
+    started: float
+    embedded: float
+    found: float
+
+
+class CallTrace(Protocol):
+    """A call that is traced."""
+
+    trace_id: str
+
+    def queued(self) -> None:
+        """Record that the call waits for its batch from now on."""
+
+    def answered_with(self, calls: Sequence[Self], times: BatchTimes) -> None:
+        """Record a batch that answered `calls`, this one among them; called once per batch, from any thread."""
+
+
+call_trace: Final[ContextVar[CallTrace | None]] = ContextVar("call_trace", default=None)
+"""Trace of the call that the current task answers; None if it is not traced."""
+
+
+def exemplar() -> dict[str, str] | None:
+    """Return the exemplar labels that link a metric sample to the current trace; None if there is none."""
+    trace = call_trace.get()
+    return None if trace is None else {"trace_id": trace.trace_id}
+
+
+Floats = npt.NDArray[np.float32]
+
+Features = Mapping[str, tuple[str, ...] | float]
+"""User features of a query, by name: values of categorical features, or a number."""
+
+NO_FEATURES: Features = {}
+
+
+class Said(NamedTuple):
+    """Feature vectors of n queries, `vectors` (n, dimension), None without features, and names the bundle lacks."""
+
+    vectors: Floats | None
+    missing: list[list[str]]
+
+    @classmethod
+    def of(cls, weights: FeatureWeights | None, queries: Sequence[Features]) -> Self:
+        """Embed the features of queries by a bundle's weights; a feature of the wrong kind counts as missing."""
+        kinds: dict[str, type] = {}
+        if weights is not None:
+            kinds = dict.fromkeys(weights.names.categorical, tuple) | dict.fromkeys(weights.names.dense, float)
+        missing = [[name for name, said in one.items() if not isinstance(said, kinds.get(name, ()))] for one in queries]
+        names = {name for one, lacking in zip(queries, missing, strict=True) for name in one.keys() - set(lacking)}
+        if weights is None or not names:
+            return cls(None, missing)
+        table = pa.table({name: _column(name, kinds[name], queries) for name in sorted(names)})
+        return cls(weights.embeddings(table), missing)
+
+    def of_query(self, number: int) -> Floats | None:
+        """Return the feature vector of a query, (dimension,); None if it is zero."""
+        if self.vectors is None or not self.vectors[number].any():
+            return None
+        vector: Floats = self.vectors[number]
+        return vector
+
+
+def values_in(features: Features) -> int:
+    """Count the values of features; a number counts as one."""
+    return sum(1 if isinstance(said, float) else len(said) for said in features.values())
+
+
+def said_in(examples: pa.Table) -> list[Features]:
+    """Return the user features of each example, without missing values."""
+    if columns.USER_FEATURES not in examples.column_names:
+        return [NO_FEATURES] * len(examples)
+    return [
+        {name: tuple(said) if isinstance(said, list) else said for name, said in row.items() if said not in (None, [])}
+        for row in examples[columns.USER_FEATURES].to_pylist()
+    ]
+
+
+def _column(name: str, kind: type, queries: Sequence[Features]) -> pa.Array:
+    values = [said if isinstance(said := one.get(name), kind) else None for one in queries]
+    return pa.array(values, DENSE_TYPE if kind is float else CATEGORICAL_TYPE)
+
+
+@dataclass(frozen=True)
+class ByUser:
+    """A user, whose stored history is looked up."""
+
+    key: Key
+
+
+@dataclass(frozen=True, eq=False)
+class ByHistory:
+    """A history given in the request: ids and their keys, (n,), oldest first."""
+
+    ids: tuple[str, ...]
+    keys: ItemKeys
+
+
+@dataclass(frozen=True, eq=False)
+class ByEmbedding:
+    """A vector, (dimension,)."""
+
+    values: Floats
+
+
+@dataclass(frozen=True)
+class ByItem:
+    """An item, for a query for similar items."""
+
+    id: str
+    key: Key
+
+
+Source = ByUser | ByHistory | ByEmbedding | ByItem
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """One query for `k` items; queries by user or history may have `features`."""
+
+    source: Source
+    k: int
+    features: Features = field(default_factory=dict)
+
+
+def _no_keys() -> ItemKeys:
+    return ItemKeys(np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One request, tied to the bundle it was checked against.
+
+    `allowed` (None: every item) and `excluded` are item keys, `tags` filters items by tag, and `cap` limits the items
+    per tag. With `find` False only vectors are computed. A `pinned` task is answered by this bundle or not at all.
+    `trace` records its batches.
+    """
+
+    bundle: LoadedBundle
+    queries: tuple[Query, ...]
+    exact: bool = False
+    nprobe: int = 0
+    threshold: float | None = None
+    exclude_seen: bool = False
+    excluded: ItemKeys = field(default_factory=_no_keys)
+    allowed: ItemKeys | None = None
+    tags: TagFilter = NO_TAGS
+    cap: TagCap | None = None
+    find: bool = True
+    pinned: bool = False
+    trace: CallTrace | None = None
+
+    def answering(self) -> LoadedBundle:
+        """Return the bundle that answers: a later one if a delta was applied in place while the request waited.
+
+        Raises `BundleVersionNotLoadedError` or `NoBundleError`.
+        """
+        bundle = self.bundle.answering()
+        if self.pinned and bundle is not self.bundle:
+            raise BundleVersionNotLoadedError(self.bundle.version, bundle.version)
+        return bundle
+
+
+@dataclass(frozen=True, eq=False)
+class Hits:
+    """The answer to one query; `vector` is None if the bundle has no data for it, and the items are popular ones.
+
+    `seen_bounded`: the stored history is incomplete, so seen items may be returned. `complete`: k items are eligible
+    for the request. `cold` marks cold items; empty if there is none. `missing_features` are feature names that the
+    bundle does not know.
+    """
+
+    ids: list[str]
+    scores: list[float]
+    missing: list[str]
+    vector: Floats | None
+    seen_bounded: bool = False
+    complete: bool = True
+    cold: list[bool] = field(default_factory=list)
+    missing_features: list[str] = field(default_factory=list)
+
+    @property
+    def fallback(self) -> bool:
+        """Whether the items are popular ones, not found by a vector."""
+        return self.vector is None
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """The answer to a task from one bundle `version`, and the seconds that its batch took."""
+
+    version: str
+    hits: list[Hits]
+    tower_seconds: float
+    search_seconds: float
+
+
+def joined(answers: Sequence[Answer]) -> Answer:
+    """Join the answers to the parts of a task, all from one version."""
+    return Answer(
+        answers[0].version,
+        [hits for answer in answers for hits in answer.hits],
+        sum(answer.tower_seconds for answer in answers),
+        sum(answer.search_seconds for answer in answers),
+    )

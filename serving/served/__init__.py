@@ -1,1 +1,0 @@
-"""Served lists: answers kept for attribution; `lists` collects them, `writer` writes them to the store."""

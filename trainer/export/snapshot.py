@@ -1,0 +1,226 @@
+"""What is published: its rows and lists, kept for the next export, and bundles in memory, ready to answer."""
+
+import logging
+import threading
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.contracts import BundleLog, BundleManifest, ItemKeys
+from weir.contracts.base.arrays import Layers
+from weir.contracts.base.string_arrays import in_scratch
+from weir.contracts.bundles.rows import FIRST_ITEM_ROW, BundleRows, ItemRows
+from weir.trainer.export.background import beside
+from weir.trainer.export.content import Content
+from weir.trainer.export.index import Assigned, Clusters, family
+from weir.trainer.export.servable import ListSearch, Servable
+from weir.trainer.state.published import are_apart
+from weir.trainer.step.shuffling import Spool, blocks
+
+__all__ = ["ByRow", "Kept", "Lists", "OpenBundles", "Opening", "Training", "have_moved", "rows_of"]
+
+
+_BLOCK: Final = 1 << 14
+"""Rows compared at a time: they fit in the processor's cache."""
+
+Floats = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ByRow:
+    """The list of each row of an index, and the cosine of its vector with the list's centroid; immutable."""
+
+    lists: Layers[np.int32]
+    cosines: Layers[np.float32]
+
+    @classmethod
+    def of(cls, assigned: Assigned) -> Self:
+        """Build it from the assignments of all rows, in order."""
+        return cls(Layers.of(in_scratch(assigned.lists)), Layers.of(in_scratch(assigned.cosines)))
+
+    def take(self, rows: Rows) -> Assigned:
+        """Return the assignments of rows (n,) in use; row -1 gives list -1 and cosine 0."""
+        known = rows >= 0
+        lists, cosines = np.full(len(rows), -1, np.int32), np.zeros(len(rows), np.float32)
+        lists[known], cosines[known] = self.lists[rows[known]], self.cosines[rows[known]]
+        return Assigned(lists, cosines)
+
+    def merged(self) -> "ByRow":
+        """Return a copy without layers."""
+        return ByRow(Layers.of(self.lists.merged(-1)), Layers.of(self.cosines.merged(0.0)))
+
+    def replaced(self, rows: Rows, assigned: Assigned, gone: Rows) -> "ByRow":
+        """Return a version without the rows `gone`, and with new assignments of `rows` (m,), existing or new."""
+        lists = self.lists.replaced(rows, assigned.lists, gone)
+        return ByRow(lists, self.cosines.replaced(rows, assigned.cosines, gone))
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """The lists of an IVF index, the items by row that they were assigned for, and the list of each row."""
+
+    clusters: Clusters
+    item_rows: ItemRows
+    vectors: Layers[np.float32]
+    assigned: ByRow
+
+    def suits(self, empty: Any, kind: str, wanted: str) -> bool:
+        """Return whether the lists can be reused: for the same kind of index and, unless ``auto``, number of lists."""
+        fit, mine = self.clusters.fit, self.clusters.empty
+        if mine.d != empty.d or family(self.clusters.kind) != family(kind):
+            return False
+        return wanted == "auto" or fit.trained_lists == empty.nlist
+
+    def known(self, keys: ItemKeys, vectors: Floats, bound: float) -> Assigned:
+        """Return the lists of items by their keys (n,); -1 for new and moved items (`have_moved`)."""
+        rows = rows_of(self.item_rows, keys)
+        there = np.flatnonzero(rows >= 0)
+        rows[there[have_moved(self.vectors, rows[there], vectors, there, bound)]] = -1
+        return self.assigned.take(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The newest bundle in memory; `free` are its rows without an item, ascending.
+
+    `lists` is None if its index has no lists that can be kept.
+    """
+
+    manifest: BundleManifest
+    rows: BundleRows
+    free: Rows
+    lists: Lists | None
+
+    @classmethod
+    def of(cls, servable: Servable) -> Self:
+        """Build it from a servable bundle; without a recorded fit of the index, no lists are kept."""
+        manifest, rows, fit = servable.manifest, servable.rows, servable.manifest.index.fit
+        live, index, is_free = rows.live, servable.index, np.ones(len(rows), np.bool_)
+        is_free[live] = False
+        free = np.flatnonzero(is_free)
+        if fit is None or not isinstance(index, ListSearch):
+            return cls(manifest, rows, free, None)
+        clusters, lists = Clusters(manifest.index.type, index.empty(), fit), index.lists_of(len(rows))
+        cosines = np.zeros(len(rows), np.float32)
+        for first in range(0, len(live), _BLOCK):
+            some = live[first : first + _BLOCK]
+            cosines[some] = clusters.measured(rows.vectors[some], lists[some]).cosines
+        by_row = ByRow.of(Assigned(lists, cosines))
+        return cls(manifest, rows, free, Lists(clusters, rows.item_rows, rows.vectors, by_row))
+
+    def moved(self, rows: Rows, content: Content, items: Rows, bound: float) -> npt.NDArray[np.bool_]:
+        """Return which of a content's `items` (n,) differ from their published `rows` (n,), in vector or embedding."""
+        vectors = have_moved(self.rows.vectors, rows, content.vectors, items, bound)
+        first = FIRST_ITEM_ROW
+        return vectors | have_moved(self.rows.embeddings, rows + first, content.embeddings, items + first, bound)
+
+
+def rows_of(item_rows: ItemRows, keys: ItemKeys) -> Rows:
+    """Return the rows of keys (n,); -1 for new ones."""
+    return np.asarray(item_rows.look_up(keys), np.int64)
+
+
+def have_moved(
+    old: Layers[np.float32], old_rows: Rows, new: Floats, new_rows: Rows, bound: float
+) -> npt.NDArray[np.bool_]:
+    """Return which of paired rows of `old` and `new` vectors, (n,), differ (`are_apart`)."""
+    far = np.empty(len(old_rows), np.bool_)
+    for first in range(0, len(old_rows), _BLOCK):
+        at = slice(first, first + _BLOCK)
+        far[at] = are_apart(old[old_rows[at]], new[new_rows[at]], bound)
+    return far
+
+
+logger = logging.getLogger(__name__)
+
+
+class Training:
+    """Trains lists on the `rows` of a bundle, in a thread that is not awaited at exit."""
+
+    def __init__(self, empty: Any, kind: str, rows: BundleRows) -> None:
+        self._lists: Lists | None = None
+        self._thread = beside("weir-index-training", partial(self._train, empty, kind, rows))
+
+    @property
+    def running(self) -> bool:
+        """Whether the training is still running."""
+        return self._thread.is_alive()
+
+    @property
+    def result(self) -> Lists | None:
+        """The trained lists; None while running, or if it failed."""
+        return None if self.running else self._lists
+
+    def _train(self, empty: Any, kind: str, rows: BundleRows) -> None:
+        try:
+            live = rows.live
+            keys, vectors = ItemKeys(rows.keys[live]), _on_disk(rows.vectors, live)
+            clusters, assigned = Clusters.trained(empty, kind, vectors)
+        except Exception:
+            logger.exception("the lists of the index could not be trained; the old ones stay")
+            return
+        self._lists = Lists(clusters, ItemRows.of(keys), Layers.of(vectors), ByRow.of(assigned))
+        logger.info("%s is trained on %d items; the next export takes it", kind, len(vectors))
+
+
+def _on_disk(vectors: Layers[np.float32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """Return the vectors (n, d) of rows (n,) as a memory-mapped array."""
+    spool = Spool(vectors.base.shape[1], np.float32)
+    for some in blocks(len(rows)):
+        spool.append(vectors[rows[some]])
+    return np.asarray(spool.finish())
+
+
+_MOST: Final = 3
+"""Size of the cache: the newest, the promoted and the last confirmed bundle."""
+
+
+class OpenBundles:
+    """An open bundle is not read again, and of a chain only the deltas since are read; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock, self._all = threading.Lock(), list[Servable]()
+
+    def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
+        """Return a servable bundle, as `Servable.open`, and cache it."""
+        return self.add(Servable.open(log, manifest, self._all))
+
+    def read(self, log: BundleLog, manifest: BundleManifest) -> Servable:
+        """Return a bundle that was just written, read from its own files."""
+        return Servable.open(log, manifest, [one for one in self._all if one.manifest.version != manifest.version])
+
+    def add(self, servable: Servable) -> Servable:
+        """Cache a bundle, replacing another one of the same version."""
+        with self._lock:
+            others = [one for one in self._all if one.manifest.version != servable.manifest.version]
+            self._all = [servable, *others][:_MOST]
+        return servable
+
+
+class Opening:
+    """Opens the newest bundle in a thread."""
+
+    def __init__(self, log: BundleLog) -> None:
+        self._found: tuple[Servable, Kept] | None = None
+        # Awaited at exit, as it takes no longer than a start: an error there must not kill the thread halfway.
+        self._thread = beside("weir-bundle-opening", partial(self._open, log), is_awaited=True)
+
+    def result(self) -> tuple[Servable, Kept] | None:
+        """Wait for the thread, and return the bundle as a servable and as kept for exports.
+
+        None if there is no bundle, or it cannot be opened: users of the bundle try again and report the error.
+        """
+        self._thread.join()
+        return self._found
+
+    def _open(self, log: BundleLog) -> None:
+        try:
+            for newest in log.manifests()[-1:]:
+                servable = Servable.open(log, newest)
+                self._found = servable, Kept.of(servable)
+        except Exception:
+            logger.debug("the newest bundle cannot be opened", exc_info=True)

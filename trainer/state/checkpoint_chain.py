@@ -1,0 +1,189 @@
+"""A checkpoint and all that it continues, as a rank reads them: of what ranks share, its own rows.
+
+A new delta absorbs the last one unless that is more than twice as large. So sizes at least halve from link to link:
+chains are short, and each row is rewritten only a few times before the next full checkpoint.
+If every window touches the same rows, the chain is a single delta.
+
+A delta is read after the previous one was applied and freed, so a rank holds its lines of one delta at a time.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weir.contracts import Store
+from weir.contracts.base.arrays import ascending
+from weir.contracts.bundles.checkpoint import CheckpointMark, CheckpointRef
+from weir.trainer.items.embeddings import Embeddings, Line
+from weir.trainer.items.featured import FeaturedItems
+from weir.trainer.items.features import FeatureLine
+from weir.trainer.items.placement import Places
+from weir.trainer.items.rows import Stripes, TableRows, no_rows
+from weir.trainer.items.shard_reader import OwnLines, OwnListed, OwnPlaces, OwnStripes, own_table
+from weir.trainer.items.stored import SharedLines, described, fetched, tabled
+from weir.trainer.items.table import ItemTable
+from weir.trainer.log_q.row_counts import RowCounts, counted
+from weir.trainer.log_q.units import Line as UnitLine
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.state.tensor_files import ROWS, Delta, read_tensors
+
+__all__ = ["Layout", "SavedChain", "SavedRows", "StoredLinks", "is_feature_line", "lines_of_all", "lines_of_some"]
+
+
+_SHARE: Final = 4
+"""A full checkpoint is due when the deltas of a chain together exceed this fraction of the table's rows, 1 / 4."""
+
+
+class Layout(NamedTuple):
+    """Capacity of the table, type and shape of each array with a line per row, and the names of all parts."""
+
+    capacity: int
+    lines: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+    parts: tuple[str, ...] = ()
+
+
+class SavedRows(NamedTuple):
+    """A checkpoint and the `rows` (n,) that it stores; empty for a full checkpoint."""
+
+    checkpoint: CheckpointRef
+    rows: TableRows
+
+
+@dataclass(frozen=True)
+class SavedChain:
+    """The `links` of a chain, the full checkpoint first, and the `layout` of the saved state."""
+
+    layout: Layout
+    links: tuple[SavedRows, ...]
+
+    def continued(self, layout: Layout, touched: TableRows) -> "tuple[SavedChain, TableRows] | None":
+        """Return the chain that a delta extends and the delta's rows; None if a full checkpoint is due.
+
+        Parameters
+        ----------
+        layout
+            Layout of the state to save.
+        touched
+            Rows changed since the last link, (n,).
+        """
+        if layout != self.layout:
+            return None
+        links, rows = list(self.links), touched
+        while len(links) > 1 and len(links[-1].rows) <= 2 * len(rows):
+            rows = TableRows(ascending(np.concatenate([links.pop().rows, rows])))
+        held = len(rows) + sum(len(link.rows) for link in links)
+        return None if _SHARE * held > layout.capacity else (SavedChain(layout, tuple(links)), rows)
+
+    def extended(self, checkpoint: CheckpointRef, rows: TableRows) -> "SavedChain":
+        """Return the chain with one more link."""
+        return SavedChain(self.layout, (*self.links, SavedRows(checkpoint, rows)))
+
+
+_FEATURES: Final = "features.table"
+
+
+def lines_of_all(table: ItemTable, counts: RowCounts, featured: FeaturedItems | None) -> dict[str, SharedLines]:
+    """Return the arrays at all rows by flat name, without embeddings, which each rank writes itself."""
+    return _named("table", tabled(table)) | _named("counts", counted(counts)) | _features(featured)
+
+
+def lines_of_some(
+    rows: TableRows, embeddings: Embeddings, table: ItemTable, counts: RowCounts, featured: FeaturedItems | None
+) -> dict[str, SharedLines]:
+    """Return the arrays at distinct rows (n,) by flat name."""
+    items = _named("table", tabled(table, rows)) | _named("counts", counted(counts, rows))
+    return _named("embeddings", fetched(embeddings, rows)) | items | _features(featured, rows)
+
+
+def _features(featured: FeaturedItems | None, rows: TableRows | None = None) -> dict[str, SharedLines]:
+    return {} if featured is None else _named(_FEATURES, described(featured.table, rows))
+
+
+def is_feature_line(name: str) -> bool:
+    """Return whether a flat name denotes an array of a feature column."""
+    return name.startswith(f"{_FEATURES}.") and name.rpartition(".")[2] in get_args(FeatureLine)
+
+
+def _named(part: str, lines: Mapping[str, SharedLines]) -> dict[str, SharedLines]:
+    return {f"{part}.{name}": one for name, one in lines.items()}
+
+
+@dataclass(frozen=True)
+class StoredLinks:
+    """The `links` of a chain, the full checkpoint first, for one of the ranks that share its rows.
+
+    All reads raise `CorruptArtefactError` for a missing or corrupt file.
+    """
+
+    store: Store
+    links: tuple[tuple[CheckpointRef, CheckpointMark], ...]
+    workers: Workers
+
+    @property
+    def marks(self) -> list[CheckpointMark]:
+        """The mark of each link."""
+        return [mark for _, mark in self.links]
+
+    @cached_property
+    def listed(self) -> list[TableRows]:
+        """The rows of all ranks that each delta stores."""
+        return [self._listed(number) for number in range(1, len(self.links))]
+
+    def whole(self) -> dict[str, Tensor]:
+        """Read the full checkpoint."""
+        embeddings = OwnPlaces(self._places, by_place=True)
+        table = OwnStripes(self._stripes, self._places.capacity)
+        return self._read(0, self._own(0, embeddings, OwnPlaces(self._places, by_place=False), table))
+
+    def deltas(self) -> Iterator[Delta]:
+        """Read the deltas one after another."""
+        for number, listed in enumerate(self.listed, start=1):
+            yield self._delta(number, listed)
+
+    def _delta(self, number: int, listed: TableRows) -> Delta:
+        places, stripes = self._places, self._stripes
+        by_place = OwnListed(listed, lambda rows: places.own(torch.from_numpy(rows)).numpy())
+        by_stripe = OwnListed(listed, lambda rows: stripes.own(rows).nonzero()[0])
+        tensors = self._read(number, {ROWS: by_stripe} | self._own(number, by_place, by_place, by_stripe))
+        own = dict.fromkeys(("embeddings", "counts", "features"), by_place.rows)
+        return Delta(tensors, listed, own | {"table": TableRows(tensors.pop(ROWS).numpy())})
+
+    def saved(self, layout: Layout) -> SavedChain:
+        """Return the chain that the state's next checkpoint may extend."""
+        rows = zip(self.links, [no_rows(), *self.listed], strict=True)
+        return SavedChain(layout, tuple(SavedRows(one, held) for (one, _), held in rows))
+
+    @property
+    def _places(self) -> Places:
+        (capacity,) = self.marks[0].tensors["embeddings.squares"].shape
+        return Places(capacity, self.workers.rank, self.workers.world_size)
+
+    @property
+    def _stripes(self) -> Stripes:
+        return Stripes(self.workers.rank, self.workers.world_size)
+
+    def _listed(self, number: int) -> TableRows:
+        one, mark = self.links[number]
+        first = {ROWS: mark.tensors[ROWS]}
+        return TableRows(read_tensors(self.store, f"checkpoints/{one.name}", first, mark.files)[ROWS].numpy())
+
+    def _own(
+        self, number: int, embeddings: OwnLines, others: OwnLines, table: OwnStripes | OwnListed
+    ) -> dict[str, OwnLines]:
+        """Return the shard reader of each tensor by name, given the readers for embeddings and table.
+
+        `others` reads counts and features.
+        """
+        own = {f"embeddings.{line}": embeddings for line in get_args(Line)}
+        own |= {f"counts.{line}": others for line in get_args(UnitLine)}
+        own |= {name: others for name in self.marks[number].tensors if is_feature_line(name)}
+        return own | {f"table.{array}": lines for array, lines in own_table(table).items()}
+
+    def _read(self, number: int, own: Mapping[str, OwnLines]) -> dict[str, Tensor]:
+        one, mark = self.links[number]
+        return read_tensors(self.store, f"checkpoints/{one.name}", mark.tensors, mark.files, own)

@@ -1,1 +1,0 @@
-"""User features: how they travel with the examples, and the part of the model that reads them."""

@@ -1,0 +1,194 @@
+"""What the age of a bundle and of histories costs in recall, as figures and as a report."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from pydantic import Field
+
+from weir.contracts import Store
+from weir.contracts.base.models import FrozenModel
+from weir.serving.monitor.aged import Aged, Judged, Sampling, judged
+from weir.serving.monitor.results import UP_TO, Of, WindowRecall, recorded
+from weir.text import span
+from weir.trainer.offline.report import look
+from weir.trainer.offline.report.page import Picture, environment
+from weir.trainer.offline.statistics import interval
+from weir.verdict import wilson
+
+__all__ = ["AgeFacts", "AgePoint", "Longer", "ServedAge", "age_facts", "draw_ages", "write_report"]
+
+
+_AGED: Final[tuple[Aged, ...]] = ("bundle", "history", "both")
+
+
+class AgePoint(FrozenModel):
+    """Recall at one age, and that of the freshest on the same events."""
+
+    aged: Aged = Field(description="what is older: the bundle, the history, or both")
+    windows: int = Field(description="age: windows of event time")
+    cases: int = Field(description="events that both answered")
+    recall: float
+    freshest: float = Field(description="recall on the same events of the youngest bundle, and of the newest history")
+    low: float = Field(description="95 % interval of the difference, over users")
+    high: float
+
+    @property
+    def difference(self) -> float:
+        """Difference in recall to the freshest; negative if age costs recall."""
+        return self.recall - self.freshest
+
+
+class Longer(FrozenModel):
+    """Estimated recall difference with windows `times` as long: the mean over the ages that bundles would have had."""
+
+    times: int
+    cases: int
+    difference: float
+    low: float
+    high: float
+
+
+class ServedAge(FrozenModel):
+    """Recall of served answers whose bundle or histories had an age in a range."""
+
+    of: Of
+    up_to: float | None = Field(description="seconds; null: beyond the largest range")
+    cases: int
+    recall: float
+    low: float
+    high: float
+
+
+class AgeFacts(FrozenModel):
+    """All figures at one k; `window_seconds` is None if no window could be evaluated."""
+
+    k: int
+    window_seconds: float | None
+    windows: int = Field(description="windows that kept bundles were asked about")
+    points: tuple[AgePoint, ...]
+    longer: tuple[Longer, ...]
+    served: tuple[ServedAge, ...]
+
+
+def age_facts(store: Store, sampling: Sampling) -> AgeFacts:
+    """Evaluate the kept bundles, and sum up the monitor's records; raises `CorruptArtefactError`."""
+    found = judged(store, sampling)
+    points = (_point(found, aged, age) for aged in _AGED for age in range(1, sampling.ages + 1))
+    longer = (_longer(found, times) for times in range(2, sampling.ages + 1))
+    return AgeFacts(
+        k=sampling.k,
+        window_seconds=(found[-1].window.end_ms - found[-1].window.start_ms) / 1000 if found else None,
+        windows=len(found),
+        points=tuple(point for point in points if point is not None),
+        longer=tuple(one for one in longer if one is not None),
+        served=tuple(_served(recorded(store), sampling.k)),
+    )
+
+
+def _point(found: Iterable[Judged], aged: Aged, age: int) -> AgePoint | None:
+    freshest: tuple[Aged, int] = ("history", 0) if aged == "history" else (aged, 1)
+    pairs = [(one, one.hits[aged, age], one.hits[freshest]) for one in found if (aged, age) in one.hits]
+    if not pairs:
+        return None
+    new, old = (np.concatenate([pair[place] for pair in pairs]).astype(float) for place in (2, 1))
+    low, high = _interval(old - new, [pair[0] for pair in pairs])
+    if np.isnan(low):  # one user
+        return None
+    return AgePoint(aged=aged, windows=age, cases=len(old), recall=old.mean(), freshest=new.mean(), low=low, high=high)
+
+
+def _longer(found: Iterable[Judged], times: int) -> Longer | None:
+    """Compare on windows with kept bundles of all these ages, with the same weight for each age."""
+    ages = range(1, times + 1)
+    chosen = [one for one in found if all(("both", age) in one.hits for age in ages)]
+    if not chosen:
+        return None
+    values = np.concatenate(
+        [np.mean([one.hits["both", age] for age in ages], axis=0) - one.hits["both", 1] for one in chosen]
+    )
+    low, high = _interval(values, chosen)
+    if np.isnan(low):
+        return None
+    return Longer(times=times, cases=len(values), difference=values.mean(), low=low, high=high)
+
+
+def _interval(values: npt.NDArray[np.float64], windows: Sequence[Judged]) -> tuple[float, float]:
+    users = np.concatenate([one.users for one in windows])
+    return interval(values, users, generator=np.random.default_rng(0))
+
+
+def _served(results: Sequence[WindowRecall], k: int) -> Iterable[ServedAge]:
+    ranges: tuple[float | None, ...] = (*UP_TO, None)
+    kinds: tuple[Of, ...] = ("bundle", "history")
+    for of, up_to in ((of, up_to) for of in kinds for up_to in ranges):
+        those = [one for result in results for one in result.ages if (one.of, one.up_to) == (of, up_to)]
+        cases = sum(one.cases for one in those if k in one.hits)
+        if cases:
+            share = sum(one.hits.get(k, 0) for one in those) / cases
+            low, high = wilson(share, cases)
+            yield ServedAge(of=of, up_to=up_to, cases=cases, recall=share, low=low, high=high)
+
+
+_NAMES: Final = {"bundle": "older bundle", "history": "older history", "both": "both older"}
+_HEIGHT: Final = 4.2
+_SIDES: Final = ((look.WIDTH, ("left", "right")), (_HEIGHT, ("top", "bottom")))
+
+
+def draw_ages(facts: AgeFacts, theme: look.Theme = look.LIGHT) -> bytes:
+    """Draw the difference in recall by age, with intervals, as a PNG."""
+    title = f"What age costs: recall@{facts.k}, against the freshest on the same events"
+    said = f"windows of {span(facts.window_seconds or 0)}; bars: 95 % intervals over users"
+    with look.look(theme):
+        canvas = look.sheet(_HEIGHT, title, said, theme)
+        wide, high = (full - sum(look.MARGIN[side] for side in sides) for full, sides in _SIDES)
+        left, bottom = look.MARGIN["left"] / look.WIDTH, look.MARGIN["bottom"] / _HEIGHT
+        axes = canvas.add_axes((left, bottom, wide / look.WIDTH, high / _HEIGHT))
+        _draw(axes, facts, theme)
+        return look.png(canvas)
+
+
+def _draw(axes: Axes, facts: AgeFacts, theme: look.Theme) -> None:
+    axes.set_xlabel("age, windows")
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:+.3f}"))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.axhline(0, color=theme.muted, linewidth=0.8)
+    names, ends, strokes = [], [], []
+    for number, (aged, name) in enumerate(_NAMES.items()):
+        points = [point for point in facts.points if point.aged == aged]
+        if points:
+            _line(axes, points, look.stroke(number), theme, offset=0.06 * (number - 1))
+            names.append(name)
+            ends.append((float(points[-1].windows), points[-1].difference))
+            strokes.append(look.stroke(number))
+    axes.autoscale_view()  # must be before the labels, which depend on the limits
+    look.label_ends(axes, names, ends, strokes)
+
+
+def _line(axes: Axes, points: list[AgePoint], stroke: look.Stroke, theme: look.Theme, offset: float) -> None:
+    """Draw a line and its interval bars, shifted by `offset` so that bars of several lines do not overlap."""
+    at, values = [point.windows + offset for point in points], [point.difference for point in points]
+    axes.plot(at, values, **stroke.style(theme))
+    axes.vlines(at, [point.low for point in points], [point.high for point in points], color=stroke.colour, alpha=0.6)
+
+
+def write_report(folder: Path, facts: AgeFacts) -> Path:
+    """Write ``age.html`` (with embedded picture), ``age.png`` and ``age.json``; return the page's path.
+
+    Without figures on kept bundles there is no picture.
+    """
+    templates = environment(Path(__file__).parent)
+    templates.filters["span"] = span
+    store, picture = Store(str(folder)), None
+    if facts.points:
+        light, dark = (draw_ages(facts, theme) for theme in (look.LIGHT, look.DARK))
+        picture = Picture(light, dark, f"Difference in recall@{facts.k} by age of bundle and history")
+        store.write("age.png", light)
+    page = templates.get_template("age.html").render(facts=facts, it=picture, names=_NAMES)
+    store.write("age.json", facts.model_dump_json(indent=2).encode())
+    store.write("age.html", page.encode())
+    return folder / "age.html"

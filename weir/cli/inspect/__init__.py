@@ -1,0 +1,1 @@
+"""`weir inspect`: what is in a store."""

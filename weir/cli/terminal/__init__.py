@@ -1,0 +1,1 @@
+"""What all commands share: options, logs, output, and errors as exit statuses."""

@@ -1,0 +1,1 @@
+"""Errors, keys and arrays: what all packages share. Imports nothing of ours."""

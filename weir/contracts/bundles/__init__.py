@@ -1,0 +1,1 @@
+"""Bundles, their lines, and checkpoints: what the trainer hands to the server."""

@@ -1,0 +1,320 @@
+"""Contract 4, the bundle: one servable version of the model, its index and its ids.
+
+A bundle lives in ``bundles/<version>/`` and is never rewritten. ``bundles/CURRENT`` names the promoted one and
+is replaced atomically; with ``bundles/PIN`` an operator keeps one version promoted. Rows of the index,
+of the embeddings and of the items are the same numbers. A bundle is complete, or a delta that says what changes in its
+parent; the parents of a delta, down to a complete bundle, are its chain, and are kept as long as it is. A chain can be
+compacted: ``bundles/<version>/complete/`` then holds the rows of the delta of this version as a complete bundle.
+Readers of later versions start there, and deltas that were exported since name that version as their base.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pydantic import Field
+
+from weir.contracts.base.errors import CorruptArtefactError
+from weir.contracts.bundles.manifest import COMPACTED, BundleManifest, BundleRef, Version
+from weir.contracts.storage.artefacts import MANIFEST
+from weir.contracts.storage.documents import Document, decode_document, read_document, write_document
+from weir.contracts.storage.local_files import is_draft
+from weir.contracts.storage.store import Store, checksum
+
+__all__ = ["BundleLog", "Pin", "Withdrawal"]
+
+logger = logging.getLogger(__name__)
+
+_CURRENT: Final = "bundles/CURRENT"
+_PIN: Final = "bundles/PIN"
+_WITHDRAWAL: Final = "VERDICT.json"
+_GRACE_SECONDS: Final = 3600.0
+"""An export writes its manifest well within this time; a folder without one is left over from a killed export."""
+
+
+class _Current(Document):
+    version: Version
+
+
+class Pin(Document):
+    """``bundles/PIN``: no bundle but `version` is promoted until an operator lifts it."""
+
+    version: Version
+    by: str = Field(description="who set it")
+    at: float = Field(description="wall clock, seconds since 1970")
+    why: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The pin in a sentence, for verdicts and listings."""
+        when = datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M")
+        return f"pinned to {self.version} by {self.by} at {when} UTC" + (f": {self.why}" if self.why else "")
+
+
+class Withdrawal(Document):
+    """``VERDICT.json`` of a bundle that was promoted and failed on events that it had not been trained on."""
+
+    version: Version
+    fallback: Version = Field(description="the bundle that is served instead")
+    window: str = Field(description="the window that decided it")
+    sequence: int = Field(ge=0)
+    cases: int = Field(ge=0, description="events that both were measured on")
+    at: float = Field(description="wall clock, seconds since 1970")
+    verdict: str
+
+
+@dataclass(frozen=True)
+class BundleLog:
+    """The bundles of a store, or of a line within the store `root` (`weir.contracts.bundles.variants`)."""
+
+    store: Store
+    root: Store | None = None
+
+    def current(self) -> str | None:
+        """Return the promoted version, or None before the first; raises `CorruptArtefactError`."""
+        try:
+            return read_document(self.store, _CURRENT, _Current).version
+        except FileNotFoundError:
+            return None
+
+    def lost(self) -> CorruptArtefactError | None:
+        """Return what to say where ``CURRENT`` is missing beside bundles that were promoted; None before the first.
+
+        It lists the bundles, and names the one to promote: the pinned one, or the newest that passed the gate.
+        """
+        if self.store.exists(_CURRENT):
+            return None
+        versions = self.versions()
+        passed = [one.version for one in self.manifests() if one.promoted] if versions else []
+        try:
+            pin = self.pin()
+            left = [one for one in passed if self.withdrawal(one) is None] or passed
+        except CorruptArtefactError:
+            pin, left = None, passed
+        if not passed and pin is None:
+            return None
+        wanted = pin.version if pin and pin.version in versions else (left or versions or ["VERSION"])[-1]
+        remedy = f"`weir promote {wanted}` serves it, and `weir promote --unpin` lets the trainer promote the next one"
+        return CorruptArtefactError(self.store.path(_CURRENT), f"is missing beside {len(versions)} bundles: {remedy}")
+
+    def manifest(self, version: str) -> BundleManifest:
+        """Return a bundle's manifest; raises `CorruptArtefactError` or `FileNotFoundError`."""
+        return self.manifest_and_ref(version)[0]
+
+    def manifest_and_ref(self, version: str) -> tuple[BundleManifest, BundleRef]:
+        """Return a bundle's manifest, and what a delta names it by; raises as `manifest`."""
+        name = f"bundles/{version}/{MANIFEST}"
+        data = self.store.read(name)
+        manifest = decode_document(self.store.path(name), data, BundleManifest)
+        if manifest.version != version:
+            problem = f"describes version {manifest.version}: it was copied from there; export the bundle again"
+            raise CorruptArtefactError(self.store.path(name), problem)
+        return manifest, BundleRef(version=version, checksum=checksum(data))
+
+    def versions(self) -> list[str]:
+        """Return the versions that exist, in order of name, which is the order of the stream."""
+        return [name.split("/")[1] for name in self.store.glob(f"bundles/*/{MANIFEST}")]
+
+    def manifests(self) -> list[BundleManifest]:
+        """Return the readable bundles in the order of export, which after a retraining differs from that of names.
+
+        One that is retired meanwhile is left out; so is one with a damaged manifest, which the log names.
+        """
+        found = []
+        for version in self.versions():
+            try:
+                found.append(self.manifest(version))
+            except FileNotFoundError:
+                continue
+            except CorruptArtefactError as error:
+                logger.warning("bundle %s is left out: %s", version, error)
+        return sorted(found, key=lambda manifest: (manifest.created_at, manifest.version))
+
+    def held(self, newest: BundleManifest | None) -> str | None:
+        """Return why the newest bundle is not promoted; None where it is, or is about to be.
+
+        Raises `CorruptArtefactError`.
+        """
+        if (pin := self.pin()) is not None:
+            return pin.sentence
+        if newest is None or self.current() == newest.version:
+            return None
+        withdrawal = self.withdrawal(newest.version)
+        return withdrawal.verdict if withdrawal else None if newest.promoted else newest.verdict
+
+    def chain(self, manifest: BundleManifest, known: Collection[BundleManifest] = ()) -> list[BundleManifest]:
+        """Return what a bundle is made of, from a complete bundle, or from the last of the `known` ones, to itself.
+
+        Where none of these is on the way, the complete bundle that stands for a compacted delta is the first. Raises
+        `CorruptArtefactError` where one of them is missing or damaged, or no longer what its child changes.
+        """
+        found, shortest = [manifest], list[BundleManifest]()
+        while (parent := found[-1].parent) is not None and found[-1] not in known:
+            if (whole := self.compacted(found[-1])) is not None:
+                shortest = shortest or [*found[:-1], whole]
+                if not known or whole in known:
+                    return [*found[:-1], whole][::-1]
+            try:
+                found.append(self._parent(parent, found[-1].version))
+            except CorruptArtefactError:
+                if not shortest:
+                    raise
+                return shortest[::-1]
+        return (found if found[-1] in known else shortest or found)[::-1]
+
+    def compacted(self, delta: BundleManifest) -> BundleManifest | None:
+        """Return the complete bundle that stands for a delta; None without one, or with a damaged one (logged)."""
+        try:
+            found = read_document(self.store, f"{delta.folder}/{COMPACTED}/{MANIFEST}", BundleManifest)
+        except FileNotFoundError:
+            return None
+        except CorruptArtefactError as error:
+            logger.warning("the whole chain of bundle %s is needed: %s", delta.version, error)
+            return None
+        # A delta that was damaged is written again, perhaps with other rows.
+        return found if found.compacts == self.manifest_and_ref(delta.version)[1] else None
+
+    def _parent(self, wanted: BundleRef, child: str) -> BundleManifest:
+        path = self.store.path(f"bundles/{wanted.version}/{MANIFEST}")
+        try:
+            parent, found = self.manifest_and_ref(wanted.version)
+        except FileNotFoundError:
+            raise CorruptArtefactError(path, f"is missing, and bundle {child} changes it") from None
+        if found != wanted:
+            problem = f"has checksum {found.checksum}, bundle {child} changes the one with {wanted.checksum}"
+            raise CorruptArtefactError(path, problem)
+        return parent
+
+    def read(self, manifest: BundleManifest, name: str) -> bytes:
+        """Return a verified file of a bundle; raises `CorruptArtefactError`."""
+        return self.store.read_verified(manifest.folder, manifest.file(name))
+
+    def commit(self, manifest: BundleManifest) -> BundleRef:
+        """Write the manifest, which makes the bundle exist, and return its name; its files must have been written."""
+        entry = write_document(self.store, f"{manifest.folder}/{MANIFEST}", manifest)
+        return BundleRef(version=manifest.version, checksum=entry.checksum)
+
+    def promote(self, version: str) -> None:
+        """Point ``CURRENT`` at a version, even if another one is pinned.
+
+        Raises
+        ------
+        FileNotFoundError
+            Where there is no such bundle.
+        CorruptArtefactError
+            Where its manifest is damaged.
+        """
+        self.manifest(version)
+        write_document(self.store, _CURRENT, _Current(version=version))
+
+    def publish(self, version: str) -> bool:
+        """Promote a version unless a bundle is pinned; say whether that was done. Raises as `promote` and `pin`.
+
+        An operator writes the pin before ``CURRENT``: one that is found afterwards was set meanwhile, and wins.
+        """
+        if self.pin() is None:
+            self.promote(version)
+        if (pin := self.pin()) is None:
+            return True
+        if self._serves_other_than(pin.version):
+            self.promote(pin.version)
+        return False
+
+    def _serves_other_than(self, version: str) -> bool:
+        try:
+            return self.current() != version
+        except CorruptArtefactError:
+            return True
+
+    def pin(self) -> Pin | None:
+        """Return the operator's pin, or None; raises `CorruptArtefactError`."""
+        try:
+            return read_document(self.store, _PIN, Pin)
+        except FileNotFoundError:
+            return None
+
+    def set_pin(self, pin: Pin) -> None:
+        """Promote a version and keep it promoted, over any other pin; raises as `promote`."""
+        self.manifest(pin.version)
+        write_document(self.store, _PIN, pin)
+        self.promote(pin.version)
+
+    def lift_pin(self) -> None:
+        """Let the trainer promote again; nothing happens where nothing is pinned."""
+        self.store.remove(_PIN)
+
+    def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Record that a version failed, so that the trainer does not promote it again."""
+        write_document(self.store, f"bundles/{withdrawal.version}/{_WITHDRAWAL}", withdrawal)
+
+    def withdrawal(self, version: str) -> Withdrawal | None:
+        """Return why a version was withdrawn, or None; raises `CorruptArtefactError`."""
+        try:
+            return read_document(self.store, f"bundles/{version}/{_WITHDRAWAL}", Withdrawal)
+        except FileNotFoundError:
+            return None
+
+    def retire(self, keep: int = 3, spare: Collection[str] = (), younger_than: float = 0.0) -> list[str]:
+        """Remove bundles; the last `keep`, the promoted, the pinned, the spared and the young stay, with their chains.
+
+        Parameters
+        ----------
+        keep, spare
+            How many of the newest stay, and which others.
+        younger_than
+            Bundles exported within so many seconds stay, too.
+
+        Returns
+        -------
+        list[str]
+            The versions removed. What a killed export has left is removed too, after an hour.
+
+        Raises
+        ------
+        CorruptArtefactError
+            Where ``CURRENT`` or ``PIN`` is damaged: what they name is unknown then, and nothing is removed.
+        """
+        pin, manifests = self.pin(), self.manifests()
+        kept = {self.current(), *spare} | ({pin.version} if pin else set())
+        kept |= {one.version for one in manifests[-keep:]}
+        if younger_than:
+            kept |= {one.version for one in manifests if one.created_at > time.time() - younger_than}
+        kept |= _ancestors(kept, {one.version: one for one in manifests})
+        removed = [one.version for one in manifests if one.version not in kept]
+        for version in reversed(removed):
+            # A delta goes before what it changes, and without its manifest a half-removed bundle does not exist.
+            self.store.remove(f"bundles/{version}/{COMPACTED}/{MANIFEST}")
+            self.store.remove(f"bundles/{version}/{MANIFEST}")
+            self.store.remove(f"bundles/{version}")
+        self._remove_leftovers(time.time() - _GRACE_SECONDS)
+        return removed
+
+    def _remove_leftovers(self, before: float) -> None:
+        """Remove folders without a manifest in which nothing has been written since a time, and older drafts."""
+        there, newest = self.store.find("bundles"), dict[str, float]()
+        for name, stat in there.items():
+            folder, written = name.rpartition("/")[0], math.inf if stat.written is None else stat.written
+            newest[folder] = max(newest.get(folder, 0.0), written)
+            if is_draft(name) and written < before:
+                self.store.remove(name)
+        for folder in newest.keys() - {"bundles"}:
+            # What is compacted is of no use without its delta.
+            is_whole = all(f"{one}/{MANIFEST}" in there for one in {folder, folder.removesuffix(f"/{COMPACTED}")})
+            if not is_whole and newest[folder] < before:
+                self.store.remove(folder)
+
+
+def _ancestors(versions: Collection[str | None], manifests: Mapping[str, BundleManifest]) -> set[str]:
+    """Return everything that the versions are built on, each back to its base."""
+    found: set[str] = set()
+    for version in versions:
+        one = manifests.get(str(version))
+        base = one.base if one else None
+        while one is not None and one.parent is not None and one.version != base:
+            found.add(one.parent.version)
+            one = manifests.get(one.parent.version)
+    return found

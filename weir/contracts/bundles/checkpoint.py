@@ -1,0 +1,155 @@
+"""The description of a checkpoint: ``checkpoints/<name>/CHECKPOINT.json``, written last.
+
+The tensors' bytes (little-endian, each in C order), one tensor after another in the order of the mark, are cut into
+the files that the mark lists. Names sort in the order of the stream. Checking a store needs the marks alone.
+
+A checkpoint with a `parent` is a delta: of what has a line for each table row it holds the lines of the rows in its
+first tensor, ``rows``, those that have changed since the parent; everything else it holds whole.
+"""
+
+import math
+from typing import Any, Final, Literal, Self
+
+from pydantic import ConfigDict, Field, NonNegativeInt, model_validator
+
+from weir.contracts.base.errors import CorruptArtefactError
+from weir.contracts.base.models import CommitRef, StoredModel
+from weir.contracts.storage.documents import Document, decode_document
+from weir.contracts.storage.store import FileEntry, Store, checksum
+
+__all__ = [
+    "CHECKPOINT_MARK",
+    "CURRENT_FORMAT",
+    "WITH_USER_FEATURES",
+    "CheckpointFormatError",
+    "CheckpointMark",
+    "CheckpointRef",
+    "TensorEntry",
+    "checkpoint_names",
+    "mark_path",
+    "read_checkpoint_chain",
+    "read_checkpoint_mark",
+]
+
+CHECKPOINT_MARK: Final = "CHECKPOINT.json"
+"""A directory without it is incomplete and is never read."""
+
+CURRENT_FORMAT: Final = 6
+
+WITH_USER_FEATURES: Final = 7
+"""`CURRENT_FORMAT` with the part of user features; checkpoints without user features do not have it."""
+
+_BYTES: Final = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+}
+
+
+class CheckpointFormatError(CorruptArtefactError):
+    """A checkpoint of a format that this version does not read; the message says which it reads and what to do."""
+
+
+class TensorEntry(Document):
+    """The type and shape of one tensor."""
+
+    dtype: Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+    shape: tuple[NonNegativeInt, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the tensor."""
+        return math.prod(self.shape) * _BYTES[self.dtype]
+
+
+class CheckpointRef(StoredModel):
+    """One certain checkpoint: its name, and the checksum of its mark."""
+
+    name: str
+    checksum: str
+
+
+class CheckpointMark(Document):
+    """A complete checkpoint: where it is in the stream, the settings that made it, its tensors and its files."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
+
+    format: Literal[6, 7] = Field(default=6, description="what the files hold; 7: user features, too")
+    step: int = Field(ge=0, description="steps since the beginning of training")
+    sequence: int = Field(ge=0, description="number of the pane that is being trained on, or comes next")
+    batch: int = Field(ge=0, description="batches of that window done")
+    trained_window: str = Field(alias="learnt", description="the newest window that any step has touched")
+    trained_commit: CommitRef | None = Field(
+        default=None, description="the commit of that window; none: an earlier version wrote the checkpoint"
+    )
+    settings: dict[str, Any] = Field(description="those that decide what is trained, flat")
+    tensors: dict[str, TensorEntry]
+    files: tuple[FileEntry, ...]
+    parent: CheckpointRef | None = Field(default=None, description="what this one continues; none: it is whole")
+
+    @model_validator(mode="after")
+    def _files_hold_the_tensors(self) -> Self:
+        needed, held = sum(one.size for one in self.tensors.values()), sum(file.size for file in self.files)
+        if needed != held:
+            raise ValueError(f"its tensors take {needed} bytes, its files hold {held}")
+        return self
+
+
+def checkpoint_names(store: Store) -> list[str]:
+    """Return the complete checkpoints, oldest first."""
+    return [name.split("/")[1] for name in store.glob(f"checkpoints/*/{CHECKPOINT_MARK}")]
+
+
+def mark_path(name: str) -> str:
+    """Return the name of a checkpoint's mark in the store."""
+    return f"checkpoints/{name}/{CHECKPOINT_MARK}"
+
+
+def read_checkpoint_chain(store: Store, name: str) -> list[tuple[CheckpointRef, CheckpointMark]]:
+    """Return a checkpoint and all that it continues, the whole one first.
+
+    Raises `CorruptArtefactError` for a mark that is damaged, missing or not the one that was continued; the others as
+    `read_checkpoint_mark`.
+    """
+    found = store.read(mark_path(name))
+    chain = [(CheckpointRef(name=name, checksum=checksum(found)), _decode(store.path(mark_path(name)), found))]
+    while (parent := chain[0][1].parent) is not None:
+        path, child = mark_path(parent.name), chain[0][0].name
+        try:
+            data = store.read(path)
+        except FileNotFoundError:
+            raise CorruptArtefactError(store.path(path), f"is missing, but checkpoints/{child} continues it") from None
+        mark = _decode(store.path(path), data)
+        if checksum(data) != parent.checksum:
+            raise CorruptArtefactError(store.path(path), f"is not what checkpoints/{child} continues")
+        chain.insert(0, (parent, mark))
+    return chain
+
+
+def read_checkpoint_mark(store: Store, name: str) -> CheckpointMark:
+    """Return the mark of a checkpoint.
+
+    Raises `CorruptArtefactError`, of another format `CheckpointFormatError`, or `FileNotFoundError`.
+    """
+    return _decode(store.path(mark_path(name)), store.read(mark_path(name)))
+
+
+class _Format(Document):
+    format: int = CURRENT_FORMAT
+
+
+def _decode(path: str, data: bytes) -> CheckpointMark:
+    found = decode_document(path, data, _Format).format
+    if found not in (CURRENT_FORMAT, WITH_USER_FEATURES):
+        later = found > WITH_USER_FEATURES
+        remedy = "upgrade weir" if later else "remove checkpoints/, and all windows are trained on again"
+        known = f"this version reads {CURRENT_FORMAT} and {WITH_USER_FEATURES}"
+        raise CheckpointFormatError(path, f"has format {found}, {known}: {remedy}")
+    return decode_document(path, data, CheckpointMark)

@@ -1,0 +1,308 @@
+"""Lines of bundles on one stream: the store's own, variants, and how they compare.
+
+``variants/<challenger>/COMPARISON.json`` is written by the monitor, as one file: how far it has counted, and what. So
+every window counts once, however often the monitor is restarted, and the intervals stay valid at every look.
+
+The line of the plain settings is `MAIN` and lies in the store itself. That of a variant is a store within it,
+``variants/<name>/``, with checkpoints, bundles, a ``CURRENT`` and a ``PIN`` of its own; windows are shared. One line is
+the champion, which is served to all but the users of the challenger; ``variants/CHAMPION.json`` says which, where it is
+not `MAIN`. The versions of a variant end in its name.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final, Literal, NamedTuple
+
+import xxhash
+from pydantic import Field
+
+from weir.contracts.base.errors import UserError
+from weir.contracts.base.keys import Key
+from weir.contracts.base.models import CommitRef
+from weir.contracts.base.statistics import Interval, Running
+from weir.contracts.bundles.bundle_log import BundleLog
+from weir.contracts.bundles.checkpoint import CHECKPOINT_MARK
+from weir.contracts.storage.documents import Document, read_document, write_document
+from weir.contracts.storage.store import Store
+
+__all__ = [
+    "CHAMPION",
+    "MAIN",
+    "MEASURES",
+    "Champion",
+    "Comparison",
+    "Measure",
+    "Measured",
+    "Roles",
+    "VariantError",
+    "VariantName",
+    "Word",
+    "challenges",
+    "champions_log",
+    "crown",
+    "line_of",
+    "lines",
+    "log_of",
+    "log_of_version",
+    "roles_in",
+    "slot_of",
+    "variant_of",
+    "version_of",
+]
+
+
+Measure = Literal["recall", "clicks"]
+"""What is compared: recall as served, or the share of a user's lists that were clicked."""
+
+MEASURES: Final[tuple[Measure, ...]] = ("recall", "clicks")
+
+Word = Literal["better", "worse", "not yet"]
+
+
+class Measured(NamedTuple):
+    """The champion's and the challenger's mean, and the interval of the challenger's less the champion's."""
+
+    champion: float
+    challenger: float
+    interval: Interval
+    units: int
+
+    @property
+    def word(self) -> Word:
+        """Whether the challenger is better, worse, or neither is known yet."""
+        if self.interval.low > 0:
+            return "better"
+        return "worse" if self.interval.high < 0 else "not yet"
+
+
+class Comparison(Document):
+    """The evidence so far; without any, every interval holds everything."""
+
+    champion: str
+    challenger: str
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    k: int = Field(default=20, ge=1, description="cut-off of recall")
+    started_at: float = Field(default=0.0, description="wall clock, seconds since 1970")
+    sequence: int = Field(default=-1, description="newest window that is counted, or was passed over")
+    commit: CommitRef | None = Field(default=None, description="the commit of that window, where it is known")
+    windows: int = Field(default=0, ge=0, description="windows that count")
+    hits: Mapping[str, Running] = Field(
+        default_factory=dict, description="by line: recall at k of each user within a window"
+    )
+    differences: Running = Field(
+        default_factory=Running,
+        description="challenger less champion of each user within a window, from -1 to 1 as 0 to 1",
+    )
+    skipped: Mapping[str, int] = Field(default_factory=dict, description="reason -> events that do not count")
+    clicks: Mapping[str, Running] = Field(
+        default_factory=dict, description="by line: share of lists clicked, each user once"
+    )
+    counted: str = Field(
+        default="",
+        description="slots of users whose clicks are counted: bits, zlib, base64; no key can be read from it",
+    )
+
+    @classmethod
+    def read(cls, store: Store, challenger: str) -> "Comparison | None":
+        """Return what is stored, None without; raises `CorruptArtefactError`."""
+        try:
+            return read_document(store, _path(challenger), cls)
+        except FileNotFoundError:
+            return None
+
+    @classmethod
+    def between(cls, store: Store, one: str, other: str) -> "Comparison | None":
+        """Return what is stored of two lines, whichever of them challenged the other, the newest; None without.
+
+        Raises `CorruptArtefactError`.
+        """
+        found = [made for name in (one, other) if (made := cls.read(store, name)) is not None]
+        pairs = [made for made in found if {made.champion, made.challenger} == {one, other}]
+        return max(pairs, key=lambda made: made.started_at, default=None)
+
+    def write(self, store: Store) -> None:
+        """Store it."""
+        write_document(store, _path(self.challenger), self)
+
+    def measured(self, measure: Measure) -> Measured:
+        """Return how the two compare, at level 1 - `alpha` for each measure by itself, at all looks together."""
+        return self._of_recall() if measure == "recall" else self._of_clicks()
+
+    def sentence(self, measure: Measure) -> str:
+        """Return the verdict in a sentence."""
+        found = self.measured(measure)
+        what = f"recall@{self.k} as served" if measure == "recall" else "share of lists clicked"
+        units = "users within a window" if measure == "recall" else "users"
+        return (
+            f"{found.word}: {what} of {self.challenger} is {found.challenger:.4f}, of {self.champion} "
+            f"{found.champion:.4f}; the difference is from {found.interval.low:+.4f} to {found.interval.high:+.4f}, "
+            f"at any look with probability {1 - self.alpha:g}, on {found.units:,} {units}"
+        )
+
+    def _of_recall(self) -> Measured:
+        low, high = self.differences.interval(self.alpha)
+        champion, challenger = (_mean_of(self.hits.get(line, Running())) for line in (self.champion, self.challenger))
+        return Measured(champion, challenger, Interval(2 * low - 1, 2 * high - 1), self.differences.count)
+
+    def _of_clicks(self) -> Measured:
+        """Give each side half of alpha: both intervals hold together, and so does the one of the difference."""
+        champion, challenger = (self.clicks.get(line, Running()) for line in (self.champion, self.challenger))
+        before, after = champion.interval(self.alpha / 2), challenger.interval(self.alpha / 2)
+        difference = Interval(after.low - before.high, after.high - before.low)
+        units = champion.count + challenger.count
+        return Measured(_mean_of(champion), _mean_of(challenger), difference, units)
+
+
+def _mean_of(side: Running) -> float:
+    return side.mean if side.count else 0.0
+
+
+def _path(challenger: str) -> str:
+    return f"variants/{challenger}/COMPARISON.json"
+
+
+MAIN: Final = "main"
+"""The line of the plain settings."""
+
+CHAMPION: Final = "variants/CHAMPION.json"
+
+VariantName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)]
+
+_MARK: Final = "--"
+_RANGE: Final = 1 << 64
+
+
+class VariantError(UserError):
+    """Settings and store do not agree on which variants there are."""
+
+    exit_status = 2
+
+
+class Champion(Document):
+    """``variants/CHAMPION.json``: the line that is served to all, and those that it has replaced."""
+
+    variant: str = MAIN
+    beaten: tuple[str, ...] = Field(default=(), description="champions before it, which do not challenge it again")
+    by: str = Field(default="", description="who promoted it: an operator, or the trainer by the verdict")
+    at: float = Field(default=0.0, description="wall clock, seconds since 1970")
+    verdict: str = Field(default="", description="what the comparison said, in a sentence")
+
+    @classmethod
+    def read(cls, store: Store) -> "Champion":
+        """Return what is stored, `MAIN` without; raises `CorruptArtefactError`."""
+        try:
+            return read_document(store, CHAMPION, cls)
+        except FileNotFoundError:
+            return cls()
+
+
+class Roles(NamedTuple):
+    """The line that is served, and the one that challenges it, if there is one."""
+
+    champion: str = MAIN
+    challenger: str | None = None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines that have a role, the champion first."""
+        return (self.champion,) if self.challenger is None else (self.champion, self.challenger)
+
+
+def roles_in(store: Store, names: Iterable[str]) -> Roles:
+    """Return the roles of the lines, `names` being those of all variants that the settings have.
+
+    Raises
+    ------
+    VariantError
+        If the champion has no settings, or several variants could challenge it.
+    CorruptArtefactError
+        If ``CHAMPION.json`` is damaged.
+    """
+    champion, known = Champion.read(store), (MAIN, *names)
+    if champion.variant not in known:
+        raise VariantError(
+            f"{store.path(CHAMPION)}: {champion.variant} is served to all, but trainer.variants has no such variant: "
+            f"add it, or `weir promote --variant {MAIN}`"
+        )
+    others = [name for name in known if name not in {champion.variant, *champion.beaten}]
+    if len(others) > 1:
+        raise VariantError(
+            f"trainer.variants: {' and '.join(others)} could all challenge {champion.variant}; one at a time may: "
+            "leave out the others"
+        )
+    return Roles(champion.variant, others[0] if others else None)
+
+
+def crown(store: Store, variant: str, by: str, verdict: str) -> Champion:
+    """Serve a line to all from now on; the champion before it does not challenge it again.
+
+    Raises
+    ------
+    VariantError
+        If the line has no promoted bundle.
+    CorruptArtefactError
+        If ``CHAMPION.json``, or what names the line's bundle, is damaged.
+    """
+    before = Champion.read(store)
+    if before.variant == variant:
+        return before
+    if log_of(store, variant).current() is None:
+        raise VariantError(f"{line_of(store, variant).path('bundles')}: holds no promoted bundle of {variant}")
+    beaten = tuple(sorted({*before.beaten, before.variant} - {variant}))
+    champion = Champion(variant=variant, beaten=beaten, by=by, at=time.time(), verdict=verdict)
+    write_document(store, CHAMPION, champion)
+    return champion
+
+
+def line_of(store: Store, variant: str) -> Store:
+    """Return where a line is kept."""
+    return store if variant == MAIN else Store(f"{store.url.rstrip('/')}/variants/{variant}")
+
+
+def lines(store: Store) -> list[str]:
+    """Return the lines that the store holds, with or without settings, `MAIN` first."""
+    there = ("variants/*/bundles/CURRENT", f"variants/*/checkpoints/*/{CHECKPOINT_MARK}")
+    return [MAIN, *sorted({name.split("/")[1] for pattern in there for name in store.glob(pattern)})]
+
+
+def log_of(store: Store, variant: str) -> BundleLog:
+    """Return the bundles of a line."""
+    return BundleLog(line_of(store, variant), root=store)
+
+
+def champions_log(store: Store) -> BundleLog:
+    """Return the bundles of the champion; raises `CorruptArtefactError`."""
+    return log_of(store, Champion.read(store).variant)
+
+
+def log_of_version(store: Store, version: str) -> BundleLog:
+    """Return the bundles of the line that a version is of."""
+    return log_of(store, variant_of(version))
+
+
+def version_of(version: str, variant: str) -> str:
+    """Return the version of a line, so that no two lines share one."""
+    return version if variant == MAIN else f"{version}{_MARK}{variant}"
+
+
+def variant_of(version: str) -> str:
+    """Return the line that a version is of."""
+    return version.partition(_MARK)[2] or MAIN
+
+
+def challenges(user: Key, challenger: str, share: float) -> bool:
+    """Say whether a user belongs to the challenger; the same users for as long as it is the challenger.
+
+    ``xxh3_64`` of the challenger's name and the key decides. It is independent of what else keys are hashed for, and
+    of who belonged to an earlier challenger. A larger share keeps the users of a smaller one.
+    """
+    return _hashed(user, f"variant {challenger}") < share * _RANGE
+
+
+def slot_of(user: Key, challenger: str, slots: int) -> int:
+    """Return which of so many slots a user has, independently of `challenges`."""
+    return _hashed(user, f"slot {challenger}") % slots
+
+
+def _hashed(user: Key, salt: str) -> int:
+    return int(xxhash.xxh3_64_intdigest(f"{salt}/{int(user)}".encode()))

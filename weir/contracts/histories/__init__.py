@@ -1,0 +1,1 @@
+"""Files of users: their last positives and the items that they have seen."""

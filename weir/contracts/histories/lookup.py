@@ -1,0 +1,444 @@
+"""Look-ups of users in the files of histories that the commits name.
+
+Each file is asked only for what lies in it: two entries of its prefix table, the keys near them, records, seen items.
+All that is computed from these is computed for all users and files of a batch together, so that a look-up of a few
+users in many files costs a few slices for each user and file, and some dozens of numpy calls in all.
+
+Nothing is read at the start, nothing is copied, and taking in a commit costs what it adds. Readers work on a version
+that never changes, so that one thread can take in commits while any number look users up.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from weir.contracts.base.errors import CorruptArtefactError
+from weir.contracts.base.keys import ItemKeys, UserKeys, shards_of
+from weir.contracts.commits.commit import HistoryFile, HistoryFiles
+from weir.contracts.histories.user_file import DAMAGED_KEY, DAMAGED_ORDER, FEW, UserFile, prefixes_of
+from weir.contracts.histories.user_rows import (
+    Bool,
+    FoundUsers,
+    Int64,
+    Records,
+    SeenItems,
+    join_segments,
+    key_sums,
+    record_sum,
+    record_sums,
+    seen_sum,
+    seen_sums,
+    segments,
+    unknown_users,
+)
+from weir.contracts.storage.remote_files import LocalCache
+from weir.contracts.storage.store import Store
+
+__all__ = [
+    "DAMAGED_HEAD",
+    "DAMAGED_RECORD",
+    "DAMAGED_SEEN",
+    "FewUsers",
+    "UserHistories",
+    "UserTable",
+    "open_file",
+    "open_shard",
+]
+
+
+DAMAGED_RECORD: Final = "a record does not match its checksum"
+DAMAGED_HEAD: Final = "the place of a user's seen items is damaged"
+DAMAGED_SEEN: Final = "a user's seen items do not match their checksum"
+
+_MASK: Final = (1 << 64) - 1
+_NOTHING: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class FewUsers:
+    """Users (n,), and the files and places where each one is, oldest first; `bounds` (n,) are of its seen items."""
+
+    users: UserKeys
+    length: int
+    _keys: Sequence[int]
+    _hits: Sequence[list[tuple[UserFile, int]]]
+    _bounds: Sequence[int]
+
+    @classmethod
+    def find(cls, files: Sequence[Sequence[UserFile]], length: int, users: UserKeys) -> "FewUsers":
+        """Look for users in the files of each shard; raises `CorruptArtefactError`."""
+        keys: list[int] = users.tolist()
+        hits, bounds = [], []
+        for key in keys:
+            mine = files[(key & _MASK) % len(files)]
+            hits.append([(file, place) for file in mine if (place := file.place(key)) >= 0])
+            bounds.append(mine[-1].bound if mine else 0)
+        return cls(users, length, keys, hits, bounds)
+
+    def records(self) -> Records:
+        """Return the records, (n,)."""
+        found = unknown_users(len(self.users), self.length)
+        for row, (key, hits) in enumerate(zip(self._keys, self._hits, strict=True)):
+            if hits:
+                file, place = hits[-1]
+                values = file.row(place)
+                if record_sum(key, values[1:]) != values[0]:
+                    raise CorruptArtefactError(str(file.path), DAMAGED_RECORD)
+                found.totals[row] = values[1]
+                found.items[row], found.times[row] = values[2 : 2 + self.length], values[2 + self.length :]
+        return found
+
+    def seen(self, asked: Int64) -> SeenItems:
+        """Return what the users at the rows `asked` have seen."""
+        parts, offsets, bounded = [_NOTHING], [0], []
+        for row in asked.tolist():
+            mine, is_bounded = self._seen(row)
+            excess = sum(map(len, mine)) - self._bounds[row]
+            if excess > 0:
+                mine = [np.concatenate(mine)[excess:]]
+            parts += mine
+            offsets.append(offsets[-1] + sum(map(len, mine)))
+            bounded.append(is_bounded or excess > 0)
+        return SeenItems(ItemKeys(np.concatenate(parts)), np.array(offsets), np.array(bounded, np.bool_))
+
+    def _seen(self, row: int) -> tuple[list[Int64], bool]:
+        """Return the seen items of a user by file, and whether older ones were left out."""
+        parts, is_bounded = [], False
+        for file, place in self._hits[row]:
+            start, bounded, expected, end = file.head(place)
+            if not 0 <= start <= end <= file.pairs:
+                raise CorruptArtefactError(str(file.path), DAMAGED_HEAD)
+            items = file.items(start, end)
+            if seen_sum(self._keys[row], start, bounded, items) != expected:
+                raise CorruptArtefactError(str(file.path), DAMAGED_SEEN)
+            parts.append(items)
+            is_bounded |= bounded != 0
+        return parts, is_bounded
+
+
+Hits: TypeAlias = tuple[Int64, Int64, Int64]
+"""Of each hit, of a user the oldest first: the row of the user, the place in its file, and the file's number."""
+
+_BLOCK: Final = 1 << 11
+"""Users that are searched for at once, or pieces that are read: their pages are in memory."""
+_MANY: Final = 1 << 9
+"""From so many pieces on, all their pages are asked for before the first is read, and unmapped afterwards."""
+_SINGLY: Final = 16
+"""Up to so many users, plain Python is faster than numpy."""
+_FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
+_NEAR: Final = np.arange(FEW)
+_NOWHERE: Final = np.empty(0, np.int64)
+_PIECES: Final = 32
+"""From so many pieces of each file on, a numpy call for each file is faster than a slice for each piece."""
+_WORD: Final = 4
+"""What lies in a file starts at multiples of so many bytes."""
+_ITEM: Final = 8
+"""Bytes of a seen item."""
+_DENSE: Final = 8
+"""Where `_MANY` users and at least one of so many in a file are searched for, all keys of the file are read."""
+
+
+@dataclass(frozen=True)
+class UserTable:
+    """Open files of users, in each shard the oldest first; `owners` (f,) are their shards out of so many.
+
+    Records have `length` items. Any number of threads may read.
+    """
+
+    files: tuple[UserFile, ...]
+    length: int
+    owners: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    shards: int = 1
+
+    @classmethod
+    def of_shard(cls, files: tuple[UserFile, ...], length: int) -> "UserTable":
+        """Return the table of the files of one shard."""
+        return cls(files, length, np.zeros(len(files), np.int64))
+
+    def find(self, users: UserKeys) -> FoundUsers:
+        """Return where users, (n,), are, in any order and any number of times.
+
+        Raises `CorruptArtefactError`, which names the file, where a key or the prefix table is damaged.
+        """
+        if len(users) <= _SINGLY:
+            return FewUsers.find(self.by_shard, self.length, users)
+        owner = shards_of(users, self.shards)
+        held = np.bincount(owner, minlength=self.shards)[self.owners]
+        is_dense = (held >= _MANY) & (_DENSE * held >= self.facts["count"])
+        starts = range(0, len(users) if not is_dense.all() else 0, _BLOCK)
+        parts = [self._find(users, owner, np.arange(len(users))[start : start + _BLOCK], ~is_dense) for start in starts]
+        parts += [self._find_densely(users, owner, number) for number in np.flatnonzero(is_dense).tolist()]
+        rows, places, numbers = (np.concatenate([_NOWHERE, *(part[at] for part in parts)]) for at in range(3))
+        order = np.argsort(numbers, kind="stable")
+        return _ManyUsers(self, users, rows[order], places[order], numbers[order])
+
+    def stretch(self, users: UserKeys, start: int) -> FoundUsers:
+        """Return the `users` (n,) that follow each other from a place on, in a table of one file."""
+        rows = np.arange(len(users))
+        return _ManyUsers(self, users, rows, start + rows, np.zeros(len(users), np.int64))
+
+    def _find(self, users: UserKeys, owner: Int64, block: Int64, wanted: Bool) -> Hits:
+        """Search for the users at the rows `block`, of the shards `owner` (n,), in the files that are `wanted` (f,)."""
+        held = np.bincount(owner[block], minlength=self.shards)
+        counts = np.where(wanted, held[self.owners], 0)
+        at, _ = segments((np.cumsum(held) - held)[self.owners], counts)
+        rows = block[np.argsort(owner[block], kind="stable")][at]
+        search = _Search(self, UserKeys(users[rows]), np.repeat(np.arange(len(self.files)), counts))
+        places = search.places()
+        hit = np.flatnonzero(places >= 0)
+        return rows[hit], places[hit], search.numbers[hit]
+
+    def _find_densely(self, users: UserKeys, owner: Int64, number: int) -> Hits:
+        """Search for all users of a file's shard among all keys of the file."""
+        file = self.files[number]
+        keys, rows = file.users(0, file.count), np.flatnonzero(owner == self.owners[number])
+        if not (keys[1:] > keys[:-1]).all():
+            raise CorruptArtefactError(str(file.path), DAMAGED_ORDER)
+        places = np.searchsorted(keys, users[rows])
+        hit = np.flatnonzero(keys[np.minimum(places, file.count - 1)] == users[rows])
+        return rows[hit], places[hit], np.full(len(hit), number)
+
+    def gather(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
+        """Return what lies in files from bytes `starts` (n,) on, one after the other; `numbers` (n,) say which files.
+
+        Pieces of various `sizes` are of seen items. The kernel maps a page with its 15 neighbours: of many pieces, only
+        those of a block are mapped at a time.
+        """
+        if len(numbers) < _MANY:
+            return self._read(numbers, starts, sizes)
+        self._read_ahead(numbers, starts, starts + sizes)
+        if not isinstance(sizes, int):
+            # As many pieces of one item each.
+            places, _ = segments(starts // _ITEM, sizes // _ITEM)
+            numbers, starts, sizes = np.repeat(numbers, sizes // _ITEM), places * _ITEM, _ITEM
+        found = np.empty(len(numbers), f"V{sizes}")
+        for block in (slice(at, at + _BLOCK) for at in range(0, len(numbers), _BLOCK)):
+            found[block] = np.frombuffer(self._read(numbers[block], starts[block], sizes), found.dtype)
+            for number in np.flatnonzero(np.bincount(numbers[block])).tolist():
+                self.files[number].release()
+        return found.data.cast("B")
+
+    def _read_ahead(self, numbers: Int64, starts: Int64, ends: Int64) -> None:
+        """Ask for the pages of all pieces that are not empty."""
+        for number, file in enumerate(self.files):
+            mine = (numbers == number) & (starts < ends)
+            if mine.any():
+                file.read_ahead(starts[mine], ends[mine])
+
+    def _read(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
+        """Return the same as slices of bytes, or by numpy, which has to be called for each file.
+
+        That pays where many pieces of one size are asked of a file.
+        """
+        if isinstance(sizes, int) and len(numbers) > _PIECES * len(self.files):
+            return self._taken(numbers, starts, sizes)
+        files = [file.data for file in self.files]
+        pieces = zip(numbers.tolist(), starts.tolist(), (starts + sizes).tolist(), strict=True)
+        return b"".join([files[number][start:stop] for number, start, stop in pieces])
+
+    def _taken(self, numbers: Int64, starts: Int64, size: int) -> memoryview:
+        """Return the same for pieces of one size, at multiples of four bytes."""
+        found = np.empty(len(numbers), f"V{size}")
+        order = np.argsort(numbers, kind="stable")
+        edges = np.searchsorted(numbers[order], np.arange(len(self.files) + 1)).tolist()
+        for file, start, stop in zip(self.files, edges, edges[1:], strict=False):
+            if start < stop:
+                # Every word of the file starts a piece: they overlap, and are not copied.
+                count = (len(file.data) - size) // _WORD + 1
+                pieces = np.ndarray((count,), found.dtype, file.data, strides=(_WORD,))
+                found[order[start:stop]] = pieces[starts[order[start:stop]] // _WORD]
+        return found.data.cast("B")
+
+    def require(self, is_sound: Bool, numbers: Int64, problem: str) -> None:
+        """Raise `CorruptArtefactError` for the first file of which something is not sound."""
+        if not is_sound.all():
+            raise CorruptArtefactError(str(self.files[numbers[np.argmin(is_sound)]].path), problem)
+
+    @cached_property
+    def by_shard(self) -> tuple[tuple[UserFile, ...], ...]:
+        """The files of each shard, oldest first."""
+        owners = self.owners.tolist()
+        return tuple(
+            tuple(file for owner, file in zip(owners, self.files, strict=True) if owner == shard)
+            for shard in range(self.shards)
+        )
+
+    @cached_property
+    def facts(self) -> dict[str, Int64]:
+        """Attributes of the files, (f,) each."""
+        return {name: np.array([getattr(file, name) for file in self.files], np.int64) for name in _FACTS}
+
+    @cached_property
+    def bounds(self) -> Int64:
+        """The largest number of seen items of a user, of each shard as its newest file says."""
+        found = np.zeros(self.shards, np.int64)
+        for owner, file in zip(self.owners.tolist(), self.files, strict=True):
+            found[owner] = file.bound
+        return found
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Searches for `users` (p,), each in the file of its number (p,); `numbers` ascend."""
+
+    table: UserTable
+    users: UserKeys
+    numbers: Int64
+
+    def places(self) -> Int64:
+        """Return the place of each user in its file, -1 where it is absent."""
+        count = self._fact("count")
+        low, high = self._bounds(count)
+        # From the key before on: there is a section before the users', and more than a page after them.
+        near = self._near(low - 1, FEW + 2)
+        pairs, keys = np.arange(len(low)), near[:, :, 0]
+        within = ((keys[:, 1:-1] < self.users[:, None]) & ((high - low)[:, None] > _NEAR)).sum(axis=1)
+        place = low + within
+        here, ahead = near[pairs, within + 1], near[pairs, within]
+        at_end, at_start = place == count, place == 0
+        # Its neighbours prove that the place is right, or a user absent.
+        is_sound = (at_end | (key_sums(here[:, 0]) == here[:, 1])) & (at_start | (key_sums(ahead[:, 0]) == ahead[:, 1]))
+        self.table.require(is_sound, self.numbers, DAMAGED_KEY)
+        is_sound = (at_end | (here[:, 0] >= self.users)) & (at_start | (ahead[:, 0] < self.users))
+        self.table.require(is_sound, self.numbers, DAMAGED_ORDER)
+        return np.where(~at_end & (here[:, 0] == self.users), place, -1)
+
+    def _bounds(self, count: Int64) -> tuple[Int64, Int64]:
+        """Return between which places each user is; they are at most `FEW` apart."""
+        at = self._fact("ranges_at") + 4 * prefixes_of(self.users, self._fact("shift").view(np.uint64))
+        ranges = np.frombuffer(self.table.gather(self.numbers, at, 8), np.uint32).reshape(-1, 2)
+        low, high = np.minimum(ranges.T, count).astype(np.int64)
+        # A prefix has few users, unless keys are badly distributed: then its range is halved first.
+        while len(wide := np.flatnonzero(high - low > FEW)):
+            middle = (low[wide] + high[wide]) >> 1
+            user, key = self.users[wide], self._select(wide)._near(middle, 1)[:, 0, 0]
+            low[wide], high[wide] = np.where(key < user, (middle + 1, high[wide]), (low[wide], middle))
+        return low, high
+
+    def _near(self, places: Int64, count: int) -> Int64:
+        """Return so many keys with their checksums from each place on, (p, count, 2)."""
+        data = self.table.gather(self.numbers, self._fact("users_at") + 16 * places, 16 * count)
+        return np.frombuffer(data, np.int64).reshape(-1, count, 2)
+
+    def _fact(self, name: str) -> Int64:
+        return self.table.facts[name][self.numbers]
+
+    def _select(self, pairs: Int64) -> "_Search":
+        return _Search(self.table, UserKeys(self.users[pairs]), self.numbers[pairs])
+
+
+@dataclass(frozen=True)
+class _ManyUsers:
+    """For each hit, of a user the oldest first: the row of the user, the place in its file, and the file's number."""
+
+    table: UserTable
+    users: UserKeys
+    _rows: Int64
+    _places: Int64
+    _numbers: Int64
+
+    def records(self) -> Records:
+        """Return the records, (n,)."""
+        found = unknown_users(len(self.users), self.table.length)
+        newest = np.full(len(self.users), -1)
+        newest[self._rows] = np.arange(len(self._rows))  # of repeated indices the last one counts
+        hits = newest[newest >= 0]
+        rows, numbers = self._rows[hits], self._numbers[hits]
+        width = 2 + 2 * self.table.length
+        at = self.table.facts["rows_at"][numbers] + 8 * width * self._places[hits]
+        values = np.frombuffer(self.table.gather(numbers, at, 8 * width), np.int64).reshape(-1, width)
+        is_sound = record_sums(self.users[rows], values[:, 1:]) == values[:, 0]
+        self.table.require(is_sound, numbers, DAMAGED_RECORD)
+        items = 2 + self.table.length
+        found.totals[rows], found.items[rows], found.times[rows] = values[:, 1], values[:, 2:items], values[:, items:]
+        return found
+
+    def seen(self, asked: Int64) -> SeenItems:
+        """Return what the users at the rows `asked`, distinct, have seen."""
+        number_of = np.full(len(self.users), -1)
+        number_of[asked] = np.arange(len(asked))
+        hits = np.flatnonzero(number_of[self._rows] >= 0)
+        bounds = self.table.bounds[shards_of(UserKeys(self.users[asked]), self.table.shards)]
+        return join_segments(self._parts(hits), number_of[self._rows[hits]], bounds)
+
+    def _parts(self, hits: Int64) -> SeenItems:
+        """Return what each hit has, verified."""
+        numbers = self._numbers[hits]
+        at = self.table.facts["heads_at"][numbers] + 24 * self._places[hits]
+        starts, bounded, sums, ends = np.frombuffer(self.table.gather(numbers, at, 32), np.int64).reshape(-1, 4).T
+        is_sound = (starts >= 0) & (starts <= ends) & (ends <= self.table.facts["pairs"][numbers])
+        self.table.require(is_sound, numbers, DAMAGED_HEAD)
+        counts = ends - starts
+        at = self.table.facts["items_at"][numbers] + 8 * starts
+        items = np.frombuffer(self.table.gather(numbers, at, 8 * counts), np.int64)
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        is_sound = seen_sums(self.users[self._rows[hits]], starts, bounded, items, offsets) == sums
+        self.table.require(is_sound, numbers, DAMAGED_SEEN)
+        return SeenItems(ItemKeys(items), offsets, bounded != 0)
+
+
+_Opened: TypeAlias = dict[str, UserFile]
+
+
+def open_file(store: Store, entry: HistoryFile, cache: LocalCache, *, in_order: bool = False) -> UserFile:
+    """Return a file that a commit lists; `in_order` says that it will be read as a whole.
+
+    Raises `CorruptArtefactError` for one that is missing, or not the one that is listed.
+    """
+    file = UserFile(cache.path(store, entry), entry.name, in_order=in_order)
+    if (file.count, file.length) != (entry.rows, entry.length):
+        problem = (
+            f"has {file.count} users with {file.length} items each, its commit says {entry.rows} with {entry.length}"
+        )
+        raise CorruptArtefactError(str(file.path), problem)
+    return file
+
+
+def open_shard(store: Store, files: HistoryFiles, shard: int, length: int, cache: LocalCache) -> UserTable:
+    """Return the histories of one shard, with records of so many items; raises `CorruptArtefactError`."""
+    opened = tuple(open_file(store, entry, cache) for entry in files.shards.get(shard, ()))
+    return UserTable.of_shard(opened, length)
+
+
+@dataclass
+class UserHistories:
+    """The histories of a store's users, by shard; `shards` is the number of user shards of its layout."""
+
+    store: Store
+    shards: int
+    cache: LocalCache = field(default_factory=LocalCache)
+    _opened: _Opened = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._table = UserTable((), 1)
+
+    def take_in(self, files: HistoryFiles) -> None:
+        """Show the given files from now on; opens those that are new.
+
+        Catch up with all commits first (`LogState.catch_up`): files that were replaced long ago are gone. Raises
+        `CorruptArtefactError`; then the version before stays.
+        """
+        opened = {
+            entry.name: self._opened.get(entry.name) or open_file(self.store, entry, self.cache)
+            for entry in files.files
+        }
+        owners = np.array([entry.shard for entry in files.files], np.int64)
+        self._table = UserTable(tuple(opened.values()), files.length or 1, owners, self.shards)
+        self._opened = opened
+
+    @property
+    def length(self) -> int:
+        """The number of items of a record, 1 without files."""
+        return self._table.length
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of all files: a user has one in each file that holds something of it."""
+        return sum(file.count for file in self._table.files)
+
+    def find(self, users: UserKeys) -> FoundUsers:
+        """Return where users, (n,), are, in any order; raises `CorruptArtefactError`."""
+        return self._table.find(users)

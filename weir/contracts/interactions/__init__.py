@@ -1,0 +1,1 @@
+"""Interactions, features and the catalogue: what the log and its users say."""

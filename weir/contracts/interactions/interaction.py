@@ -1,0 +1,121 @@
+"""Contract 1, the interaction: one line of the log, the rules for its values, and the texts that stand for no id.
+
+The text of an id, whatever the type of its column, is the one that `weir.contracts.interactions.arrow_columns.texts`
+returns.
+
+Raw ids are non-empty UTF-8 strings; timestamps are event time in milliseconds since 1970 (UTC).
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.contracts.base import columns
+from weir.contracts.interactions.features import NO_FEATURES, FeatureNames
+
+__all__ = ["INTERACTION_SCHEMA", "MAX_ID_BYTES", "MISSING_IDS", "Label", "MissingIds", "interaction_schema"]
+
+
+Bool = npt.NDArray[np.bool_]
+
+MISSING_IDS: Final = (
+    *("NaN", "-NaN", "+NaN", "NaN(ind)", "-NaN(ind)", "NaN(snan)", "-NaN(snan)", "1.#IND", "-1.#IND", "1.#QNAN"),
+    *("-1.#QNAN", "NA", "<NA>", "N/A", "#N/A", "NaT", "None", "NULL", "(null)", "[NULL]", "<null>", r"\N"),
+    *("nil", "<nil>", "undefined"),
+)
+"""What pandas, R, SQL, spreadsheets, C, C++, Ruby, Go and JavaScript print for a missing value."""
+
+_BLANKS: Final = (*range(9, 14), *range(28, 33))
+_LEADS_OF_BLANKS: Final = (0xC2, 0xE1, 0xE2, 0xE3)
+"""First bytes, in UTF-8, of the blanks beyond ASCII."""
+_CONTINUATIONS: Final = range(0x80, 0xC0)
+"""Last bytes of these."""
+
+
+class MissingIds:
+    """Texts that stand for no id, whatever the case of their ASCII letters and the blanks around them."""
+
+    def __init__(self, spelled: Iterable[str]) -> None:
+        folded = {_folded(text) for text in spelled} - {""}
+        self._texts = pa.array(sorted(folded), pa.string())
+        both = [raw for text in folded for raw in (text.encode(), text.encode().upper())]
+        self._first = _marked([*(raw[0] for raw in both), *_BLANKS, *_LEADS_OF_BLANKS])
+        self._last = _marked([*(raw[-1] for raw in both), *_BLANKS, *_CONTINUATIONS])
+
+    def marks(self, texts: pa.Array, broken: Bool) -> tuple[Bool, Bool]:
+        """Return which strings (n,) are blank, and which stand for no id.
+
+        Neither are the empty string, null, and strings that are `broken` (n,), which are not UTF-8.
+        """
+        blank, missing = np.zeros(len(texts), np.bool_), np.zeros(len(texts), np.bool_)
+        rows = self._likely(texts)
+        if len(rows):
+            likely = texts.take(pa.array(rows))
+            sound = pc.if_else(pa.array(broken[rows]), None, likely)
+            folded = pc.ascii_lower(pc.utf8_trim_whitespace(sound))
+            is_blank = pc.and_(pc.equal(folded, ""), pc.not_equal(likely, ""))
+            blank[rows] = pc.fill_null(is_blank, fill_value=False).to_numpy(zero_copy_only=False)
+            missing[rows] = pc.is_in(folded, self._texts).to_numpy(zero_copy_only=False)
+        return blank, missing
+
+    def _likely(self, texts: pa.Array) -> npt.NDArray[np.int64]:
+        """Return the rows whose first and last byte are a blank's, or those of a text for no id: few, in most logs."""
+        _, bounds, data = texts.buffers()
+        if bounds is None or data is None or not data.size:
+            return np.empty(0, np.int64)
+        offsets = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+        raw = np.frombuffer(data, np.uint8)
+        begins = self._first[raw.take(offsets[:-1], mode="clip")]
+        if not begins.any():
+            return np.empty(0, np.int64)
+        return np.flatnonzero(begins & self._last[raw.take(offsets[1:] - 1, mode="clip")])
+
+
+def _marked(values: Iterable[int]) -> Bool:
+    table = np.zeros(256, np.bool_)
+    table[list(values)] = True
+    return table
+
+
+def _folded(text: str) -> str:
+    folded: Any = pc.ascii_lower(pc.utf8_trim_whitespace(pa.scalar(text)))
+    return str(folded.as_py())
+
+
+MAX_ID_BYTES: Final = 512
+"""Longest id in UTF-8 bytes; a longer one is a fault of the producer and goes to the dead letters."""
+
+
+class Label(IntEnum):
+    """What an event type means."""
+
+    POSITIVE = 1
+    NEGATIVE = -1
+    IGNORE = 0
+
+
+INTERACTION_SCHEMA: Final = pa.schema(
+    [
+        pa.field(columns.USER_ID, pa.string(), nullable=False),
+        pa.field(columns.ITEM_ID, pa.string(), nullable=False),
+        pa.field(columns.TIMESTAMP, pa.int64(), nullable=False),
+        pa.field(columns.EVENT_ID, pa.string()),
+        pa.field(columns.LABEL, pa.int8(), nullable=False),
+        pa.field(columns.WEIGHT, pa.float32(), nullable=False),
+        pa.field(columns.ATTRIBUTION_TOKEN, pa.string()),
+        pa.field(columns.POSITION, pa.int64(), nullable=False),
+    ]
+)
+"""A validated interaction; `position` is its place in the source partition (byte offset or row number)."""
+
+
+def interaction_schema(features: FeatureNames, user_features: FeatureNames = NO_FEATURES) -> pa.Schema:
+    """Return `INTERACTION_SCHEMA`, with structs of the item features and of the user features of the row, if any."""
+    structs = ((columns.FEATURES, features), (columns.USER_FEATURES, user_features))
+    fields = [pa.field(name, pa.struct(names.fields), nullable=False) for name, names in structs if names.all]
+    return pa.schema([*INTERACTION_SCHEMA, *fields]) if fields else INTERACTION_SCHEMA

@@ -1,0 +1,1 @@
+"""Files of a store: atomic, checked, local or remote; documents, locks and formats."""

@@ -1,1 +1,0 @@
-"""Conversion of public data sets to logs for weir."""

@@ -1,0 +1,122 @@
+"""Who may ask the page, and what for: the same tokens as the server's, by header or by cookie."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from weir.serving.access.access import Access, Caller
+from weir.serving.access.config import Right
+from weir.serving.errors import InvalidRequestError, Violation
+from weir.serving.http.connection import Bodies
+from weir.serving.http.messages import is_loopback, object_of
+
+__all__ = ["CALLER", "Door", "Rights", "guard", "secured"]
+
+
+CALLER: Final = web.RequestKey("caller", Caller)
+"""The authenticated caller of a request, if the page requires tokens."""
+
+_COOKIE: Final = "weir-token"
+_MOST_CHARACTERS: Final = 3800
+"""Most characters of a token: browsers drop larger cookies."""
+
+_API: Final = "/api/"
+_ENTRY: Final = "/api/token"
+_RIGHTS: Final[dict[str, tuple[Right, ...]]] = {
+    "/api/stream": ("GetInfo",),
+    "/api/caller": ("GetInfo",),
+    "/api/query": ("Retrieve", "GetInfo"),
+    "/api/click": ("Retrieve", "GetInfo"),
+    "/api/map": ("Embed", "GetInfo"),
+}
+"""Rights per path, as the server would require them: the page calls the server as a single client for all users."""
+
+
+class Door:
+    """Authenticates callers. The static files are public; all data comes from ``/api/``, which is protected.
+
+    Parameters
+    ----------
+    access
+        Verifies tokens and knows the rules.
+    secure
+        Whether the page is served over TLS: then the cookie is only sent over TLS.
+    """
+
+    def __init__(self, access: Access, *, secure: bool) -> None:
+        self._access, self._secure, self._bodies = access, secure, Bodies()
+
+    def guard(self) -> Middleware:
+        """Return the middleware that refuses unknown callers and missing rights."""
+
+        @web.middleware
+        async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if not request.path.startswith(_API) or request.path == _ENTRY:
+                return await handler(request)
+            sent = request.headers.getall("Authorization", [])
+            if not sent and _COOKIE in request.cookies:
+                sent = [f"Bearer {request.cookies[_COOKIE]}"]
+            request[CALLER] = await self._access.admit(sent, None, *_RIGHTS.get(request.path, ()))
+            return await handler(request)
+
+        return checked
+
+    async def enter(self, request: web.Request) -> web.Response:
+        """Check a token typed into the page, and store it in a cookie that scripts cannot read."""
+        token = object_of(await self._bodies.read(request)).get("token")
+        if not isinstance(token, str) or len(token) > _MOST_CHARACTERS:
+            raise InvalidRequestError([Violation("token", f"give one of at most {_MOST_CHARACTERS} characters")])
+        caller = await self._access.admit([f"Bearer {token.strip()}"], None)
+        answer = web.json_response({})
+        left = max(0, int(caller.ends - time.time()))
+        answer.set_cookie(
+            _COOKIE, token.strip(), path=_API, max_age=left, httponly=True, samesite="Strict", secure=self._secure
+        )
+        return answer
+
+
+_HEADERS: Final = {
+    # The page only loads resources from its own origin.
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+@dataclass(frozen=True)
+class Rights:
+    """What the page offers: `data`, lines of the log and queries; `click`, appending events to the log."""
+
+    data: bool
+    click: bool
+
+    @classmethod
+    def on(cls, host: str, *, shows_data: bool, has_folder: bool) -> "Rights":
+        """Return the rights of a page that listens on `host`: clicks only on loopback, data also if `shows_data`."""
+        local = is_loopback(host)
+        return cls(data=local or shows_data, click=local and has_folder)
+
+
+def guard() -> Middleware:
+    """Return the middleware that refuses requests from other web pages (cross-origin)."""
+
+    @web.middleware
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+        origin = request.headers.get("Origin")
+        # Any web page can make a browser send requests; the Origin header names that page.
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            raise web.HTTPForbidden(text=f"Origin: {origin[:128]} is not this page")
+        return await handler(request)
+
+    return checked
+
+
+async def secured(_: web.Request, response: web.StreamResponse) -> None:
+    """Add the security headers to a response."""
+    response.headers.update(_HEADERS)

@@ -1,0 +1,181 @@
+"""The first and the last rows of a log, judged before anything is written."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from weir.contracts import EventClock
+from weir.contracts.base import columns
+from weir.readers.advice import next_step
+from weir.readers.blocks import Block, BlockId, Chunk, DeadLetter, Letters, Lines, Reading, ValidatedBlock
+from weir.readers.config import LogConfig
+from weir.readers.decode import without_blanks
+from weir.readers.reading import UnreadableError, chunks_of, read_chunk
+from weir.readers.sources import Format, Partition, latest_event_ms
+from weir.readers.validate import Validator
+
+__all__ = ["ENOUGH_ROWS", "FirstLook", "Newest", "first_look", "read_newest", "row_count"]
+
+
+ENOUGH_ROWS: Final = 1000
+"""So many rows without a valid one are no accident."""
+
+_BYTES: Final = 1 << 18
+_REACH: Final = 1 << 24
+
+
+@dataclass
+class FirstLook:
+    """What was seen: `reasons` counts rows, `firsts` has the first letter of each reason, `files` the files by key.
+
+    `start_ms` is the oldest event time of the first block with a valid row.
+    """
+
+    rows: int = 0
+    valid: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    firsts: dict[str, DeadLetter] = field(default_factory=dict)
+    files: dict[str, Partition] = field(default_factory=dict)
+    start_ms: int | None = None
+
+    def add(self, rows: int, valid: int, letters: Sequence[DeadLetter]) -> None:
+        """Take in a block."""
+        self.rows += rows
+        self.valid += valid
+        counts = Counter(letter.reason for letter in letters)
+        # One letter may stand for all rows of a block.
+        self.reasons += Counter(dict.fromkeys(counts, rows - valid)) if len(counts) == 1 else counts
+        for letter in letters:
+            self.firsts.setdefault(letter.reason, letter)
+
+    @property
+    def commonest(self) -> DeadLetter | None:
+        """The first letter of the reason that most rows were refused for."""
+        return self.firsts[max(self.reasons, key=self.reasons.__getitem__)] if self.reasons else None
+
+    @property
+    def advice(self) -> str:
+        """What to do next about the commonest reason; empty without any."""
+        letter = self.commonest
+        return "" if letter is None else next_step(letter.reason, self.files.get(letter.partition))
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with most rows, with the first of them and what mends it; empty without any."""
+        letter = self.commonest
+        if letter is None:
+            return ""
+        count = self.reasons[letter.reason]
+        return f"{letter.reason} in {count:,} of {self.rows:,} rows; the first: {letter.detail}; {self.advice}"
+
+
+def first_look(
+    partitions: Sequence[Partition], config: LogConfig, most: int = ENOUGH_ROWS, clock: EventClock | None = None
+) -> FirstLook:
+    """Read at least `most` rows of a log, or all of it, until one is valid; a file that cannot be opened is a row.
+
+    Rows are judged as a run would judge them: with the `clock` of a store, by the arrival of their file, too.
+    """
+    look, validator = FirstLook(files={one.key: one for one in partitions}), Validator(config)
+    for partition in partitions:
+        latest = None if clock is None else latest_event_ms(partition, clock, config)
+        try:
+            for chunk in _chunks(partition, latest):
+                for block in read_chunk(chunk, config, most, _BYTES, checked=False):
+                    valid, letters = validator.validate(block)
+                    look.add(row_count(block), len(valid.rows), letters.letters)
+                    if len(valid.rows):
+                        look.start_ms = int(valid.rows[columns.TIMESTAMP].to_numpy().min())
+                    if look.valid or look.rows >= most:
+                        return look
+        except UnreadableError as error:
+            look.add(1, 0, [DeadLetter.of(partition.key, 0, error.fault, b"")])
+    return look
+
+
+def _chunks(partition: Partition, latest_ms: int | None) -> Iterator[Chunk]:
+    """Yield the chunks of a file; those of a large CSV step by step, as listing them reads the file.
+
+    Raises `UnreadableError` for a file that cannot be opened.
+    """
+    start, reach = 0, _REACH if partition.format is Format.DELIMITED else partition.size
+    while True:
+        head = replace(partition, size=min(partition.size, reach))
+        is_all = head.size == partition.size
+        chunks, stop = chunks_of(Reading(head, start, only_whole_lines=not is_all, latest_ms=latest_ms), _BYTES)
+        yield from chunks
+        if is_all:
+            return
+        start, reach = stop, 8 * reach
+
+
+def row_count(block: Block) -> int:
+    """Return the rows of a block that are no blank lines."""
+    content = block.content
+    if content is None:
+        return len(block.faults)
+    rows = without_blanks(content.lines, content.positions)[1] if isinstance(content, Lines) else content.positions
+    return len(rows) + len(block.faults)
+
+
+_BLOCK_ROWS: Final = 1 << 16
+_BLOCK_BYTES: Final = 8 << 20
+
+
+@dataclass(frozen=True)
+class Newest:
+    """What was read of a log: its `blocks` with their dead letters, in the order of the log, and their raw `rows`."""
+
+    blocks: list[tuple[ValidatedBlock, Letters]]
+    rows: int
+    is_whole: bool
+
+
+def read_newest(
+    partitions: Sequence[Partition],
+    config: LogConfig,
+    rows: int,
+    *,
+    block_rows: int = _BLOCK_ROWS,
+    block_bytes: int = _BLOCK_BYTES,
+) -> Newest:
+    """Return the last `rows` rows of finished files, up to a block more; of a gzip file the first ones instead.
+
+    In a log in order of arrival these are the newest events; in one that is sorted by user, all events of its last
+    users. Rows may lack a time, as in `read_log`. Errors of the file system are raised.
+    """
+    validator, read, is_whole = Validator(config, needs_time=False), 0, True
+    pieces: list[list[tuple[ValidatedBlock, Letters]]] = []
+    for found in _backwards(partitions, block_bytes):
+        if read >= rows:
+            is_whole = False
+            break
+        piece = _last_rows(found, rows - read) if isinstance(found, Chunk) else found
+        is_whole &= piece is found
+        pieces.append([])
+        for block in (
+            read_chunk(piece, config, block_rows, block_bytes, checked=False) if isinstance(piece, Chunk) else (piece,)
+        ):
+            # In a gzip file, whose length in rows nothing tells beforehand.
+            if read >= rows:
+                is_whole = False
+                break
+            read += row_count(block)
+            pieces[-1].append(validator.validate(block))
+    return Newest([block for piece in reversed(pieces) for block in piece], read, is_whole)
+
+
+def _backwards(partitions: Sequence[Partition], size: int) -> Iterator[Chunk | Block]:
+    """Yield the chunks of files, the last one first; for a file that cannot be read the block that says why."""
+    for partition in reversed(partitions):
+        try:
+            yield from reversed(chunks_of(Reading(partition), size)[0])
+        except UnreadableError as error:
+            yield Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),))
+
+
+def _last_rows(chunk: Chunk, rows: int) -> Chunk:
+    """Return the last rows of a chunk where its format says where they start, else all of it."""
+    is_longer = chunk.partition.format is Format.PARQUET and chunk.stop - max(chunk.start, chunk.skip) > rows
+    return replace(chunk, skip=chunk.stop - rows) if is_longer else chunk

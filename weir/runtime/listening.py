@@ -1,0 +1,255 @@
+"""Where servers listen: one spelling of a host for every listener, and every address that a name has.
+
+A host is a name or an address, an IPv6 address with or without brackets. A server listens on all addresses of its host,
+on one port. It leaves out addresses that this machine does not have (a machine without IPv6 may still know
+``localhost`` as ``::1``); any other failure refuses the whole start, so that no caller is sent to a half of a server.
+``::`` is every interface, of IPv4 as well.
+"""
+
+import contextlib
+import errno
+import logging
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address
+from typing import Annotated, Any, Final, Self
+
+from pydantic import AfterValidator
+
+from weir.contracts.base.errors import UserError
+
+__all__ = [
+    "CannotListenError",
+    "Host",
+    "bare_host",
+    "in_url",
+    "is_held",
+    "listening",
+    "listening_at",
+    "reached",
+    "reserved",
+]
+
+log = logging.getLogger(__name__)
+
+_ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""The machine does not have the address, or no addresses of its kind."""
+
+_ADVICE: Final = {
+    errno.EADDRINUSE: "stop the process that holds the port (`ss -ltnp` names it), or let `--set serving.port=0`, "
+    "`--set SECTION.metrics_port=0` take any free one",
+    errno.EACCES: "this process may not listen there: take a port above 1023",
+    errno.EPERM: "this process may not listen there: take a port above 1023",
+    **dict.fromkeys(_ABSENT, "take an address of this machine (`ip address` lists them), or :: for all of them"),
+}
+_UNRESOLVED: Final = "take an address of this machine (`ip address` lists them), or a name that it knows"
+
+_TRIES: Final = 16
+"""Free ports that are tried until one is free on all addresses of a host."""
+
+_TURN_SECONDS: Final = 10.0
+
+_BACKLOG: Final = 1024
+"""Connections that wait to be accepted."""
+
+
+class CannotListenError(UserError, OSError):
+    """A server cannot listen on a host and port; `errno` is the system's, and the message says what to do."""
+
+    def __init__(self, message: str, number: int | None = None, advice: str = "") -> None:
+        super().__init__(message)
+        self.errno, self.hint = number, advice  # type: ignore[misc]  # the hint follows the system's error
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    @classmethod
+    def of(cls, error: OSError, what: str, host: str, port: int) -> Self:
+        """Return the error that says what failed, where, and what to do about it."""
+        advice = _UNRESOLVED if isinstance(error, socket.gaierror) else _ADVICE.get(error.errno or 0, "")
+        return cls(f"{error.strerror or error}: {what} on host {host!r}, port {port}", error.errno, advice)
+
+
+def bare_host(host: str) -> str:
+    """Return a host without the brackets of an IPv6 address; raises `ValueError` for an empty host or one with a port.
+
+    All listeners and the settings spell hosts so; `in_url` adds brackets where a port follows.
+    """
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if is_bracketed else host
+    if not bare.strip():
+        raise ValueError("a host is wanted, an empty text came: take 127.0.0.1, or :: for every interface")
+    if is_bracketed or ":" in bare:
+        try:
+            IPv6Address(bare)
+        except ValueError:
+            raise ValueError(
+                f"a host is wanted, {host!r} came: a name or an address, without a port, which has its own setting"
+            ) from None
+    return bare
+
+
+Host = Annotated[str, AfterValidator(bare_host)]
+"""A host in settings, kept without brackets."""
+
+
+def in_url(host: str) -> str:
+    """Return a host as it stands before a port: an IPv6 address in brackets; raises `ValueError` as `bare_host`."""
+    bare = bare_host(host)
+    return f"[{bare}]" if ":" in bare else bare
+
+
+def reached(host: str) -> str:
+    """Return the name by which this machine reaches what listens on a host, as it stands before a port."""
+    # What listens on every interface answers on loopback too.
+    return "127.0.0.1" if bare_host(host) in {"0.0.0.0", "::"} else in_url(host)  # noqa: S104 - compared only
+
+
+def listening(what: str, host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """Return a listening TCP socket for each address of a host that this machine has, all on one port.
+
+    Port 0 takes a free one. `shared` lets further processes of this server listen on the port, too (SO_REUSEPORT);
+    without it a second server fails. `what` names the listener in log and errors. Raises `CannotListenError`.
+    """
+    return _sockets(what, host, port, _Use(shared=shared, listens=True))
+
+
+def listening_at(what: str, host: str, port: int, *, shared: bool = False) -> tuple[list[str], int]:
+    """Return the addresses to give to a library that listens by itself, and the port; raises as `listening`.
+
+    Of a host with one address, port 0 stays 0. Before a port stands ``in_url`` of an address.
+    """
+    made = _sockets(what, host, port, _Use(shared=shared, listens=False))
+    number = made[0].getsockname()[1]
+    found = [socket.getnameinfo(each.getsockname(), socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0] for each in made]
+    for each in made:
+        each.close()
+    return found, port if len(found) == 1 else number
+
+
+@contextlib.contextmanager
+def reserved(what: str, host: str, port: int) -> Iterator[int]:
+    """Keep a port for processes that share it while inside, without listening; yields its number.
+
+    Another server cannot reserve or take it, at the same moment either. Raises as `listening`.
+    """
+    with contextlib.ExitStack() as kept:
+        with _turn():
+            if port:
+                listening_at(what, host, port)
+            made = [kept.enter_context(each) for each in _sockets(what, host, port, _Use(shared=True, listens=False))]
+        yield int(made[0].getsockname()[1])
+
+
+def is_held(what: str, host: str, port: int) -> bool:
+    """Return whether another socket holds a port that `what` is to listen on; raises as `listening` for other failures.
+
+    A connection holds its local port, too.
+    """
+    try:
+        listening_at(what, host, port)
+    except CannotListenError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    """Wait for other servers of this machine that look whether a port is free and then take it: one at a time.
+
+    The kernel lets all bind a port that is shared, and has no call that does both. Raises `TimeoutError`.
+    """
+    with socket.socket(socket.AF_UNIX) as turn:
+        ends = time.monotonic() + _TURN_SECONDS
+        # An abstract name ends with its process, and is known where ports are: in the network namespace.
+        while sys.platform == "linux":
+            try:
+                turn.bind("\0weir-reserves-ports")
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > ends:
+                    raise
+                time.sleep(0.01)
+        yield
+
+
+@dataclass(frozen=True)
+class _Use:
+    """What sockets are for: `shared` between processes; `listens`, so that no other socket can take the port."""
+
+    shared: bool
+    listens: bool
+
+
+@dataclass(frozen=True)
+class _Address:
+    family: int
+    where: Any
+
+
+def _resolved(what: str, host: str, port: int) -> list[_Address]:
+    try:
+        found = socket.getaddrinfo(bare_host(host), port, type=socket.SOCK_STREAM)
+    except ValueError as error:
+        raise CannotListenError(f"{what} on host {host!r}, port {port}: {error}") from None
+    except OSError as error:
+        raise CannotListenError.of(error, what, host, port) from error
+    return list(dict.fromkeys(_Address(family, where) for family, _, _, _, where in found))
+
+
+def _sockets(what: str, host: str, port: int, use: _Use) -> list[socket.socket]:
+    addresses = _resolved(what, host, port)
+    for trial in range(_TRIES):
+        try:
+            return _opened(what, host, port, addresses, use)
+        except CannotListenError as error:
+            # A free port of the first address may be held on another one.
+            if port or error.errno != errno.EADDRINUSE or trial == _TRIES - 1:
+                raise
+    raise AssertionError("the last trial returns or raises")
+
+
+def _opened(what: str, host: str, port: int, addresses: Sequence[_Address], use: _Use) -> list[socket.socket]:
+    absent: OSError | None = None
+    made: list[socket.socket] = []
+    with contextlib.ExitStack() as kept:
+        for address in addresses:
+            try:
+                made.append(kept.enter_context(_socket(address, port, use)))
+            except OSError as error:
+                if error.errno not in _ABSENT:
+                    raise CannotListenError.of(error, what, host, port) from error
+                absent = error
+            else:
+                port = port or made[0].getsockname()[1]
+        if not made:
+            raise CannotListenError.of(absent or OSError(0, "it has no address"), what, host, port) from absent
+        kept.pop_all()
+    if len(made) < len(addresses):
+        served = ", ".join(str(each.getsockname()[0]) for each in made)
+        log.warning("%s: host %r has addresses that this machine has not; it listens on %s", what, host, served)
+    return made
+
+
+def _socket(address: _Address, port: int, use: _Use) -> socket.socket:
+    made = socket.socket(address.family, socket.SOCK_STREAM)
+    try:
+        if use.listens or not use.shared:
+            # A port in TIME_WAIT of an earlier process is free. No other process may bind a reserved one.
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if use.shared:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if address.family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        made.bind((address.where[0], port, *address.where[2:]))
+        if use.listens:
+            made.listen(_BACKLOG)
+    except BaseException:
+        made.close()
+        raise
+    return made

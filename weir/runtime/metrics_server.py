@@ -1,0 +1,109 @@
+"""How every stage shows its metrics: ``/metrics`` over HTTP, bounded in time and in connections.
+
+Prometheus scrapes now and then, in milliseconds. A connection that lasts longer is closed, and where there are too many
+connections the newest replaces the oldest: slow or idle clients cost a few threads for a few seconds and never keep
+Prometheus out.
+"""
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from weir.runtime.listening import in_url, listening
+
+__all__ = ["exposed"]
+
+CONNECTION_SECONDS: Final = 5.0
+"""From the connection to its answer; afterwards it is cut off."""
+
+CONNECTIONS: Final = 32
+"""Served at once; one more displaces the oldest."""
+
+_POLL_SECONDS: Final = 0.2
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
+    """Serve `registry` while inside; yields and logs where, ``port 9103 of 127.0.0.1``.
+
+    `host` is a name or an address, IPv4 or IPv6; port 0 takes a free one. Raises `CannotListenError`.
+    """
+    app = make_wsgi_app(registry)
+    servers = [_Server(listener, app) for listener in listening("metrics", host, port)]
+    threads = [
+        threading.Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name="weir-metrics", daemon=True)
+        for server in servers
+    ]
+    for thread in threads:
+        thread.start()
+    where = f"port {servers[0].server_port} of {in_url(host)}"
+    logger.info("metrics on %s", where)
+    try:
+        yield where
+    finally:
+        for server, thread in zip(servers, threads, strict=True):
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Log no requests: there is one every few seconds."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """Answers on a listening socket: one thread per connection, each with a deadline."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, app: Any) -> None:
+        self._started: dict[Any, float] = {}
+        self._changing = threading.Lock()
+        self.address_family = listener.family
+        super().__init__(listener.getsockname(), _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_name, self.server_port = listener.getsockname()[:2]
+        self.setup_environ()
+        self.set_app(app)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changing:
+            self._started[request] = time.monotonic()
+            surplus = list(self._started)[:-CONNECTIONS]
+        self._cut(surplus)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._changing:
+            self._started.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Close the connections that have lasted too long; `serve_forever` calls this at every poll."""
+        ends = time.monotonic() - CONNECTION_SECONDS
+        with self._changing:
+            late = [request for request, started in self._started.items() if started < ends]
+        self._cut(late)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base class's
+        logger.debug("metrics connection from %s ended early", client_address, exc_info=True)
+
+    @staticmethod
+    def _cut(requests: list[Any]) -> None:
+        """Wake the threads that wait for these connections; the threads close them."""
+        for request in requests:
+            with contextlib.suppress(OSError):  # it has ended in the meantime
+                request.shutdown(socket.SHUT_RDWR)

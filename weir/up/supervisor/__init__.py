@@ -1,1 +1,0 @@
-"""Supervision of child processes: restarted when they die, stopped together."""
