@@ -50,7 +50,7 @@ def query(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Show a user's top items, each next to its rank by popularity; tags are those of the server's catalogue."""
+    """Show a user's top items, each with its popularity rank. --tag and its relatives use the server's catalogue."""
     session = options.open()
     from weir.interact import Asker, WantedTags, print_answer
     from weir.serving.client import RetrievalClient
@@ -68,7 +68,7 @@ def query(
 
 
 def _features(given: list[str], client: "RetrievalClient") -> dict[str, list[str] | float]:
-    """Return the features that options name; the server says which of them are numbers."""
+    """Return the features that --feature names; the server's `info` tells which of them are numbers."""
     found: dict[str, list[str] | float] = {}
     numbers = client.info().user_features["dense"] if given else ()
     for one in given:

@@ -1,4 +1,4 @@
-"""``weir bench``: comparisons on a user's own data, and where the time of a training step goes."""
+"""``weir bench``: the cost of a training step by part, and a comparison of losses on a user's own data."""
 
 import platform
 import shlex
@@ -55,10 +55,10 @@ def step(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Train a fresh model on the newest windows, and print what a step spends where, per example.
+    """Train a fresh model on the newest windows, and print the cost of each part of a step per example.
 
-    Beside it are the user tower alone, with its look-up, and the three matrix products of the loss (logits and their
-    two gradients), which no step can do without. Times are CPU time, or wall time on a GPU. Nothing is written.
+    Also shows two lower bounds: the user tower alone, with its look-up, and the three matrix products of the loss
+    (logits and their two gradients). Times are CPU time, or wall time on a GPU. Nothing is written.
     """
     session = options.open()
     from weir.cli.inspect.windows import no_window
@@ -100,9 +100,6 @@ def _lines(costs: list["StepCost"]) -> list[list[str]]:
     ]
 
 
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 app = typer.Typer(help="Compare methods, and see what they cost, on your own data.", no_args_is_help=True)
 
 
@@ -139,9 +136,9 @@ def losses(
 ) -> None:
     """Train the chosen losses with the same budget, and write a table, curves, and recall by popularity.
 
-    The budget is so many steps or, with --patience, training until validation gets no better. Every run has its own
-    file: a comparison that was stopped and is started again does only the missing runs. The trainer's settings (tower,
-    batch, optimiser) apply to all rows; a row sets its loss and negatives.
+    The budget is --steps or, with --patience, training until validation stops improving. Each run has its own file, so
+    a comparison that was stopped does only the missing runs when started again. The trainer's settings (tower, batch,
+    optimiser) apply to all rows; a row sets its loss and negatives.
     """
     session = options.open()
     set_up_logging(session.notes)
@@ -231,7 +228,7 @@ def _effort(budget: "Budget") -> str:
 
 
 def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
-    """Return what determines a run: sections of its configuration, the estimator and the steps."""
+    """Return what determines a run: five sections of its configuration, the estimator and the budget."""
     from pydantic import ValidationError
 
     try:
@@ -264,9 +261,9 @@ def _refuse_other(out: Path, comparison: "Comparison") -> None:
 
 @contextmanager
 def _progress(session: Session, runs: int, steps: int) -> "Iterator[Callable[[str, int], StepReport]]":
-    """Show the missing runs, with step and loss of the current one: as a bar, or as lines without a terminal.
+    """Show the missing runs and the current step and loss: as a bar, or as lines without a terminal.
 
-    What this yields starts a run, and returns what the run reports to.
+    Yields a function that announces a run and returns the callback for its steps.
     """
     from weir.cli.terminal.output import Bar
 

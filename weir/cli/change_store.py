@@ -1,4 +1,4 @@
-"""``weir forget``, ``retire`` and ``rebuild``: users and windows leave a store, or it gets other settings."""
+"""``weir forget``, ``retire`` and ``rebuild``: erase users, retire windows, rebuild a store under other settings."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,11 +47,11 @@ def forget(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Forget users: one commit replaces all files that hold them, and files replaced long enough ago are removed.
+    """Forget users: replace all files that hold them in one commit, and remove files that were replaced earlier.
 
-    Safe beside running processes: from then on servers know nothing of the users, and no new reader sees their events.
-    Forget many users at once with --users: every window is looked at once. The interaction log is yours to redact.
-    `weir verify --absent ID` proves that the store no longer holds a user.
+    Safe beside running processes: after the commit servers know nothing of the users, and new readers do not see their
+    events. Every window is read once per command, so name many users at once with --users. The interaction log is yours
+    to redact. `weir verify --absent ID` proves that the store no longer holds a user.
     """
     ids = _ids(user, users)
     session = options.open()
@@ -83,12 +83,12 @@ def forget(
 
 
 def caches_of(session: "Session") -> "list[LocalCache]":
-    """Return the caches that the settings name on this machine."""
+    """Return the caches of pipeline and server on this machine."""
     return [session.settings.pipeline.cache, session.settings.serving.cache]
 
 
 def _ids(given: list[str] | None, file: Path | None) -> list[str]:
-    """Return the ids that the options name, as the log spells them."""
+    """Return the ids of --user and --users, unchanged; raises `UsageError` if there is none or one is empty."""
     ids = list(given or ())
     if file is not None:
         try:
@@ -148,9 +148,6 @@ def _replaced(facts: dict[str, Any], who: str) -> list[str]:
     return lines
 
 
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 def retire(
     *,
     older_than: Annotated[
@@ -171,11 +168,11 @@ def retire(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Retire old windows: commit the new horizon, and remove the files of those that retired before.
+    """Retire old windows: commit the new horizon, and remove the files of windows retired earlier.
 
     Events before the horizon become dead letters (`before_retention`). Windows that the trainer, the gate, the monitor
-    or the histories of users still need stay; the output says who needs them. Nothing more retires while files of
-    the last time wait for the grace to end. Safe beside a running pipeline, which starts its next run again.
+    or the users' histories still need stay, and the output names who needs them. No window retires while files of an
+    earlier retirement wait for their grace to end. Safe beside a running pipeline, which restarts its next run.
     """
     session = options.open()
     age = _age(session, older_than)
@@ -190,7 +187,7 @@ def retire(
     removal = Removal(session.store, state, seconds_of(grace, "--grace"))
     removed = 0 if dry_run else removal.run()
     plan = plan_retirement(session.store, state, age, _partitions_of_log(session))
-    # Otherwise each retirement would start the time of grace again.
+    # Otherwise each retirement would restart the grace of the files that wait.
     dry_run = dry_run or bool(removal.seconds_left() and removal.is_waiting)
     if not dry_run:
         try:
@@ -202,7 +199,7 @@ def retire(
 
 
 def _age(session: "Session", older_than: str | None) -> float:
-    """Return the age from which windows retire, in seconds; windows that may still be open must be younger."""
+    """Return the age from which windows retire, in seconds; raises `UsageError` if open windows could be as old."""
     from weir.pipelines.layout import with_window
 
     pipeline = with_window(session.store, session.settings.pipeline, follow=False)
@@ -220,7 +217,7 @@ def _age(session: "Session", older_than: str | None) -> float:
 
 
 def _partitions_of_log(session: "Session") -> set[str] | None:
-    """Return the keys of the log's files, or of the topic's partitions; None where they cannot be listed from here."""
+    """Return the keys of the log's files or the topic's partitions; None if they cannot be listed from here."""
     from weir.contracts import UserError
     from weir.pipelines.sources.source import log_source
 
@@ -276,14 +273,11 @@ def _show_retirement(
 
 
 def _none_is_old(state: "LogState") -> str:
-    """Return that no window is old enough, and how old the oldest one is."""
+    """Return the message that no window is old enough, with the age of the oldest one."""
     if not state.starts:
         return "the store holds no window"
     oldest = in_words((state.max_event_ms - state.starts[0]) / 1000)
     return f"no window is that old: the oldest one starts {oldest} before the newest event"
-
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 def rebuild(
@@ -311,10 +305,10 @@ def rebuild(
 ) -> None:
     """Rebuild a store under other settings: window_seconds, user_shards, history_length, sketch.
 
-    Settings that are not given come from the old store, which stays in use meanwhile; both have the same keys. The new
-    store records them for all of its stages. It can be
-    killed and restarted at any moment. Windows hold no dead letters, ignored events or duplicates, and event ids only
-    as keys: a replay of the log brings them, too.
+    Settings that are not given come from the old store, which stays in use meanwhile; both use the same keys. The new
+    store records the settings for all of its stages. The command can be killed and restarted at any moment. Windows
+    lack dead letters, ignored events, duplicates and the ids of events (they keep keys): replay the log (--log) to keep
+    them.
     """
     if follow and cut_over:
         raise UsageError("--follow and --cut-over: end the process that follows, then cut over")
@@ -324,7 +318,7 @@ def rebuild(
     from weir.pipelines.store_settings import recorded
 
     old = Store(origin)
-    # Settings that a rebuild has recorded hold; before that, given settings win over the old store's.
+    # Precedence: settings that a rebuild has recorded, then given settings, then the old store's.
     session = open_session(config, to, assign, {"pipeline.log": log}, _settings_of(old), recorded=recorded(Store(to)))
     set_up_logging(session.notes)
     from prometheus_client import CollectorRegistry
@@ -358,9 +352,9 @@ def rebuild(
 
 
 def _settings_of(old: "Store") -> dict[str, Any]:
-    """Return the settings under which a store was written, nested: recorded settings win over remembered ones.
+    """Return the settings under which a store was written, nested; recorded settings win over remembered ones.
 
-    The windows of a store of an older version, which has recorded less, tell of their histories and features.
+    A store of an older version recorded fewer settings: its newest windows supply histories and features.
     """
     from weir.contracts import LogState, WindowLog, read_format
     from weir.contracts.storage.format import read_settings
@@ -372,7 +366,7 @@ def _settings_of(old: "Store") -> dict[str, Any]:
         found |= {"history_length": pane.history_length, "item_features": pane.item_features.model_dump()}
         found["user_features"] = pane.user_features.names.model_dump()
     kept = remembered(old)
-    # The pipeline of the old store has the usual port.
+    # The old store's pipeline may still use its port.
     kept["pipeline"] = found | kept.get("pipeline", {}) | {"metrics_port": 0}
     for name, value in recorded(old).items():
         section, _, key = name.rpartition(".")

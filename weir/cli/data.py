@@ -36,7 +36,7 @@ def generate(
 ) -> None:
     """Generate a log of listeners and records, with planted interests, duplicates, late events and malformed lines.
 
-    The result says what the log holds: lines = events + duplicates + malformed.
+    Prints the counts: lines = events + duplicates + malformed.
     """
     import gzip
 
@@ -80,7 +80,7 @@ def produce(
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same users, items and order.")] = 0,
     options: StoreOptions,
 ) -> None:
-    """Send generated events to a topic, each when it happens, until SIGTERM or Ctrl-C; or the lines of a file."""
+    """Send generated events to a topic at --rate until SIGTERM or Ctrl-C, or send the lines of a file once."""
     import sys
     import threading
 
@@ -100,7 +100,7 @@ def produce(
         raise UsageError(f"pipeline.log = {pipeline.log} is no topic: name one with --log kafka://host:port/topic")
     stop = threading.Event()
     if lines is None:
-        # An outage would deliver its events late, but all of these happen now.
+        # An outage would deliver its events late, but live events happen now.
         events = live_events(GeneratorConfig(users=users, items=items, seed=seed, outages=0, late=0))
     else:
         found = sys.stdin.buffer.read() if lines == Path("-") else lines.read_bytes()
@@ -155,9 +155,6 @@ def replay(
         session.out.print(
             plain(f"placed {summary.placed_rows:,} rows in {summary.placed_segments} segments of {pipeline.log}")
         )
-
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 app = typer.Typer(help="Turn a downloaded data set into a log.", no_args_is_help=True)

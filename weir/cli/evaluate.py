@@ -1,4 +1,4 @@
-"""``weir evaluate``: what the configured trainer reaches on held-out interactions, at what cost, and what it means."""
+"""``weir evaluate``: offline quality of the configured trainer, next to simple methods, and a verdict in words."""
 
 import math
 import time
@@ -46,19 +46,19 @@ _QUICK_STEPS: Final = 1500
 _QUICK_ROWS: Final = 1_000_000
 _QUICK_INTERACTIONS: Final = 300_000
 _QUICK_SECONDS: Final = 75.0
-"""From the start of the command to the end of training."""
+"""Limit from the start of the command to the end of training."""
 _LEAST_SECONDS: Final = 15.0
-"""Of training, however long reading took."""
+"""Least time for training, however long reading took."""
 _QUICK_SCORES: Final = 200_000_000
-"""A case has one for each item: they are what a test costs."""
+"""Limit of cases x items, the scores that a test computes."""
 _QUICK_PEERS: Final = 4000
-"""Items of which the peers' matrices are made."""
+"""Most items for the item-item matrices of the peers."""
 _LEAST_CASES: Final = 1000
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much of the log is used, and how long training goes on."""
+    """The part of the log to use, and the budget of training."""
 
     quick: Annotated[
         bool, typer.Option("--quick", help="Answer within two minutes on two cores, from a sample of a large log.")
@@ -81,13 +81,13 @@ class Effort:
 
     @property
     def largest_peers(self) -> int:
-        """Most items of which item-kNN and EASE are made."""
+        """Most items for which item-kNN and EASE are built."""
         from weir.trainer.offline.contest import LARGEST
 
         return _QUICK_PEERS if self.quick else LARGEST
 
     def read(self, session: Session, options: ExperimentOptions) -> "tuple[Interactions, list[str]]":
-        """Read the log, all of it or some users of its last rows; return in words what was sampled, if anything."""
+        """Read the log, or with --quick users sampled from its last rows; return also the samplings in words."""
         from weir.trainer.offline.data import sample_users
 
         if not self.quick:
@@ -98,7 +98,7 @@ class Effort:
         if read.newest_rows is not None:
             from weir.readers import has_ending
 
-            # What is packed can only be read from its start.
+            # A compressed file can only be read from its start.
             place = "first" if has_ending(options.data, [".gz"]) else "last"
             sampled.append(f"the {place} {read.newest_rows:,} rows of the log")
         if some is not read:
@@ -109,9 +109,9 @@ class Effort:
     def plan(
         self, session: Session, options: ExperimentOptions, interactions: "Interactions", started: float
     ) -> "tuple[Plan, list[str]]":
-        """Return what to train and test, and in words which test cases are left out; `started` is the command's start.
+        """Return the plan of training and testing, and in words the test cases left out.
 
-        Raises `TooFewError` where none are left to test on.
+        `started` is the start of the command, by `time.monotonic`. Raises `TooFewError` if no test case is left.
         """
         from weir.trainer.offline.compare import Plan
         from weir.trainer.offline.fit import Budget
@@ -129,11 +129,8 @@ class Effort:
         return plan, [f"{tested:,} of {len(division.test):,} test cases, at random"] if left_out else []
 
 
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
-    """Print what is trained and tested on, before that takes its time."""
+    """Print the data and its split, before the long work starts."""
     interactions, split = plan.interactions, plan.split
     users, items = len(interactions.user_ids), len(interactions.item_ids)
     parts = f"{len(split.train):,} to train on, {len(split.validation):,} to validate, {len(split.test):,} to test"
@@ -145,7 +142,7 @@ def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
 
 
 def judge(session: Session, plan: "Plan", effort: Effort) -> "Outcome":
-    """Train and test beside the peers, with progress; say how training went."""
+    """Train and test the model and its peers, with progress; print how training ended."""
     from weir.trainer.offline.judge import against_peers
 
     name, started, total = plan.rules.headline, time.monotonic(), plan.budget.steps * effort.seeds
@@ -178,7 +175,7 @@ def judge(session: Session, plan: "Plan", effort: Effort) -> "Outcome":
 
 
 def _training(training: "Fit", plan: "Plan") -> str:
-    """Return how training went and ended."""
+    """Return a sentence on the length of training and why it ended."""
     name, budget = plan.rules.headline, plan.budget
     text = f"trained {training.steps:,} steps, {training.epochs:.1f} epochs"
     why = {
@@ -197,7 +194,7 @@ def _training(training: "Fit", plan: "Plan") -> str:
 
 
 def next_steps(options: ExperimentOptions) -> list[str]:
-    """Return the commands that go on from a quick answer."""
+    """Return the commands to run after a quick answer."""
     from weir.readers import PAIR_SUFFIXES, has_ending
 
     lines = [f"next: {program()} evaluate {options.arguments}"]
@@ -208,7 +205,7 @@ def next_steps(options: ExperimentOptions) -> list[str]:
 
 
 def verdict_of(outcome: "Outcome") -> str:
-    """Return whether the model is better than popularity, in words, or that no figure can tell."""
+    """Return in words whether the model beats popularity, or that the test cannot tell."""
     if outcome.new_share == 1:
         return f"cannot be judged: all {outcome.cases:,} test cases ask for new items, which no method can rank"
     name = outcome.headline
@@ -216,7 +213,7 @@ def verdict_of(outcome: "Outcome") -> str:
 
 
 def peers_in_words(outcome: "Outcome") -> list[str]:
-    """Return which peers the model beats, metric by metric, how it does beside the strongest, and which are missing."""
+    """Return per metric which peers the model beats, its lead over the strongest peer, and the peers left out."""
     if outcome.new_share == 1:
         return []
     lines = [
@@ -233,7 +230,7 @@ def peers_in_words(outcome: "Outcome") -> list[str]:
 
 
 def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
-    """Return everything for programs: null where there is no figure, since JSON has no NaN."""
+    """Return all results for JSON; null for a figure that is missing, since JSON has no NaN."""
     from pydantic_core import from_json, to_json
 
     if outcome is None:
@@ -305,12 +302,12 @@ def print_tables(session: Session, outcome: "Outcome") -> None:
 
 
 def _percent(share: float) -> str:
-    """Return a share; one that is not whole must not read as if it were."""
+    """Return a share in percent; only a share of exactly 1 reads as 100 %."""
     return "100 %" if share == 1 else f"{min(99.9, max(0.1, 100 * share)):.1f} %"
 
 
 def _print_peers(session: Session, outcome: "Outcome") -> None:
-    """Print a row for each peer and metric: by how much the model is above it."""
+    """Print a row for each peer and metric with the model's lead."""
     rows = [_peer_row(peer, metric) for metric in outcome.peers[0].leads for peer in outcome.peers]
     head = ["beside", "metric", "peer", "model - peer", "95 % interval", "the model is", "settings by validation"]
     print_table(session, "peers, tuned on the same validation part", head, rows)
@@ -325,16 +322,12 @@ def _peer_row(peer: "Comparison", metric: str) -> list[str]:
     return [peer.name, metric, value, apart, between, judgement(lead), settings]
 
 
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 def evaluate(*, options: ExperimentOptions, effort: Effort, json: JsonOutput = False) -> None:
     """Train on one part of a log and test on the rest, next to simple methods, and say which is better.
 
-    A part between the two says when to stop: the best step is kept. On the same part popularity, item-kNN and EASE are
-    tuned. Prints recall, NDCG, precision (with 95 % intervals over users) and coverage, recall for popular and rare
-    items, and by how much the model is above each simple method. docs/evaluation.md says what each split leaks. A
-    store is read only.
+    A validation part in between chooses the best step, and tunes the simple methods: popularity, item-kNN and EASE.
+    Prints recall, NDCG, precision (with 95 % intervals over users) and coverage, recall for popular and rare items, and
+    the model's lead over each simple method. docs/evaluation.md says what each split leaks. Stores are only read.
     """
     started = time.monotonic()
     session = options.open()

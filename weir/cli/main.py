@@ -1,7 +1,7 @@
 """The command ``weir``.
 
-No stage is imported before a command runs: help appears at once, and a missing extra matters only to the commands
-that need it.
+No stage is imported before a command runs: help appears at once, and a missing extra concerns only the commands that
+need it.
 """
 
 import io
@@ -89,17 +89,17 @@ def _root(
 
 
 def _keep_to_this_weir() -> None:
-    """Let every process that starts from here import this weir, not packages of the folder that it starts in.
+    """Make every child process import this weir, not a `weir` package in its working folder.
 
-    Stages, ranks, the tower's tracing and Beam's workers are started with ``python -m``, which looks into that folder
-    first: it may have a `weir` of its own. In a checkout that is not installed it is where weir is.
+    Stages, ranks, the tower's tracing and Beam's workers start with ``python -m``, which searches the working folder
+    first. In a checkout that is not installed the working folder is where weir is, so it stays searched.
     """
     if not Path().samefile(Path(__file__).parents[2]):
         os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def _write_any_text() -> None:
-    """Let ids of any language be printed where the locale is not UTF-8: programs get UTF-8, a terminal escapes."""
+    """Print ids of any language where the locale is not UTF-8: UTF-8 into pipes and files, escapes on a terminal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")

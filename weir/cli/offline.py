@@ -1,4 +1,4 @@
-"""What `weir evaluate` and `weir bench losses` share: the data, its split, and the rules of the test."""
+"""The parts that `weir evaluate` and `weir bench losses` share: the data, its split, and the rules of the test."""
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -35,7 +35,7 @@ class SplitKind(StrEnum):
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """What to train and test on, and how to test; nothing is written to a store."""
+    """The data, its split, and the rules of the test. Nothing is written to a store."""
 
     data: Annotated[
         str,
@@ -78,13 +78,13 @@ class ExperimentOptions:
     assign: Assign = None
 
     def open(self) -> Session:
-        """Return the session of the command, on a small model unless the settings say otherwise."""
+        """Return the session of the command, with a small model unless the settings choose another."""
         return open_session(self.config, None, self.assign, base=_small_model(self.split))
 
     def read(self, session: Session, *, newest: int | None = None) -> "Interactions":
-        """Read the interactions by the settings of the log, all or those of its `newest` rows.
+        """Read the interactions with the settings of the log: all rows, or the `newest` ones.
 
-        Raises `UnreadableLogError` where other settings would read more of it.
+        Raises `UnreadableLogError` if other settings would read more of the log.
         """
         from weir.readers import is_topic
         from weir.trainer.offline.data import is_store, read_store
@@ -108,7 +108,7 @@ class ExperimentOptions:
         return interactions
 
     def _check(self, files: LogFiles, log: "LogConfig") -> None:
-        """Look at the log as `weir check` does, to name the settings that would read it."""
+        """Sample the log as `weir check` does; raise `UnreadableLogError` if other settings would read it."""
         from weir.check.report import check_log
         from weir.check.text import require_readable
 
@@ -120,7 +120,7 @@ class ExperimentOptions:
             require_readable(report, f"evaluate {self.arguments}")
 
     def divide(self, interactions: "Interactions") -> "Split":
-        """Divide interactions into training, validation and test; raises `TooFewError` where none are left to test."""
+        """Divide interactions into training, validation and test; raises `TooFewError` if the test part is empty."""
         from weir.trainer.offline import splits
         from weir.trainer.offline.data import TooFewError
 
@@ -139,13 +139,13 @@ class ExperimentOptions:
 
     @property
     def arguments(self) -> str:
-        """The log and its settings as on a command line."""
+        """The log and its settings, spelled for a command line."""
         given = [("--log", self.data), *given_options(self.config, None, self.assign)]
         return " ".join(option(name, value) for name, value in given)
 
     @property
     def rules(self) -> "Rules":
-        """The rules of the test: a case per user where there is no order, else per interaction."""
+        """The rules of the test: a case per user for the random split, else a case per interaction."""
         from weir.trainer.offline.evaluator import Protocol, Rules
 
         protocol: Protocol = "user" if self.split is SplitKind.RANDOM else "interaction"
@@ -153,11 +153,11 @@ class ExperimentOptions:
 
 
 def _small_model(split: SplitKind) -> dict[str, Any]:
-    """Return what stands in for the trainer's defaults: a small tower that trains in minutes on one core.
+    """Return defaults that replace the trainer's: a small tower that trains in minutes on one core.
 
-    Histories where there is an order, a vector per user where there is none. Every position of a history is a training
-    example, so that a batch of 64 histories has up to 3,200 positives. Epochs repeat them: without dropout a small log
-    is learned by heart, whereas one pass of the stream is better without. Steps may become shorter, as there is an end.
+    The random split has no order of events: a vector per user replaces the tower of histories. With histories every
+    position is a training example: a batch of 64 histories of 50 items has up to 3,200 positives. Dropout is needed
+    because epochs repeat a small log, and `embedding_memory` is 1 because training ends.
     """
     if split is SplitKind.RANDOM:
         free = {"normalised": False, "temperature": 1.0}

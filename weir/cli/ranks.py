@@ -22,17 +22,17 @@ __all__ = ["Nodes", "arguments_of", "is_first_rank", "run_in_ranks"]
 
 
 _SIGNS_OF_LIFE: Final = {"keep_alive_interval": 1, "keep_alive_max_attempt": 5}
-"""Seconds between those of a launcher, and how many may be missing before its node counts as lost."""
+"""Heartbeats of a launcher: seconds between two, and how many may be missing before its node counts as lost."""
 
 _LAST_CALL_SECONDS: Final = 2
-"""Nodes that have met wait so long for further ones."""
+"""Seconds that nodes wait for further nodes once enough have met."""
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """From `least` to `most` machines train together; they meet at `host` and `port`, which is on the first of them.
+    """Between `least` and `most` machines that train together; they meet at `host`:`port`, on the first of them.
 
-    Ranks go by the machines' own addresses, in the order of letters; None: as the way to `host` shows.
+    Ranks are ordered by the machines' own addresses, as text. `address` None: the address on the route to `host`.
     """
 
     least: int
@@ -43,7 +43,7 @@ class Nodes:
 
     @classmethod
     def of(cls, count: str | None, place: str | None, address: str | None) -> "Nodes | None":
-        """Return what the options say, None for a single machine; raises `typer.BadParameter`."""
+        """Parse the options; None for a single machine. Raises `typer.BadParameter`."""
         if count is None:
             if place or address:
                 raise typer.BadParameter("has a meaning with --nodes only", param_hint="--meet, --address")
@@ -60,7 +60,7 @@ class Nodes:
         return cls(numbers[0], numbers[-1], found[1], int(found[2]), address)
 
     def meeting(self) -> Mapping[str, Any]:
-        """Return the settings by which the launchers of these machines find each other."""
+        """Return the rendezvous settings by which the launchers of these machines find each other."""
         from weir.runtime.listening import in_url
 
         return {
@@ -77,9 +77,9 @@ class Nodes:
         }
 
     def opens_the_place(self) -> bool:
-        """Say whether the others meet on this machine, and no other launcher here has opened the port.
+        """Return whether the rendezvous is on this machine and its port is still free.
 
-        A name would not tell: a machine may not know itself by the one that others call it.
+        Tried by binding, not by name: a machine may not know the name that others use for it.
         """
         for family, kind, _, _, address in self._known(socket.SOCK_STREAM):
             with suppress(OSError), socket.socket(family, kind) as probe:
@@ -89,17 +89,17 @@ class Nodes:
         return False
 
     def own_address(self) -> str | None:
-        """Return the address from which this machine reaches the place; None where nobody knows the place yet."""
+        """Return this machine's address on the route to the rendezvous; None if `host` does not resolve yet."""
         for family, kind, _, _, address in self._known(socket.SOCK_DGRAM):
             with suppress(OSError), socket.socket(family, kind) as probe:
-                probe.connect(address)  # chooses a way, and sends nothing
+                probe.connect(address)  # chooses a route, sends no packet
                 return str(probe.getsockname()[0])
         return None
 
     def choose_interface(self) -> None:
-        """Have gloo and NCCL use the interface that leads to the place, unless told otherwise.
+        """Make gloo and NCCL use the interface on the route to the rendezvous, unless the environment names one.
 
-        Left alone they take the one of the machine's name, which often is the loopback interface.
+        By default they use the interface of the machine's name, often loopback.
         """
         import psutil
 
@@ -120,7 +120,7 @@ class Nodes:
 
 
 def arguments_of(options: StoreOptions, store: str) -> list[str]:
-    """Return what tells a rank the options of the command that starts it."""
+    """Return the arguments that pass a command's options on to a rank."""
     found = ["--debug"] if DEBUGGING.get() else []
     for name, value in (("--config", options.config), ("--store", store)):
         found += [name, str(value)] if value is not None else []
@@ -130,7 +130,7 @@ def arguments_of(options: StoreOptions, store: str) -> list[str]:
 
 
 def is_first_rank() -> bool:
-    """Say whether this process is the first rank, or the only one; a rank ends with the process that started it."""
+    """Return whether this process is rank 0 or the only one. A rank is killed when the process that started it ends."""
     if "RANK" in os.environ:
         from weir.runtime.supervisor import die_with_parent
 
@@ -140,9 +140,9 @@ def is_first_rank() -> bool:
 
 
 def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | None = None) -> None:
-    """Run a command of weir in so many processes, as torchrun does: restart all when one fails, stop with them.
+    """Run a weir command in `ranks` processes as torchrun does: restart all if one fails, stop with them.
 
-    With several nodes each runs as many, and all start again with those that are there when one is lost or comes.
+    Each node runs `ranks` processes; when a node is lost or added, all restart with the nodes that are there.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -151,14 +151,14 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | N
 
     with tempfile.TemporaryDirectory(prefix="weir-ranks-") as folder:
         meeting = _alone(folder) if nodes is None else _together(nodes)
-        # The launcher would share its store with the ranks by a port, or keep there where lost ranks were.
+        # Keep the launcher's store apart: shared, it needs a port, and it would remember the places of lost ranks.
         os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         launch = LaunchConfig(
             nproc_per_node=ranks,
             rdzv_backend="c10d",
             max_restarts=restarts,
             monitor_interval=0.2,
-            # Ranks write to the terminal. Left alone the launcher makes a folder for each, and leaves them there.
+            # Ranks write to the terminal. By default the launcher leaves a folder of logs behind for each.
             logs_specs=DefaultLogsSpecs(f"{folder}/logs"),
             **meeting,
         )
@@ -178,15 +178,15 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | N
 
 
 def _together(nodes: Nodes) -> Mapping[str, Any]:
-    """Return the settings by which launchers of several nodes find each other."""
+    """Return the rendezvous settings of a launcher on one of several nodes."""
     nodes.choose_interface()
     return nodes.meeting()
 
 
 def _alone(folder: str) -> Mapping[str, Any]:
-    """Return the settings by which a single launcher and its ranks meet, in files of a private folder.
+    """Return the rendezvous settings of a single launcher: files in a private folder.
 
-    torchrun itself opens a port on all interfaces, without authentication.
+    torchrun by default opens a port on all interfaces, without authentication.
     """
     from weir.trainer.ranks.workers import RENDEZVOUS
 
@@ -196,7 +196,7 @@ def _alone(folder: str) -> Mapping[str, Any]:
         "max_nodes": 1,
         "run_id": str(uuid.uuid4()),
         "rdzv_endpoint": f"{folder}/launcher",
-        # Nobody waits for the signs of life, and each would make the file longer.
+        # No one reads the heartbeats of a single launcher, and each would lengthen the file.
         "rdzv_configs": {"store_type": "file", "keep_alive_interval": 86400},
         "local_addr": "127.0.0.1",
     }

@@ -1,4 +1,4 @@
-"""``weir check``, ``init`` and ``config``: what a log holds, and the settings."""
+"""``weir check``, ``init``, ``config`` and ``settings``: check a log, and show or change settings."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ Log = Annotated[
 ]
 
 _NEWEST: Final = 200_000
-"""Messages of a topic that are looked at."""
+"""Newest messages of a topic to look at."""
 
 
 def check(
@@ -41,9 +41,9 @@ def check(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Say what a log holds, what is wrong with it, and which settings fit; exit status 1 if no row is valid as it is.
+    """Check a sample of a log: its fields and faults, and the settings that fit; exit status 1 if no row is valid.
 
-    It looks at a sample: pieces of the files from the first to the last, or the newest messages of a topic.
+    The sample is pieces of the files from the first to the last, or the newest messages of a topic.
     """
     session = options.open({"pipeline.log": log}, is_binding=False)
     set_up_logging(session.notes)
@@ -74,7 +74,7 @@ def init(
 
 
 def _followed(session: Session, proposed: int) -> str:
-    """Return how fresh answers are where the log is followed, with the window of the settings or the proposed one."""
+    """Return the time from event to answer if the log is followed, under the settings' window or the proposed one."""
     from weir.freshness import event_to_answer
 
     settings = session.settings
@@ -93,12 +93,9 @@ def _look(session: Session) -> "LogReport":
         report = check_log(pipeline.model_copy(update={"log": files.path}))
     more: dict[str, object] = {} if files.newest_rows is None else {"is_complete": False, "all_rows": None}
     if is_topic(pipeline.log) and report.valid:
-        # A live log has windows by how old an answer may be, not by the span of what the topic holds.
+        # The windows of a live log follow from the freshness wanted, not from the time span of the topic.
         more["window_seconds"] = with_window(session.store, pipeline, follow=True).window_ms // 1000
     return report.model_copy(update={"log": pipeline.log, **more})
-
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 app = typer.Typer(
@@ -133,7 +130,7 @@ def check_settings(
     ] = None,
     options: StoreOptions,
 ) -> None:
-    """Check the settings; name every one that cannot be used, and exit with status 2 if there is any."""
+    """Check the settings: print every invalid one, and exit with status 2 if there is any."""
     open_session(file or options.config, options.store, options.assign, base=None if file is None else {})
     typer.echo("the settings can be used")
 
@@ -141,18 +138,18 @@ def check_settings(
 @app.command("schema")
 @command
 def schema() -> None:
-    """Print the JSON Schema of the settings file, with which editors complete and check it."""
+    """Print the JSON Schema of the settings file, for completion and checks in editors."""
     from weir.config import schema_text
 
     typer.echo(schema_text(), nl=False)
 
 
 def settings(*, options: StoreOptions, json: JsonOutput = False) -> None:
-    """Show the settings that all stages of a store share; with --set change them, and say from which window on.
+    """Show the settings that all stages of a store share; --set changes them, and says from which window on.
 
-    End the pipeline first. A mapping that --set gives as a whole replaces the one before: --set
-    "pipeline.event_types={play: positive}"; --set pipeline.event_types.skip=negative adds to it. Start running stages
-    again: each takes its settings at its start.
+    End the pipeline first, and restart running stages after: a stage reads its settings when it starts. Assigning a
+    whole mapping replaces it: --set "pipeline.event_types={play: positive}"; --set pipeline.event_types.skip=negative
+    adds to it.
     """
     session = open_session(options.config, options.store, None, recorded={})
     from weir.contracts.storage.format import read_format, read_settings
@@ -202,7 +199,7 @@ def _in_words(made: "SettingsChange") -> str:
 
 
 def _wanted(assign: list[str], known: "dict[str, JsonValue]") -> "dict[str, JsonValue]":
-    """Return the new values of the settings that are assigned, by name; raises `UsageError` and `SettingsError`."""
+    """Return the new values of the assigned settings, by name; raises `UsageError` and `SettingsError`."""
     from weir.config import Given, Settings, assignments, effective, located
     from weir.pipelines.store_settings import LASTING, values_of
     from weir.spelling import annotation_at

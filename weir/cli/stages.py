@@ -1,4 +1,4 @@
-"""``weir ingest``, ``train``, ``export``, ``serve``, ``monitor``, ``histories``, ``up``: the stages as processes."""
+"""The stages as processes: ``weir ingest``, ``retry``, ``stream``, ``train``, ``export``, ``serve``, ``up``, ..."""
 
 import logging
 from contextlib import nullcontext
@@ -59,7 +59,7 @@ def ingest(
     """Read the log, reject invalid rows, drop duplicates, and commit windows of event time to the store.
 
     It can be killed and restarted at any moment: no event is lost or counted twice. Without `--follow` the exit status
-    is 1 where all that is new was refused.
+    is 1 if all new rows were refused.
     """
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
@@ -102,8 +102,8 @@ def retry(
 ) -> None:
     """Read refused rows again from their dead letters, under the present settings, and commit the valid ones.
 
-    For rows refused by a clock, the time of their file or a setting. It can be killed and run again at any moment: each
-    row counts once. End the pipeline of a local store first.
+    Useful for rows refused because of a clock, a file's time or a setting. It can be killed and run again at any
+    moment: each row counts once. End the pipeline of a local store first.
     """
     from weir.readers import Reason
 
@@ -131,10 +131,10 @@ def stream(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Commit windows as `weir ingest --follow` does, from a topic, in parallel under Flink, until SIGTERM or Ctrl-C.
+    """Commit the windows of a topic as `weir ingest --follow` does, in parallel under Flink, until SIGTERM or Ctrl-C.
 
-    It needs Flink, Beam's job server and a pool of workers (`stream` settings). Killed and started again it goes on at
-    the commits: no event is lost or counted twice.
+    It needs Flink, Beam's job server and a pool of workers (`stream` settings). After a restart it resumes from the
+    commits: no event is lost or counted twice.
     """
     session = options.open({"pipeline.log": log, "pipeline.kafka.accept_gap": accept_gap or None})
     set_up_logging(session.notes)
@@ -149,7 +149,7 @@ def stream(
 
 
 def _shown(bar: "Bar") -> "Callable[[IngestSummary], None]":
-    """Return what adds up reports and shows them."""
+    """Return a callback that adds summaries up and shows the total."""
     total: list[IngestSummary] = []
 
     def report(summary: "IngestSummary") -> None:
@@ -183,11 +183,11 @@ def train(
 ) -> None:
     """Train on the committed windows in order, and export a bundle after each.
 
-    Every window tests the model before the model is trained on it. Training continues from the newest checkpoint. With
-    `--nodes` it goes on within seconds when a machine is lost or added, with the ranks that are there.
+    The model is tested on each window before it trains on it. Training resumes from the newest checkpoint. With
+    `--nodes` it continues within seconds with the remaining ranks when a machine is lost or added.
     """
     together = Nodes.of(nodes, meet, address)
-    # Checked here, wrong settings are reported once and not by every rank.
+    # Checked here, so that wrong settings are reported once instead of by every rank.
     session = options.open()
     config = session.settings.trainer.of_variant(_line(variant))
     if together is None:
@@ -197,7 +197,7 @@ def train(
 
     named = () if _line(variant) == MAIN else ("--variant", _line(variant))
     alone = only_one(session.store, "-".join(["train", *named[1:]]), " ".join(["weir train", *named]))
-    # Nodes of one run may share a folder.
+    # Nodes of one run may share a store, so they take no lock.
     with alone if together is None else nullcontext():
         if ranks == 1 and together is None:
             train_worker(follow=follow, variant=variant, options=options, json=json)
@@ -223,7 +223,7 @@ def train_worker(
     from weir.trainer.export.tracing import tracing_of
 
     if first and follow:
-        # Beside the imports below, which take as long; the first bundle waits for both.
+        # In parallel with the imports below, which take as long; the first bundle waits for both.
         tracing_of(config.tower)
     from weir.cli.terminal.output import Bar
     from weir.trainer.train import train as run
@@ -244,7 +244,7 @@ def train_worker(
 
 
 def _line(variant: str | None) -> str:
-    """Return the line that an option names."""
+    """Return the bundle line of --variant."""
     from weir.contracts.bundles.variants import MAIN
 
     return variant or MAIN
@@ -291,7 +291,7 @@ def serve(
 
 
 def _look_for_files(session: Session) -> None:
-    """Warn of a catalogue or takedown list that the store names and that is not where it was."""
+    """Warn if the store names a catalogue or takedown list that is no longer there."""
     from weir.contracts.storage.remote_files import WatchedFile
     from weir.pipelines.store_settings import OUTSIDE_PIPELINE, recorded
 
@@ -335,9 +335,6 @@ def _print_facts(session: Session, result: Any, *, json: bool) -> None:
         print_facts(session, result if isinstance(result, dict) else result.model_dump(mode="json"))
 
 
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 def histories(
     *,
     redis: Annotated[
@@ -346,9 +343,9 @@ def histories(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep following until SIGTERM or Ctrl-C.")] = False,
     options: StoreOptions,
 ) -> None:
-    """Bring the histories of users to Redis, for servers with `serving.histories = redis://...`.
+    """Copy the histories of users to Redis, for servers with `serving.histories = redis://...`.
 
-    All users once, then those whom new commits touch. It can be killed and restarted at any moment.
+    First all users, then the users of new commits. It can be killed and restarted at any moment.
     """
     session = options.open({"histories.redis": redis})
     set_up_logging(session.notes)
@@ -357,15 +354,12 @@ def histories(
     run(session.store, session.settings.histories, forever=follow)
 
 
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 def up(*, wanted: UpOptions, options: StoreOptions, json: JsonOutput = False) -> None:
-    """Run pipeline, trainer, server and monitor on this machine, restart those that die, and stop all together.
+    """Run pipeline, trainer, server and monitor on this machine; restart a process that dies, and stop all together.
 
-    Without --demo or --log FILE the stages follow the topic at --log, or the log at the setting pipeline.log. Ctrl-C
-    stops everything gracefully, a second one at once. First the log is looked at, as `weir check` does. The output of
-    each process is in STORE/logs/NAME.log.
+    Without --demo or --log FILE the stages follow the topic at --log, or the log of the setting pipeline.log. The log
+    is first checked as by `weir check`. Ctrl-C stops everything gracefully, a second one at once. The output of each
+    process is in STORE/logs/NAME.log.
     """
     from weir.contracts.storage.locks import only_one
     from weir.up.prepare import prepare

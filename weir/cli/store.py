@@ -1,4 +1,4 @@
-"""``weir verify``, ``promote`` and ``replay-bundle``: the files of a store, and which bundle is served."""
+"""``weir verify``, ``promote`` and ``replay-bundle``: check a store's files, choose the bundle served, reproduce it."""
 
 import getpass
 import os
@@ -47,14 +47,14 @@ def verify(
 ) -> None:
     """Check every file of a store against the commit or manifest that lists it.
 
-    Names each file that is damaged, missing or foreign (unlisted for more than an hour), and each that holds a user who
-    must be absent; exit status 1 if there is one. Other processes may keep writing meanwhile.
+    Names each file that is damaged, missing or foreign (unlisted for more than an hour), and each file that holds a
+    user named by --absent; exit status 1 if there is one. Other processes may keep writing meanwhile.
     """
     from weir.cli.terminal.output import Bar
     from weir.contracts.verification import verify as check
     from weir.text import plain
 
-    # Damaged settings are a finding.
+    # Damaged settings are one of the findings.
     session = options.open() if absent else options.open(recorded={})
     if not session.store.exists(""):
         raise CommandError(f"{session.store.path('')}: there is no such store")
@@ -123,9 +123,9 @@ def promote(
 ) -> None:
     """Serve this bundle whatever the gate decided: an older one, or one that was held back.
 
-    The bundle is pinned: trainers keep exporting, but nothing else is promoted until `weir promote --unpin`. With
-    `--variant NAME` alone, that line is served to all from now on, whatever the comparison has found; `main` is that of
-    the plain settings.
+    The bundle is pinned: trainers keep exporting, but promote nothing until `weir promote --unpin`. `--variant NAME`
+    alone serves the bundles of that variant to all from now on, whatever the comparison found; `main` names the plain
+    settings.
     """
     if (version is not None) + unpin + (variant is not None and not unpin) != 1:
         raise UsageError(
@@ -149,7 +149,7 @@ def promote(
 
 
 def _crown(session: "Session", variant: str, why: str) -> None:
-    """Serve a line to all, and say what is known of how it compares."""
+    """Make a variant the champion, and print how it compares with the previous one."""
     from weir.contracts.bundles.variants import MAIN, MEASURES, Champion, Comparison, VariantError, crown
 
     names = (MAIN, *session.settings.trainer.variants)
@@ -186,9 +186,6 @@ def _operator() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 Version = Annotated[str, typer.Argument(metavar="VERSION", help="The bundle; `weir inspect bundles` lists them.")]

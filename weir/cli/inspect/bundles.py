@@ -36,7 +36,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class BundleFacts:
-    """One bundle: its manifest unless that is damaged, and what happened to it since."""
+    """A bundle: its manifest unless that is damaged, and its state since export."""
 
     version: str
     manifest: "BundleManifest | None"
@@ -47,7 +47,7 @@ class BundleFacts:
 
     @property
     def standing(self) -> str:
-        """Its state in one word: the first one of the verdict unless something else happened."""
+        """The state in one word: damaged, pinned, withdrawn, or the first word of the gate's verdict."""
         if self.problem is not None or self.manifest is None:
             return "damaged"
         if self.pinned:
@@ -56,13 +56,13 @@ class BundleFacts:
 
     @property
     def sentence(self) -> str:
-        """Why."""
+        """The reason for `standing`."""
         if self.problem is not None or self.manifest is None:
             return self.problem or ""
         return self.withdrawal.verdict if self.withdrawal else self.manifest.verdict
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything but the files."""
+        """Return everything but the list of files."""
         said = {} if self.manifest is None else self.manifest.model_dump(mode="json", exclude={"files"})
         withdrawal = None if self.withdrawal is None else self.withdrawal.model_dump(mode="json")
         states = {"current": self.current, "pinned": self.pinned, "standing": self.standing}
@@ -71,7 +71,7 @@ class BundleFacts:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The newest bundles, oldest first, how many there are in `total`, and remarks about the store."""
+    """The newest bundles, oldest first; `total` counts all, and `remarks` concern the whole store."""
 
     folder: str
     current: str
@@ -81,9 +81,9 @@ class StoreFacts:
 
 
 def facts_of(store: "Store", last: int | None, wanted: str | None = None) -> StoreFacts:
-    """Read the newest bundles, None for all, or the one with a version; a damaged one is reported among them.
+    """Read the newest `last` bundles (None: all) or the version `wanted`; damaged bundles are included.
 
-    Raises `CommandError` where there is no such version.
+    Raises `CommandError` if the version does not exist.
     """
     from weir.contracts.bundles.variants import MAIN, lines
 
@@ -104,7 +104,7 @@ def facts_of(store: "Store", last: int | None, wanted: str | None = None) -> Sto
 
 
 def _of_line(store: "Store", line: str, wanted: str | None, remarks: list[str]) -> tuple[str | None, list[BundleFacts]]:
-    """Return which bundle of a line is promoted, and its bundles; adds what is remarkable to the remarks."""
+    """Return the promoted version of a line, and its bundles; append the line's pin and damage to `remarks`."""
     from weir.contracts import CorruptArtefactError
     from weir.contracts.bundles.variants import MAIN, log_of
 
@@ -125,7 +125,7 @@ def _of_line(store: "Store", line: str, wanted: str | None, remarks: list[str]) 
 
 
 def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | None) -> BundleFacts | None:
-    """Return what is known of a bundle; None if it has just been retired."""
+    """Return the facts of a bundle; None if it has just been retired."""
     from weir.contracts import CorruptArtefactError
 
     manifest, withdrawal, problem = None, None, None
@@ -139,7 +139,7 @@ def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | No
 
 
 def print_bundles(session: Session, facts: StoreFacts, wanted: str | None) -> None:
-    """Print a table of the bundles, and why a bundle is not promoted; of one that is asked for, all that is known."""
+    """Print a table of the bundles and why bundles are not promoted; for `wanted`, all its facts."""
     for remark in facts.remarks:
         _say(session, remark)
     if not facts.bundles:
@@ -162,7 +162,7 @@ def print_bundles(session: Session, facts: StoreFacts, wanted: str | None) -> No
 
 
 def _say(session: Session, text: str) -> None:
-    """Print a line as it is, however narrow the terminal."""
+    """Print a line verbatim, without wrapping."""
     session.out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -183,9 +183,6 @@ def _bundle_row(bundle: BundleFacts) -> list[str]:
     ]
 
 
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 def variant_facts(store: "Store", names: Iterable[str]) -> dict[str, Any]:
     """Return the lines of a store and their roles, `names` being the variants of the settings.
 
@@ -195,7 +192,7 @@ def variant_facts(store: "Store", names: Iterable[str]) -> dict[str, Any]:
 
     names = list(names)
     roles, champion = roles_in(store, names), Champion.read(store)
-    # Without a challenger, what was found of the lines that the champion has replaced is still known.
+    # Without a challenger, show the comparison with the lines that the champion has replaced.
     others = [roles.challenger] if roles.challenger else champion.beaten
     made = [found for one in others if (found := Comparison.between(store, roles.champion, one)) is not None]
     if roles.challenger:
@@ -213,7 +210,7 @@ def variant_facts(store: "Store", names: Iterable[str]) -> dict[str, Any]:
 
 
 def _line(store: "Store", line: str, roles: "Roles") -> dict[str, Any]:
-    """Return what is known of a line; one that is neither champion nor challenger has no role."""
+    """Return the facts of a line; its role is None unless it is champion or challenger."""
     from weir.contracts.bundles.variants import log_of
 
     log = log_of(store, line)
@@ -254,7 +251,7 @@ def _compared(comparison: "Comparison") -> dict[str, Any]:
 
 
 def print_variants(session: Session, facts: dict[str, Any]) -> None:
-    """Print a table of the lines, one of the comparison, and its verdicts in a sentence each."""
+    """Print a table of the lines, one of the comparison, and its verdicts."""
     title = f"lines of {session.store.path('')}"
     head = ["line", "role", "version", "commit", "items", "recall@20", "created"]
     print_table(session, title, head, [_variant_row(one) for one in facts["variants"]])
@@ -307,11 +304,11 @@ def _say_plain(session: Session, text: str) -> None:
 
 
 _FIRST: Final = 64
-"""So many of the newest windows are looked at first, and four times as many while that does not reach far enough."""
+"""Newest windows to read first; times four until they reach back far enough."""
 
 
 def served_facts(store: Store, seconds: float, positions: int | None) -> dict[str, Any]:
-    """Return what came of the lists served in the last so many seconds, by bundle and for so many positions; None: all.
+    """Return clicks on the lists served in the last `seconds`, by bundle, variant and position (None: all positions).
 
     Raises `CorruptArtefactError`.
     """
@@ -339,7 +336,7 @@ def served_facts(store: Store, seconds: float, positions: int | None) -> dict[st
 
 
 def _committed_since(windows: WindowLog, begin: float) -> list[WindowManifest]:
-    """Return the panes committed since a moment, in order; commits before them are not read one by one."""
+    """Return the panes committed since a moment, in order, without reading all earlier commits."""
     count = _FIRST
     while True:
         newest = windows.newest(count)
@@ -370,7 +367,7 @@ def _positions(attribution: Attribution, most: int | None) -> list[dict[str, Any
 
 
 def print_served(session: Session, facts: dict[str, Any], since: str, positions: int) -> None:
-    """Print a table of bundles, one of the first positions, and what became of events with a token."""
+    """Print a table of bundles, one of the first positions, and the outcomes of events with a token."""
     where = session.store.path("")
     if not facts["lists"]:
         rest = "servers keep the share serving.served.share of their answers"

@@ -1,4 +1,4 @@
-"""``weir inspect``: what is in a store."""
+"""The commands of ``weir inspect``."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -33,15 +33,15 @@ def age(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Ask kept bundles about windows that came after them: how much recall older bundles and histories lose.
+    """Ask kept bundles about later windows: how much recall older bundles and older histories lose.
 
-    More bundles reach further back: trainer.bundles_kept, trainer.rollback_window_seconds.
+    Keep more bundles to look further back: trainer.bundles_kept, trainer.rollback_window_seconds.
     """
     from weir.age import age_facts
     from weir.serving.monitor.aged import Sampling
 
     if out is not None:
-        # Before the work, which takes longer: it may be missing.
+        # Imported before the long work, because matplotlib may be missing.
         from weir.age import write_report
 
     session = options.open()
@@ -100,9 +100,6 @@ def _print(session: "Session", facts: "AgeFacts") -> None:
         print_table(session, "as served, by age", ["age of", "up to", "events", "recall", "95 %"], rows)
 
 
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 app = typer.Typer(
     help="Show the windows, bundles, variants, sketches and served lists of a store, and what age costs.",
     no_args_is_help=True,
@@ -117,7 +114,7 @@ Last = Annotated[
     ),
 ]
 _ROWS: Final = 20
-"""Of a table, where --last is not given."""
+"""Rows of a table without --last."""
 _POSITIONS: Final = 10
 
 
@@ -179,7 +176,7 @@ def variants(
 ) -> None:
     """Show champion and challenger (trainer.variants), and which of them is better so far.
 
-    The intervals are valid whenever one looks. `weir promote --variant NAME` serves a line to all.
+    The intervals stay valid however often one looks. `weir promote --variant NAME` serves a line to all.
     """
     from weir.cli.inspect.bundles import print_variants, variant_facts
 
@@ -203,7 +200,7 @@ def served(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Show what came of served lists: click-through and coverage by bundle, and click-through by position.
+    """Show the results of served lists: click-through and coverage by bundle, and click-through by position.
 
     Joins the lists that servers have kept (serving.served.share) with the committed events that carry their tokens.
     """
@@ -262,7 +259,7 @@ def sketch(
 
 
 def _title(what: str, rows: list[list[str]], total: int) -> str:
-    """Return the title of a table, with what is left out."""
+    """Return the title of a table; if rows are left out, with their number and the total."""
     return what if len(rows) == total else f"{what}: {len(rows):,} of {total:,}"
 
 

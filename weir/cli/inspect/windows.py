@@ -1,4 +1,4 @@
-"""What ``weir inspect windows`` and ``sketch`` show."""
+"""The output of ``weir inspect windows`` and ``sketch``."""
 
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,10 +31,9 @@ __all__ = [
 
 
 def find_windows(store: Store, wanted: str) -> list[WindowManifest]:
-    """Return the panes that a name stands for, in commit order; none where there is no such window.
+    """Return the panes that match a name, in commit order; empty if none does.
 
-    A name is the number, name or folder of a pane, or the slice or start of a window, which may have several
-    panes.
+    A name is the number, name or folder of a pane, or the slice or start of a window, which may have several panes.
     """
     return [manifest for manifest in WindowLog(store) if wanted in _names(store, manifest)]
 
@@ -45,7 +44,7 @@ def _names(store: Store, manifest: WindowManifest) -> set[str]:
 
 
 def windows_of(store: Store, wanted: str | None, last: int | None) -> list[WindowManifest]:
-    """Return the newest windows, None for all, or those that a name stands for; raises `CommandError`."""
+    """Return the panes that match a name, else the `last` newest (None: all); raises `CommandError` if none matches."""
     if wanted is None:
         return list(WindowLog(store)) if last is None else WindowLog(store).newest(last)
     if not (found := find_windows(store, wanted)):
@@ -54,7 +53,7 @@ def windows_of(store: Store, wanted: str | None, last: int | None) -> list[Windo
 
 
 def no_window(store: Store, wanted: str) -> str:
-    """Return what to say where a name stands for no window."""
+    """Return the message that a name matches no window."""
     newest = WindowLog(store).newest(1)
     if not newest:
         return f"{store.path('')} holds no window yet: `weir ingest` commits them"
@@ -67,7 +66,7 @@ def no_window(store: Store, wanted: str) -> str:
 
 
 def print_windows(session: Session, manifests: list[WindowManifest], wanted: str | None) -> None:
-    """Print a table of panes, with their folders where panes were asked for by name."""
+    """Print a table of panes; if they were asked for by name, also their folders."""
     where = session.store.path("")
     if not manifests:
         session.out.print(plain(f"{where} holds no window yet: `weir ingest` commits them"))
@@ -88,7 +87,7 @@ def print_windows(session: Session, manifests: list[WindowManifest], wanted: str
 
 
 def window_facts(manifest: WindowManifest) -> dict[str, Any]:
-    """Return what is printed for programs."""
+    """Return the facts of a pane for JSON."""
     keep = {"sequence", "start_ms", "end_ms", "pane", "min_event_ms", "max_event_ms", "committed_at", "counts"}
     keep |= {"exposed_items", "exposure"}
     return manifest.model_dump(mode="json", include=keep) | {"window": str(manifest.name), "folder": manifest.folder}
@@ -111,7 +110,7 @@ _NO_ITEMS: Final = ITEMS_SCHEMA.empty_table()
 
 
 class Subject(NamedTuple):
-    """A sketch and, where they are known, the items that it counted (`ITEMS_SCHEMA`, else empty)."""
+    """A sketch and the items that it counted (`ITEMS_SCHEMA`), empty if unknown."""
 
     name: str
     estimator: FrequencyEstimator
@@ -119,7 +118,7 @@ class Subject(NamedTuple):
 
 
 def find(store: Store, wanted: str | None) -> Subject:
-    """Return the sketch of a pane (number or name; None: the newest), or that of a file or folder."""
+    """Return the sketch of a pane (number or name; None: the newest), of a file or of a folder."""
     log = WindowLog(store)
     path = Path(wanted) if wanted is not None else None
     if path is not None and path.exists():
@@ -139,7 +138,7 @@ def _window(store: Store, log: WindowLog, wanted: str | None) -> WindowManifest:
 
 
 def _from_file(path: Path) -> Subject:
-    """Read a sketch; a window's items file is next to its item sketch and says nothing about its user sketch."""
+    """Read a sketch from a file, with the items file beside it; that file matches a window's item sketch only."""
     try:
         estimator = sketches.load(path.read_bytes())
     except ValueError as error:
@@ -154,7 +153,7 @@ def _from_file(path: Path) -> Subject:
 
 
 def describe(subject: Subject, top: int) -> dict[str, Any]:
-    """Return parameters, totals and the heaviest items; errors against the true counts where items are known."""
+    """Return parameters, totals and the heaviest items; also the error against true counts if the items are known."""
     estimator, items = subject.estimator, subject.items
     health = sketches.health(estimator)
     facts = {
@@ -181,10 +180,10 @@ def describe(subject: Subject, top: int) -> dict[str, Any]:
 
 
 def compare(before: Subject, after: Subject, top: int) -> dict[str, Any]:
-    """Return how far two sketches are apart: parameters, totals, distance of the heads, and the largest changes.
+    """Compare two sketches: parameters, totals, distance of the heads, and the largest changes.
 
-    Items known to either are looked up in both. Where none are known, the cells of equal count-min sketches are
-    compared row by row: their distance cannot exceed that of the items, up to the error of conservative cells.
+    Items known to either are looked up in both. If no items are known, the cells of equal count-min sketches are
+    compared row by row: their distance cannot exceed the distance of the items, up to the error of conservative cells.
     """
     mine, theirs = sketches.parameters(before.estimator), sketches.parameters(after.estimator)
     names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
@@ -212,7 +211,7 @@ def compare(before: Subject, after: Subject, top: int) -> dict[str, Any]:
 def _changes(
     ids: pa.ChunkedArray, before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], top: int
 ) -> list[dict[str, Any]]:
-    """List the items whose share of the known events has changed most."""
+    """List the items whose share of the known events changed most."""
     shares = [counts / max(counts.sum(), 1e-300) for counts in (before, after)]
     moved = shares[1] - shares[0]
     largest = np.argsort(-np.abs(moved), kind="stable")[:top].tolist()
@@ -238,5 +237,5 @@ def _between_cells(before: Subject, after: Subject) -> float | None:
 
 
 def _rounded(distance: float) -> float | None:
-    """Return a distance for JSON, which knows no NaN; an empty sketch has none."""
+    """Return a distance for JSON; None for NaN, the distance of an empty sketch."""
     return None if np.isnan(distance) else round(distance, 6)

@@ -1,1 +1,1 @@
-"""What all commands share: options, logs, output, and errors as exit statuses."""
+"""The parts that all commands share: options, logs, output, and errors as exit statuses."""

@@ -1,4 +1,4 @@
-"""What makes a function a command of weir: options in groups, logs, and errors as exit statuses.
+"""The decorator `command`: options in groups, logs, and errors as exit statuses.
 
 A command that fails prints one clear line on standard error; its exit status is 1 (failed) or 2 (wrong usage).
 """
@@ -61,13 +61,13 @@ _EXTRAS: Final = {
     "matplotlib": "bench",
     "jinja2": "bench",
 }
-"""Module -> the extras of pip that install it."""
+"""Module -> the pip extras that install it."""
 
 _ROOMS: Final = {"weir.pipelines": "pipeline", "weir.trainer": "trainer,cpu", "weir.serving": "serving,cpu"}
-"""Package -> the extras of pip that it needs. The trainer's gate, the server and the monitor share some modules."""
+"""Package -> the pip extras that it needs. The trainer's gate, the server and the monitor share some modules."""
 
 _OPTIONAL: Final = ("fastavro", "jinja2", "matplotlib", "opentelemetry", "redis")
-"""Modules that no package needs for itself."""
+"""Modules of optional features; their own extra is named even if a package imports them."""
 
 _SYSTEM: Final = {
     errno.ENOSPC: "free space and run it again",
@@ -87,11 +87,11 @@ _SYSTEM: Final = {
     errno.EISDIR: "a folder is where a file must be: name a file",
     errno.ENOENT: "see that the path is right",
 }
-"""Errors of the system -> what to do next."""
+"""System error -> what to do next."""
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return what typer registers: a parameter whose type is a dataclass becomes one option per field.
+    """Return the function that typer registers: a parameter whose type is a dataclass becomes one option per field.
 
     Errors that a user can act on end the command with a line and an exit status; others keep their traceback.
     """
@@ -136,7 +136,7 @@ def _explained(*, debug: bool) -> Iterator[None]:
 
 
 def _is_output_closed() -> bool:
-    """Return whether the reader of standard output (such as `head`) has gone; further output is then discarded."""
+    """Return whether the reader of standard output (such as `head`) has gone; if so, discard further output."""
     output = select.poll()
     output.register(sys.stdout)
     is_closed = any(event & select.POLLERR for _, event in output.poll(0))
@@ -164,7 +164,7 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
 
 
 def _extras_for(error: ModuleNotFoundError) -> str | None:
-    """Return the extras of the package that missed a module, None for a module that no extra installs."""
+    """Return the extras of the package that imported a missing module; None if no extra installs it."""
     module = (error.name or "").split(".")[0]
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     rooms = [".".join(frame.f_globals.get("__name__", "").split(".")[:2]) for frame in frames]
@@ -174,7 +174,7 @@ def _extras_for(error: ModuleNotFoundError) -> str | None:
 
 
 def _missing(error: ModuleNotFoundError) -> str | None:
-    """Return the line for a module that is not there."""
+    """Return the message for a missing module; None if no extra installs it."""
     extras = _extras_for(error)
     missing = (error.name or "").split(".")[0]
     if missing == "fcntl":
@@ -183,7 +183,7 @@ def _missing(error: ModuleNotFoundError) -> str | None:
 
 
 def _system_line(error: OSError) -> str:
-    """Return the line for an error of the system: the file or folder, what is wrong with it, and what to do next."""
+    """Return the message for a system error: the file or folder, the fault, and what to do next."""
     hint = _SYSTEM.get(error.errno or 0)
     if hint is None or error.strerror is None:
         return str(error) or type(error).__name__
@@ -192,12 +192,12 @@ def _system_line(error: OSError) -> str:
 
 
 def _line(error: Exception) -> str | None:
-    """Return the line for an error that is not ours."""
+    """Return the message for an error of a library or the system; None if it keeps its traceback."""
     if isinstance(error, ModuleNotFoundError):
         return _missing(error)
     if isinstance(error, OSError):
         return _system_line(error)
-    # fsspec names what a protocol needs, such as s3fs for s3://.
+    # fsspec names the package that a protocol needs, such as s3fs for s3://.
     if type(error) is ImportError and "nstall" in str(error):
         return f"{error} (with .venv/bin/pip or where weir is installed)"
     if not isinstance(error, ValueError):
@@ -208,9 +208,9 @@ def _line(error: Exception) -> str | None:
 
 
 def leave_out_noise() -> None:
-    """Drop the one record that Beam logs as it is imported, before a command has set up anything.
+    """Drop the one record that Beam logs when it is imported, before logging is set up.
 
-    It says, through the root logger, that Google's clients are missing: an extra of Beam that nothing here uses.
+    It says, through the root logger, that Google's clients are missing: an extra of Beam that weir does not use.
     """
     logging.getLogger().addFilter(lambda record: "bigquery client libraries" not in str(record.msg))
 
@@ -224,7 +224,7 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
         handler, form = logging.StreamHandler(), "%(asctime)s %(levelname)s %(name)s: %(message)s"
     handler.setFormatter(_Visible(form, debug=DEBUGGING.get()))
     logging.basicConfig(level=logging.DEBUG if DEBUGGING.get() else level, handlers=[handler], force=True)
-    # What a transform raises ends the run, and is told then: Beam's record is a traceback of it.
+    # An error in a transform ends the run and is reported then; Beam's record repeats its traceback.
     logging.getLogger("apache_beam.runners").setLevel(logging.DEBUG if DEBUGGING.get() else logging.CRITICAL)
     # Beam, fsspec and others log internals at INFO.
     for name in ("apache_beam", "fsspec", "asyncio", "faiss", "torch", "onnxscript", "onnx_ir", "urllib3"):
@@ -234,7 +234,7 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
 class _Visible(logging.Formatter):
     """Makes control characters in messages visible; a traceback keeps its lines.
 
-    An error that a user can act on is told in the line itself, without its traceback.
+    An error that a user can act on is explained in the line itself, without its traceback.
     """
 
     def __init__(self, form: str, *, debug: bool) -> None:

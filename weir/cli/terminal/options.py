@@ -34,7 +34,7 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Return the seconds of what came with an option; raises `UsageError`."""
+    """Parse an option such as 30d or 12h into seconds; raises `UsageError`."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     if found is None:
         raise UsageError(f"{option} is {text!r}, but must be a number and s, m, h or d, such as 30d or 12h")
@@ -76,7 +76,7 @@ Wanted = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Number 
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """The options of every command that uses a store: where it is, and where the settings come from."""
+    """The options of every command that uses a store: its place, and the sources of settings."""
 
     config: ConfigFile = None
     store: Annotated[
@@ -100,7 +100,7 @@ class StoreOptions:
 
 @dataclass(frozen=True)
 class LogFiles:
-    """Where the files of a log are; `newest_rows` if they are only so many rows from its end, else None."""
+    """Where the files of a log are; `newest_rows` is their number of rows if they are only the log's end, else None."""
 
     path: str
     newest_rows: int | None = None
@@ -108,9 +108,9 @@ class LogFiles:
 
 @contextmanager
 def log_files(session: Session, log: str, newest: int | None = None) -> Iterator[LogFiles]:
-    """Yield the files of a log: itself, or a copy of what a topic has now, all of it or about `newest` messages.
+    """Yield the files of a log: itself, or a copy of a topic's present messages, all or about `newest` of them.
 
-    Raises what `weir.pipelines.sources.kafka.consume.copy_topic` does.
+    Raises the errors of `weir.pipelines.sources.kafka.consume.copy_topic`.
     """
     from weir.readers import is_topic
 

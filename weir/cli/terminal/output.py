@@ -17,11 +17,11 @@ __all__ = ["PLAIN_SECONDS", "Bar", "commented", "minute", "print_facts", "print_
 
 
 PLAIN_SECONDS: Final = 10.0
-"""Between lines that stand for a bar."""
+"""Seconds between the lines that replace a bar."""
 
 
 class Bar(Progress):
-    """One bar followed by a text.
+    """A progress bar followed by a text.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Bar(Progress):
     title
         Text in front of the bar.
     plain_seconds
-        Between lines of text without a terminal; None: there are none.
+        Seconds between lines of text if there is no terminal; None: no lines.
     """
 
     def __init__(self, console: Console, title: str, *, plain_seconds: float | None = None) -> None:
@@ -38,7 +38,7 @@ class Bar(Progress):
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
-            # A column as wide as its text would leave out one of marks that have no width of their own.
+            # A column as wide as its text would drop text of zero-width marks.
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, min_width=1)),
             TimeElapsedColumn(),
             console=console,
@@ -51,7 +51,7 @@ class Bar(Progress):
         self._printed = time.monotonic()
 
     def show(self, done: int | None, total: int | None, text: str) -> None:
-        """Show how much is done; `total` None: unknown."""
+        """Show progress; `total` is None if unknown."""
         self.update(self._task, completed=done, total=total, text=visible(text))
         if self._plain_seconds is not None and time.monotonic() - self._printed >= self._plain_seconds:
             self._printed = time.monotonic()
@@ -70,11 +70,11 @@ _NUMBERS: Final = {
 """Right-aligned columns."""
 
 _LONG: Final = {"item", "version"}
-"""Columns that may exceed the width of the terminal."""
+"""Columns that may exceed the terminal's width."""
 
 
 def print_table(session: Session, title: str, head: list[str], rows: list[list[str]]) -> None:
-    """Print rows of text under a title, verbatim; only items and versions may be broken into lines."""
+    """Print rows of text under a title, verbatim; only items and versions may break over lines."""
     from rich.table import Table
 
     from weir.text import plain
@@ -117,7 +117,7 @@ def minute(seconds: float, form: str = "%Y-%m-%d %H:%M") -> str:
 
 
 def commented(model: BaseModel, indent: int = 0) -> str:
-    """Return the model as YAML; each line carries the field's description as a comment."""
+    """Return a model as YAML; each line carries the field's description as a comment."""
     pad = " " * indent
     text = ""
     for name, field in type(model).model_fields.items():
