@@ -1,8 +1,8 @@
 """The retrieval server: top-k items from a bundle over gRPC and HTTP, and its Python client.
 
-Three rings, each independent of the outer ones: `index` and `bundle` (what is searched), `batcher` and `retriever`
-(batching and search, without transport), `service` and `server` (gRPC). `RetrievalClient` is the Python client;
-`monitor` measures recall through it. Importing this package alone imports none of them.
+Rooms, each independent of the later ones: `index`, `batching`, `histories`, `bundles`, `search` (no transport), `rpc`,
+`http`, `native` (transports), `server`. `client` calls the server; `monitor` measures recall through it. Importing this
+package alone imports none of them.
 """
 
 import os

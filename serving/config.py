@@ -1,4 +1,4 @@
-"""The server's settings: one frozen, documented model."""
+"""The server's settings."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -71,7 +71,7 @@ class LimitsConfig(FrozenModel):
 
     @property
     def fields(self) -> int:
-        """Fields of the largest request within the limits: its ids and tags, four for a value or a query, some more."""
+        """Bound on a request's fields within the limits: its ids and tags, four per value or query, and some more."""
         ids = self.max_item_ids + 3 * self.max_filter_tags
         return ids + 4 * self.max_feature_values + 4 * self.max_queries + 16
 
@@ -254,20 +254,20 @@ class ServingConfig(FrozenModel):
 
     @property
     def most_calls(self) -> int:
-        """Calls without a deadline that are under way at most."""
+        """Most calls in progress without a deadline."""
         return self.queue_queries + self.max_batch_queries
 
     @property
     def unread_calls(self) -> int:
-        """Calls that gRPC keeps until Python takes them.
+        """Most calls that gRPC holds until Python takes them.
 
-        Where callers have a rate, as many as are taken: gRPC would cancel a burst of one caller without a reason.
+        With a call rate, all calls that may be in progress: else gRPC would cancel a caller's burst without a reason.
         """
         return self.queue_calls if self.auth.calls_per_second is None else max(self.queue_calls, self.most_calls)
 
     @property
     def cache(self) -> LocalCache:
-        """Where fetched files are kept."""
+        """The cache of fetched files."""
         if self.cache_dir is None:
             return LocalCache(limit=self.cache_bytes)
         return LocalCache(self.cache_dir, self.cache_bytes)

@@ -1,4 +1,4 @@
-"""What a server sets up before it starts: kernels of FAISS, the limit of open files, and gRPC's log.
+"""Process setup before a server starts: a check of FAISS's kernel, the limit of open files, and gRPC's log.
 
 FAISS brings an OpenBLAS of its own, which picks a kernel for the processor when it is loaded. For a newer processor
 that it does not know, it may fall back to a kernel without AVX2, and searches get slower without any message.

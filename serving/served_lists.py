@@ -1,4 +1,4 @@
-"""Served lists, kept for attribution: bounded in memory, brought to the store by a thread."""
+"""Served lists, kept for attribution: bounded in memory, written to the store by a thread."""
 
 import logging
 import secrets

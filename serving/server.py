@@ -1,4 +1,4 @@
-"""The server process: bundle and histories from the store, answers over gRPC and HTTP, metrics beside it.
+"""The server process: bundle and histories from the store, answers over gRPC and HTTP, and metrics.
 
 `serve` listens, opens the histories, loads the promoted bundle, follows the store until SIGTERM, and drains. The event
 loop parses and answers; one thread (`weir.serving.batching.batcher`) runs tower and search; others follow the store.
@@ -53,20 +53,19 @@ __all__ = ["Server", "prepare", "serve"]
 log = logging.getLogger(__name__)
 
 LIVENESS = "liveness"
-"""Health of the process alone: a server that waits for its first bundle is healthy and must not be restarted.
+"""Health service of the process alone: a server that waits for its first bundle is healthy and must not be restarted.
 
-It is NOT_SERVING where only a restart helps: the thread that searches has ended or hangs, or one that follows the store
-has ended.
+It is NOT_SERVING if only a restart helps: the search thread has ended or hangs, or a follower has ended.
 """
 
 HISTORIES = "histories"
-"""Health of the histories in Redis: NOT_SERVING where all users count as unknown. The server answers nevertheless."""
+"""Health service of the histories in Redis: NOT_SERVING while all users count as unknown; the server still answers."""
 
 _OTHER_FILES: Final = 1024
-"""Open files other than connections of clients: of histories, a handful for each user shard."""
+"""Open files besides client connections, mostly histories: a handful per user shard."""
 
 _SWITCH_SECONDS: Final = 0.001
-"""How long a thread may hold the interpreter while the event loop waits for it: five times less than usual."""
+"""Seconds that a thread may hold the interpreter while the event loop waits: a fifth of Python's default."""
 
 _STATUS = health_pb2.HealthCheckResponse
 
@@ -74,11 +73,11 @@ _STATUS = health_pb2.HealthCheckResponse
 def serve(
     store: Store, config: ServingConfig, files: CatalogueFiles | None = None, variants: Sequence[str] = ()
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return; `files` say what is known of items beside the store.
+    """Serve until SIGTERM or SIGINT, then drain and return; `files` names the catalogue and the takedown list.
 
-    With `config.processes` above 1, others answer (`weir.serving.processes.parent`). Raises `ValueError` where these
-    would have to share a GPU, or answer from two bundles, and `VariantError` where the roles of the `variants` are not
-    clear.
+    With `config.processes` above 1, worker processes answer (`weir.serving.processes.parent`). Raises `ValueError` if
+    they would have to share a GPU or answer from two bundles, and `VariantError` if the roles of the `variants` are
+    ambiguous.
     """
     files = files or CatalogueFiles()
     warn_of_old_kernel()
@@ -99,7 +98,7 @@ def serve(
 
 
 def prepare(config: ServingConfig) -> None:
-    """Set up the process that is to answer."""
+    """Set up a process that answers."""
     pick_gpu(config.device)
     allow_files(config.max_connections + _OTHER_FILES)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -107,10 +106,10 @@ def prepare(config: ServingConfig) -> None:
 
 @dataclass
 class Server:
-    """The parts of one process that answers; `run` starts and ends them.
+    """The parts of one answering process; `run` starts and ends them.
 
-    One of several is a `member`: it gets its bundles from their parent, which also shows its metrics. `variants` are
-    those that there are beside the plain settings.
+    With `member`, it is one of several: the parent sends it bundles and shows its metrics. `variants` are the variants
+    in the settings.
     """
 
     store: Store
@@ -168,7 +167,7 @@ class Server:
         return bundles_of(self.store, self.config, self.registry, self.variants, between=between, describe=describe)
 
     def _native(self) -> NativeFront | None:
-        """Make the compiled front, whose counts are shown with the server's own."""
+        """Create the compiled front; its counts are shown with the server's own."""
         if self.config.front == "python":
             return None
         package = compiled()
@@ -201,11 +200,11 @@ class Server:
 
     async def run(self) -> None:
         """Listen, follow the store, and shut down in order on a signal."""
-        # Ctrl-C reaches all processes of a terminal; a member is told by its parent.
+        # Ctrl-C reaches all processes of a terminal; a member is stopped by its parent.
         stopped = stop_signal(signal.SIGTERM) if self.member else stop_signal()
         await self._healthy(_STATUS.NOT_SERVING)
         await self.health.set(LIVENESS, _STATUS.SERVING)
-        # Metrics first, which fail in one line: a gRPC server dropped before its loop ends logs much more.
+        # Metrics first: a failure here takes one line, but a gRPC server dropped before its loop ends logs much more.
         with self._shown() as metrics:
             watching = [asyncio.create_task(self._watch_over())]
             if self.native is not None:
@@ -228,13 +227,13 @@ class Server:
         log.info("stopped")
 
     def _shown(self) -> AbstractContextManager[str]:
-        """Show the metrics while inside; those of a member are shown by its parent."""
+        """Context manager: show the metrics; a member's metrics are shown by its parent."""
         if self.member is not None:
             return nullcontext("the port of the parent")
         return exposed(self.shown, self.config.metrics_host, self.config.metrics_port)
 
     async def _answer(self, stopped: asyncio.Event, others: str) -> None:
-        """Listen until a signal, and drain."""
+        """Listen until a signal, then drain."""
         fronts = self._fronts()
         port, http = await fronts.start()
         self._where = f"gRPC on {in_url(self.config.host)}:{port}, {http}{others}"
@@ -269,13 +268,13 @@ class Server:
             await asyncio.sleep(1)
 
     async def look_after(self) -> None:
-        """Set the health of the process; the log says when it changes, and why."""
+        """Set the health of the process; log each change with its reason."""
         stuck = self.batcher.problem(self.config.max_batch_seconds)
         ill = "; ".join([*([stuck] if stuck else []), *self.followers.ended()])
         if bool(ill) != bool(self._ill):
             log.log(logging.ERROR if ill else logging.INFO, "liveness: %s", ill or "well again")
             if ill and self.member is not None:
-                # Only a restart helps, and the parent sees to it; the thread that hangs would not let this one end.
+                # Only a restart helps, and the parent starts another; the hanging thread would keep this process alive.
                 os._exit(1)
             await self.health.set(LIVENESS, _STATUS.NOT_SERVING if ill else _STATUS.SERVING)
         self._ill = ill
@@ -284,7 +283,7 @@ class Server:
 
     async def _announce(self, ready: bool) -> None:
         if ready:
-            # What is here now stays: looking through it again and again for garbage holds up calls for nothing.
+            # Objects that exist now stay: repeated garbage collection of them would only delay calls.
             gc.collect()
             gc.freeze()
         if self.native is not None:

@@ -55,7 +55,7 @@ class Behind:
 
 @dataclass(frozen=True)
 class Around:
-    """What observes each call: metrics, and optionally traces and the access log."""
+    """The observers of each call: metrics, and optionally traces and the access log."""
 
     calls: MetricsInterceptor
     metrics: RequestMetrics

@@ -1,4 +1,4 @@
-"""Two bundles in one server, champion and challenger: follows both, and says which one answers a call.
+"""Champion and challenger in one server: follows the bundles of both, and chooses the one that answers a call.
 
 When the challenger becomes the champion, its bundle is already in memory: the roles change by one assignment. If a
 third variant becomes the champion, the previous one answers until the new one is loaded. A variant without a role is
@@ -99,9 +99,9 @@ class _Pair(NamedTuple):
 
 @dataclass
 class Lines:
-    """The bundles of champion and challenger; `names` lists all variants, `share` is the challenger's share of users.
+    """The bundles of champion and challenger. `names` are all variants, `share` is the challenger's share of users.
 
-    One thread calls `refresh`. `shown`, the exported bundle metrics, are those of the champion.
+    One thread calls `refresh`. `shown`, the exported bundle metrics, are the champion's.
     """
 
     store: Store

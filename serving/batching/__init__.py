@@ -1,1 +1,1 @@
-"""The queue between callers and the thread that searches."""
+"""The queue between callers and the search thread."""

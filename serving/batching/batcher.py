@@ -1,10 +1,10 @@
 """The batching core: a bounded queue that one thread empties.
 
-Tower and search belong to that thread alone (GPU indexes demand it). It fires at once when it is idle; what comes
-while it is busy waits and is answered together, so batches grow with the load and no query waits for others. A full
-queue refuses at once. Jobs whose client has gone or whose deadline has passed are dropped when the batch forms.
-Expensive jobs are run part by part, in turn with batches of cheap ones (`weir.serving.batching.lanes`). What changes
-the index is run between two batches.
+Tower and search belong to that thread alone (GPU indexes demand it). An idle thread starts a batch at once; queries
+that arrive while it is busy form the next batch, so batches grow with the load and no query waits for a batch to fill.
+A full queue refuses at once. Jobs whose client has gone or whose deadline has passed are dropped when the batch forms.
+Expensive jobs run part by part, in turn with batches of cheap ones (`weir.serving.batching.lanes`). Changes of the
+index run between two batches.
 """
 
 import asyncio
@@ -74,32 +74,32 @@ Result: TypeAlias = tuple[Job[TaskT, AnswerT], Outcome[list[AnswerT]] | Exceptio
 
 
 class BatchObserver(Protocol):
-    """Is called with what the batcher does."""
+    """Receives the batcher's metrics."""
 
     def batch(self, queries: int) -> None:
-        """Note that a batch of so many queries starts."""
+        """Record the start of a batch with this many queries."""
 
     def depth(self, queries: int) -> None:
-        """Note how many queries wait."""
+        """Record the number of waiting queries."""
 
     def dropped(self, reason: str) -> None:
-        """Note that a job was not run: ``cancelled`` or ``deadline``."""
+        """Record a job dropped before its run: ``cancelled`` or ``deadline``."""
 
 
 class Batcher(Generic[TaskT, AnswerT]):
-    """Answers tasks in batches.
+    """A thread that answers queued tasks in batches.
 
     Parameters
     ----------
     run
-        Called on the owner thread with the tasks of a batch; returns one answer per task, in order. Where it raises,
-        each task of the batch is run by itself, and only one that fails again gets the exception.
+        Called on the thread with the tasks of a batch; returns one answer per task, in order. If it raises, each task
+        of the batch is run alone; a task that fails again gets the exception.
     max_batch, max_cost
-        Queries in a batch, and what they may cost together; a single part beyond either runs alone.
+        Most queries in a batch, and their most cost; a single part beyond either runs alone.
     limit
-        Queries that may wait; half as many of expensive jobs.
+        Most queries that wait; half as many for expensive jobs.
     retry_after
-        How long refused clients should wait, in seconds.
+        Seconds that refused clients should wait.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class Batcher(Generic[TaskT, AnswerT]):
     async def submit(self, parts: Sequence[Part[TaskT]], deadline: float = float("inf")) -> Outcome[list[AnswerT]]:
         """Queue a request and wait for the answers to its parts, in order.
 
-        Raises `QueueFullError` or `ShuttingDownError` at once, `DeadlinePassedError` in place of a late run, and
-        whatever `run` raises.
+        Raises `QueueFullError` or `ShuttingDownError` at once, `DeadlinePassedError` if the deadline passes before the
+        run, and the errors of `run`.
         """
         loop = asyncio.get_running_loop()
         job: Job[TaskT, AnswerT] = Job(deque(parts), deadline, loop, loop.create_future())
@@ -142,10 +142,10 @@ class Batcher(Generic[TaskT, AnswerT]):
         return await job.future
 
     def between(self, change: Callable[[], Made]) -> Made:
-        """Run a change between two batches, before what waits, and return what it returns.
+        """Run a change of the index between two batches, ahead of waiting jobs, and return its result.
 
-        A job of which some parts are answered starts again: all parts of an answer see the same. Raises
-        `ShuttingDownError`, and whatever the change raises.
+        Partly answered jobs start again, so that all parts of an answer see the same index. Raises `ShuttingDownError`,
+        and the errors of the change.
         """
         done: Future[Made] = Future()
         with self._changing:
@@ -156,13 +156,13 @@ class Batcher(Generic[TaskT, AnswerT]):
         return done.result()
 
     def attach(self, beside: Beside) -> None:
-        """Have the thread wait on another one from now on, and answer what waits there in turn with batches."""
+        """Wait on `beside` from now on, and answer its work in turn with batches."""
         with self._changing:
             before, self._beside = self._beside, beside
         before.ring()
 
     def problem(self, bound: float) -> str | None:
-        """Return why nothing is answered: the thread has ended, or its batch takes more than `bound` seconds."""
+        """Return why queries get no answer: the thread ended, or is busy for more than `bound` seconds; else None."""
         if not self._thread.is_alive():
             return "the thread that searches has ended"
         busy, running, since = self._busy, self._running, self._running_since
@@ -173,7 +173,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         return None
 
     def close(self) -> None:
-        """Answer what is queued, refuse the rest, and return when the thread has ended."""
+        """Answer the queued jobs, refuse new ones, and return when the thread has ended."""
         with self._changing:
             self._closed = True
         self._beside.ring()
@@ -187,7 +187,7 @@ class Batcher(Generic[TaskT, AnswerT]):
             self._abandon()
 
     def _abandon(self) -> None:
-        """Refuse what is left when the thread ends: nothing would answer it."""
+        """Refuse jobs and changes that are left when the thread ends."""
         with self._changing:
             self._closed = True
             left = [*self._running, *self._lanes.clear()]
@@ -199,7 +199,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         self._beside.end()
 
     def _next(self) -> list[Job[TaskT, AnswerT]]:
-        """Wait for jobs and take as many as fit; none means closed."""
+        """Wait for jobs and take a batch; empty once closed."""
         while True:
             with self._changing:
                 beside, change = self._beside, self._changes.popleft() if self._changes else None
@@ -229,7 +229,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         self._busy = name, time.monotonic()
         try:
             done.set_result(work())
-        except Exception as error:  # noqa: BLE001 - it belongs to who asked for the work
+        except Exception as error:  # noqa: BLE001 - the caller of the work gets the error
             done.set_exception(error)
         except BaseException:  # this thread ends
             done.set_exception(ShuttingDownError())
@@ -260,10 +260,10 @@ class Batcher(Generic[TaskT, AnswerT]):
         return True
 
     def _settle(self, live: list[Job[TaskT, AnswerT]]) -> list[Result[TaskT, AnswerT]]:
-        """Run the next part of each job; return those that are answered, or have failed."""
+        """Run the next part of each job; return the jobs that are answered or have failed."""
         try:
             answers = self._run([job.parts[0].task for job in live])
-        except Exception as error:  # noqa: BLE001 - it is the answer to the request that caused it
+        except Exception as error:  # noqa: BLE001 - the request that caused the error gets it
             if len(live) > 1:
                 log.warning("a batch of %d requests failed, each is run by itself: %s", len(live), error)
                 return [result for job in live for result in self._settle([job])]
@@ -272,7 +272,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         return [result for result in advanced if result is not None]
 
     def _advanced(self, job: Job[TaskT, AnswerT], answer: AnswerT) -> Result[TaskT, AnswerT] | None:
-        """Note the answer to a job's next part; return the job once it was the last."""
+        """Store the answer to a job's next part; return the job after its last part."""
         job.advance(answer)
         if job.parts:
             with self._changing:
@@ -283,7 +283,7 @@ class Batcher(Generic[TaskT, AnswerT]):
 
 
 def _deliver(results: Sequence[Result[TaskT, AnswerT]]) -> None:
-    """Hand results to their event loop: one wake-up for all, as they share it."""
+    """Hand results to their event loop (they share one) with a single wake-up."""
 
     def settle() -> None:
         for job, result in results:

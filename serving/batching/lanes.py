@@ -1,4 +1,4 @@
-"""Where jobs wait for the batcher: two lanes, so that cheap queries never wait behind expensive ones."""
+"""Two lanes of waiting jobs, so that cheap queries never wait behind expensive ones."""
 
 import asyncio
 import time
@@ -25,7 +25,7 @@ class Part(Generic[TaskT]):
 
 @dataclass(frozen=True)
 class Outcome(Generic[AnswerT]):
-    """An answer, and how long its job waited for its first batch to form, in seconds."""
+    """An answer, and the seconds until the job's first batch formed."""
 
     answer: AnswerT
     queued: float
@@ -33,9 +33,9 @@ class Outcome(Generic[AnswerT]):
 
 @dataclass(eq=False)
 class Job(Generic[TaskT, AnswerT]):
-    """A request in the queue: the parts that are left, those that are `done`, and the answers to them.
+    """A queued request: the `parts` left, the parts `done`, and their answers.
 
-    It is of use until `deadline` on the monotonic clock; `queued` are the seconds until its first batch.
+    It is dropped after `deadline` on the monotonic clock; `queued` are the seconds until its first batch.
     """
 
     parts: deque[Part[TaskT]]
@@ -49,28 +49,28 @@ class Job(Generic[TaskT, AnswerT]):
 
     @property
     def size(self) -> int:
-        """Queries that wait for their answer."""
+        """Number of unanswered queries."""
         return sum(part.size for part in self.parts)
 
     @property
     def cost(self) -> float:
-        """Their estimated cost."""
+        """Estimated cost of the unanswered queries."""
         return sum(part.cost for part in self.parts)
 
     def advance(self, answer: AnswerT) -> None:
-        """Note the answer to the next part."""
+        """Store the answer to the next part."""
         self.done.append(self.parts.popleft())
         self.answers.append(answer)
 
     def restart(self) -> None:
-        """Forget the answers: all parts wait again."""
+        """Drop the answers: all parts wait again."""
         self.parts.extendleft(reversed(self.done))
         self.done.clear()
         self.answers.clear()
 
 
 class Lane(Generic[TaskT, AnswerT]):
-    """Jobs in the order of their arrival; at most `limit` queries wait."""
+    """Jobs in order of arrival; at most `limit` queries wait."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -81,18 +81,18 @@ class Lane(Generic[TaskT, AnswerT]):
         return bool(self._jobs)
 
     def admit(self, job: Job[TaskT, AnswerT], retry_after: float) -> None:
-        """Take a job; raises `QueueFullError`. One larger than the limit is taken when none waits, or never."""
+        """Queue a job; raises `QueueFullError`. An empty lane admits even a job larger than the limit."""
         if self._jobs and self.waiting + job.size > self._limit:
             raise QueueFullError(self.waiting, self._limit, retry_after)
         self.append(job)
 
     def append(self, job: Job[TaskT, AnswerT]) -> None:
-        """Put a job behind the others."""
+        """Queue a job last, beyond the limit if need be."""
         self._jobs.append(job)
         self.waiting += job.size
 
     def take(self, most: int, cost: float) -> list[Job[TaskT, AnswerT]]:
-        """Remove jobs whose next parts hold at most so many queries of so much cost together, one job at least."""
+        """Remove jobs while their next parts fit into `most` queries and `cost`; at least one job."""
         batch: list[Job[TaskT, AnswerT]] = []
         while self._jobs:
             part = self._jobs[0].parts[0]
@@ -104,7 +104,7 @@ class Lane(Generic[TaskT, AnswerT]):
         return batch
 
     def restart(self) -> None:
-        """Let every job begin with its first part again."""
+        """Let every job start again with its first part."""
         for job in self._jobs:
             job.restart()
         self.waiting = sum(job.size for job in self._jobs)
@@ -118,14 +118,14 @@ class Lane(Generic[TaskT, AnswerT]):
 
 
 class Lanes(Generic[TaskT, AnswerT]):
-    """The two lanes, which take turns while both have jobs.
+    """The cheap and the expensive lane, which take turns while both have jobs.
 
     Parameters
     ----------
     max_batch, max_cost
-        Queries of a batch, and their cost; a job is cheap that costs at most half of the latter.
+        Most queries and cost of a batch. A job is cheap if it has one part and costs at most half of `max_cost`.
     limit
-        Queries that may wait in the cheap lane; half of them in the expensive one.
+        Most queries that wait in the cheap lane; half as many in the expensive one.
     """
 
     def __init__(self, max_batch: int, max_cost: float, limit: int) -> None:
@@ -139,26 +139,26 @@ class Lanes(Generic[TaskT, AnswerT]):
 
     @property
     def waiting(self) -> int:
-        """Queries that wait."""
+        """Number of waiting queries."""
         return self._cheap.waiting + self._expensive.waiting
 
     def admit(self, job: Job[TaskT, AnswerT], retry_after: float) -> None:
-        """Take a job; raises `QueueFullError`."""
+        """Queue a job; raises `QueueFullError`."""
         cheap = len(job.parts) == 1 and job.cost <= self._max_cost / 2
         (self._cheap if cheap else self._expensive).admit(job, retry_after)
 
     def put_back(self, job: Job[TaskT, AnswerT]) -> None:
-        """Queue a job that has parts left behind the other expensive ones."""
+        """Queue a job with parts left behind the other expensive ones."""
         self._expensive.append(job)
 
     def take(self) -> list[Job[TaskT, AnswerT]]:
-        """Remove the jobs whose next parts make the next batch; none where none waits."""
+        """Remove the jobs whose next parts form the next batch; empty if no job waits."""
         cheap = bool(self._cheap) and not (self._cheap_was_last and self._expensive)
         self._cheap_was_last = cheap
         return (self._cheap if cheap else self._expensive).take(self._max_batch, self._max_cost)
 
     def restart(self) -> None:
-        """Let every job begin with its first part again."""
+        """Let every job start again with its first part."""
         self._cheap.restart()
         self._expensive.restart()
 

@@ -1,1 +1,1 @@
-"""Bundles in memory: loaded, watched, changed in place; and the catalogue."""
+"""Bundles in memory, loaded, watched and changed in place, and the catalogue."""

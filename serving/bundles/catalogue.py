@@ -1,7 +1,7 @@
-"""The catalogue and the items taken down, from their files: read again when they change.
+"""The catalogue and the takedown list, reloaded when their files change.
 
-A file that cannot be read changes nothing: what was read before stays, the log says why, and a metric shows it. Items
-taken down are followed by themselves, so that neither a large catalogue nor the loading of a bundle delays them.
+If a file cannot be read, the content read before stays, the log says why, and a metric shows it. The takedown list is
+checked on its own, so that neither a large catalogue nor the loading of a bundle delays it.
 """
 
 import codecs
@@ -34,22 +34,22 @@ Content = TypeVar("Content")
 
 _GZIP: Final = b"\x1f\x8b"
 _WRAPPED: Final = frozenset({'""', "''", "{}", "[]"})
-"""First and last characters of a line of another format."""
+"""First and last character of a JSON or quoted line."""
 _QUOTES: Final = "\"'"
 _QUOTED: Final = frozenset({'",', "',"})
 _SHOWN: Final = 60
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks at the items taken down: they are to be gone within a second."""
+"""Seconds between two checks of the takedown list: an item must disappear within a second."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class CatalogueFiles:
-    """Paths or URLs of the catalogue and of the list of items taken down; None: there is none.
+    """Paths or URLs of the catalogue and of the takedown list; None: no file.
 
-    `features` names the item features among the catalogue's columns, `missing_ids` the texts that stand for no item.
+    `features` names the item features among the catalogue's columns, `missing_ids` the texts that mean "no item".
     """
 
     catalogue: str | None = None
@@ -60,7 +60,7 @@ class CatalogueFiles:
 
 @dataclass
 class _Followed(Generic[Content]):
-    """What a file holds, `content`; None: it could not be read yet. `unusable` says that its newest state is not it."""
+    """A watched file: its last decoded `content`, None before the first; `unusable` if the newest state is unread."""
 
     url: str
     decode: Callable[[bytes], Content]
@@ -74,7 +74,7 @@ class _Followed(Generic[Content]):
         self._file = WatchedFile(self.url)
 
     def look(self) -> bool:
-        """Read the file if it has changed; say whether it was read. What cannot be read is logged once."""
+        """Read the file if it has changed; return whether it was read. A failure is logged once."""
         try:
             was_read = self._look()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, what was read before is good
@@ -88,12 +88,12 @@ class _Followed(Generic[Content]):
         return was_read
 
     def _look(self) -> bool:
-        # Of a file that changes while it is read, the next look sees another stamp.
+        # A file that changes while it is read has another stamp at the next look.
         stamp = self._file.stamp()
         if stamp == self._stamp:
             return False
         data = self._file.read()
-        # What cannot be decoded is not read again either.
+        # Undecodable content is not read again until it changes.
         self._stamp, self._undecodable = stamp, True
         self.content = self.decode(data)
         self._undecodable = False
@@ -101,9 +101,9 @@ class _Followed(Generic[Content]):
 
 
 class CatalogueFollower:
-    """Keeps the catalogue, and what it says of the rows of the served bundle.
+    """Keeps the catalogue, and its view of the served bundles' rows.
 
-    `look` is called by one thread, `describe` also by the one that loads bundles.
+    One thread calls `look`; the thread that loads bundles also calls `describe`.
     """
 
     def __init__(self, files: CatalogueFiles, metrics: CatalogueMetrics, most_cold: int = 0) -> None:
@@ -114,11 +114,11 @@ class CatalogueFollower:
 
     @property
     def is_named(self) -> bool:
-        """Say whether there is a file to follow."""
+        """Whether there is a file to follow."""
         return self._file is not None
 
     def look(self, *served: LoadedBundle) -> None:
-        """Read the catalogue if it has changed, and describe the served bundles by it; raises nothing."""
+        """Read the catalogue if it has changed, and apply it to the served bundles; never raises."""
         if self._file is None:
             return
         started = time.perf_counter()
@@ -129,7 +129,7 @@ class CatalogueFollower:
             log.info("catalogue: %s items, %s tags%s", f"{len(found):,}", f"{len(found.tags):,}", left_out)
         self._metrics.unusable.labels("catalogue").set(self._file.unusable)
         for bundle in served:
-            # Also where a bundle was swapped in while the catalogue was read.
+            # Also bundles that were swapped in while the catalogue was read.
             self.describe(bundle)
         if served and not self._is_judged and self._file.content is not None:
             self._is_judged = True
@@ -137,9 +137,9 @@ class CatalogueFollower:
                 log.warning("no served item has one of the ids in %s: it changes nothing", self._file.url)
 
     def describe(self, bundle: LoadedBundle, before: LoadedBundle | None = None) -> None:
-        """Work out what the catalogue says of a bundle's rows, unless that is known.
+        """Set the catalogue's view of a bundle's rows, unless it is up to date.
 
-        Of a version that shares its base with the one `before`, only the rows are looked up that hold other items.
+        If the bundle shares its base with `before`, only rows that hold other items are looked up.
         """
         catalogue = self._file.content if self._file else None
         if catalogue is None or ((known := bundle.shelf.tagged) is not None and known.catalogue is catalogue):
@@ -172,7 +172,7 @@ class CatalogueFollower:
 
 
 def _is_described(bundle: LoadedBundle) -> bool:
-    """Say whether the catalogue names an item that the bundle answers with."""
+    """Return whether the catalogue names an item that the bundle can return."""
     tagged = bundle.shelf.tagged
     if tagged is None:
         return False
@@ -180,11 +180,10 @@ def _is_described(bundle: LoadedBundle) -> bool:
 
 
 class Takedown:
-    """Keeps the ids of items that must not be returned: a line each in a text file of UTF-8.
+    """Keeps the ids of items that must not be returned, from a UTF-8 text file with one id a line.
 
-    Before the file can be read there is none. After that, an id stays taken down until a list without it comes that is
-    understood as a whole and names a served item, or the file is emptied: a list in a wrong format, or none, takes
-    further items down at most.
+    Nothing is taken down before the first read. An id stays taken down until a well-formed list without it names a
+    served item, or the file is emptied; a malformed, unjudged or missing list can only take further items down.
     """
 
     def __init__(self, url: str | None, metrics: CatalogueMetrics) -> None:
@@ -196,11 +195,11 @@ class Takedown:
 
     @property
     def is_named(self) -> bool:
-        """Say whether there is a file to follow."""
+        """Whether there is a file to follow."""
         return self._file is not None
 
     def look(self, *served: LoadedBundle) -> None:
-        """Read the file if it has changed, and look whether the served bundles know its ids; raises nothing."""
+        """Read the list if it has changed, and check that served bundles know its ids; never raises."""
         if self._file is None:
             return
         if self._file.look() and self._file.content is not None:
@@ -211,7 +210,7 @@ class Takedown:
         self._metrics.unusable.labels("takedown").set(self._file.unusable or not is_understood)
 
     def keys(self, secret: str) -> ItemKeys:
-        """Return the keys of the items, in a store with this secret; the same array until the file changes."""
+        """Return the keys of the items under the store's secret; the same array until the list changes."""
         ids = self._ids
         known_ids, known_secret, keys = self._keys
         if ids is not known_ids or secret != known_secret:
@@ -220,9 +219,9 @@ class Takedown:
         return keys
 
     def _take(self, found: "_Lines") -> None:
-        """Take the ids of a new list down, beside those of the last sound one until the new one is judged."""
+        """Take the ids of a new list down, in addition to the last accepted list until the new one is judged."""
         if self._unsure is not None:
-            self._sound = self._unsure.ids  # there was no bundle to judge it by
+            self._sound = self._unsure.ids  # no bundle was there to judge it by
         self._unsure = found if len(found.ids) and not found.problem else None
         if not (len(found.ids) or found.problem):
             self._sound = self._ids = _NO_IDS
@@ -236,7 +235,7 @@ class Takedown:
         self._tell()
 
     def _judge(self, found: "_Lines", served: Sequence[LoadedBundle]) -> None:
-        """Let a list replace the one before if it names an item that is served; else warn."""
+        """Accept a list, which then replaces the one before, if it names a served item; else warn."""
         self._unsure = None
         if any(_is_known(bundle, found.ids) for bundle in served):
             self._sound, before = found.ids, self._ids
@@ -259,7 +258,7 @@ class Takedown:
 
 
 class _Lines(NamedTuple):
-    """The distinct ids of a list, and what is wrong with the first line that names none; empty where all do."""
+    """The distinct ids of a list, and the first problem with a line; empty if every line is well-formed."""
 
     ids: pa.Array
     problem: str
@@ -273,14 +272,14 @@ def _together(one: pa.Array, other: pa.Array) -> pa.Array:
 
 
 def _is_known(bundle: LoadedBundle, ids: pa.Array) -> bool:
-    """Say whether a bundle, or what it answers from features, has one of the items."""
+    """Return whether a bundle, cold items included, has one of the items."""
     tagged = bundle.shelf.tagged
     rows = bundle.rows if tagged is None or tagged.cold is None else tagged.cold.rows
     return bool((rows.item_rows.look_up(ItemKeys(hash_ids(ids, bundle.key_secret))) >= 0).any())
 
 
 def _lines_of(data: bytes) -> _Lines:
-    """Return the ids of a text file of UTF-8, a line each, as they stand; lines that name none are no ids."""
+    """Return the ids of a UTF-8 text file, one a line, verbatim; malformed lines are left out."""
     ids: set[str] = set()
     problem = ""
     for number, line in enumerate(data.removeprefix(codecs.BOM_UTF8).splitlines(), start=1):
@@ -297,7 +296,7 @@ def _lines_of(data: bytes) -> _Lines:
 
 
 def _id_in(line: bytes) -> str:
-    """Return the id that a line is, empty where it has none; raises `ValueError` for a line of another format."""
+    """Return the id on a line, empty for a blank line; raises `ValueError` if the line has another format."""
     try:
         text = line.decode().strip()
     except UnicodeDecodeError:

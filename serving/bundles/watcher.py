@@ -202,9 +202,10 @@ class BundleWatcher:
         return False
 
     def _look_for_others(self) -> None:
-        """Say, once, that none of the bundles that are there is promoted; now and then, since it lists them.
+        """Log once if bundles exist but none is promoted; listing them is slow, so only every few refreshes.
 
-        Between the manifest of the very first one and its promotion that is so for a moment: it counts the second time.
+        Between the first bundle's manifest and its promotion that is normal for a moment: it is reported the second
+        time.
         """
         vain, self._vain = self._vain, self._vain + 1
         if vain > 1 and vain % _REFRESHES_PER_LOOK:

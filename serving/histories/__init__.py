@@ -1,1 +1,1 @@
-"""Histories of users, from the files of the store or from Redis."""
+"""Users' histories, from the files of the store or from Redis."""

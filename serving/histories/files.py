@@ -1,7 +1,7 @@
-"""The histories of users: the files that the commits name, mapped, never replayed.
+"""Users' histories from the files that the commits name, mapped, never replayed.
 
 A new commit only maps the files that it adds. Files of an object store are fetched in the background: until all files
-of a user shard are available, look-ups read those that are, and users missing from them count as unknown.
+of a user shard are available, look-ups read the available ones, and users missing from them count as unknown.
 """
 
 import logging
@@ -246,7 +246,7 @@ class FollowedHistories:
     def _follow(self) -> None:
         if self._position is None:
             head = self._log.head()
-            # Only the newest snapshot: a commit after it may be damaged.
+            # Start from the newest snapshot only: a commit after it may be damaged.
             snapshot = -1 if head is None or head.snapshot is None else head.snapshot
             state = LogState.open(self.store, stop=snapshot + 1)
             self._position = _Position(state.cursor, state.histories)

@@ -1,4 +1,4 @@
-"""The follower's settings: one frozen, documented model."""
+"""The settings of `weir histories`."""
 
 from pydantic import Field
 
@@ -26,5 +26,5 @@ class FollowerConfig(FrozenModel):
 
     @property
     def cache(self) -> LocalCache:
-        """Where files of an object store are kept while they are read."""
+        """The cache of files that are read from an object store."""
         return LocalCache()

@@ -1,17 +1,16 @@
-"""Histories in Redis: the connection, and a user as one value.
+"""The layout of histories in Redis: its keys, the position, and the encoding of a user.
 
-- ``weir:histories``: the position (`Position`), written in one transaction with the users that it speaks of;
-- ``weir:u:<generation><key>``: a user (`weir.serving.histories.redis_database`); a load writes a generation of its own,
-and the
-  position then names it, so that readers see the old one whole until they see the new one whole;
-- ``weir:histories:writer``: the lease of the follower that writes; ``weir:histories:checked``: when (wall clock) it
-  last knew that no commit is missing.
+- ``weir:histories``: the position (`Position`), written in one transaction with the last users it covers;
+- ``weir:u:<generation><key>``: a user. A load writes a new generation, and the position names it at the end, so that
+  readers switch from one complete set of users to the next;
+- ``weir:histories:writer``: the lease of the follower that writes;
+- ``weir:histories:checked``: the wall-clock time at which the follower last knew that no commit was missing.
 
-The database holds nothing else: its number of keys shows whether some were lost.
+The database holds nothing else: its number of keys shows whether keys were lost.
 
-Words of 8 bytes, little-endian: checksum, positives ever seen, L items, L times; then checksum of the seen items,
-whether older ones were left out, and the items. The checksums are those of files of users
-(`weir.contracts.histories.user_rows`), as if the seen items started at 0.
+A user is 8-byte words, little-endian: checksum, positives ever seen, L items, L times; then the checksum of the seen
+items, whether older ones were left out, and the items. The checksums are those of history files
+(`weir.contracts.histories.user_rows`), computed as if the seen items started at 0.
 """
 
 import os
@@ -52,15 +51,15 @@ CHECKED: Final = b"weir:histories:checked"
 USERS: Final = b"weir:u:"
 UNCOUNTED: Final = -1
 PASSWORD: Final = "WEIR_REDIS_PASSWORD"  # noqa: S105 - its name
-"""The variable with the password, so that no URL need hold it."""
+"""The environment variable with the password, so that no URL needs to hold it."""
 
 
 class Position(BaseModel):
-    """How far the histories are taken in: up to the commit before `number`, whose checksum identifies the store.
+    """The commits that Redis holds: up to the one before `number`, whose checksum identifies the store.
 
-    `sequence` panes are committed before it, of which the histories hold `covered`; records have `length` items.
-    At least `keys` users were there when it was written (`UNCOUNTED`: others may be left of an earlier load), and Redis
-    had `evicted` so many keys.
+    `sequence` panes are committed before it, and the histories cover `covered` of them; records have `length` items.
+    When it was written Redis held at least `keys` users (`UNCOUNTED`: users of an earlier load may be left), and its
+    evictions were `evicted`.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -81,11 +80,10 @@ class Position(BaseModel):
 
 
 def connect(url: str, timeout: float) -> Any:
-    """Return a client, which connects on first use and whose commands fail after `timeout` seconds, without retries.
+    """Return a client that connects on first use; its commands fail after `timeout` seconds, without retries.
 
-    It is a `redis.Redis` that returns bytes: its types allow for text as well.
-
-    Raises `UserError` for what is no URL of Redis.
+    It is a `redis.Redis` that returns bytes; typed Any because its types also allow text. Raises `UserError` if `url`
+    is not a Redis URL.
     """
     if urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
         raise UserError(f"{place_of(url)}: must be redis://HOST:PORT/DATABASE, or rediss:// for TLS")
@@ -102,14 +100,14 @@ def place_of(url: str) -> str:
 
 
 def keys_of(generation: str, users: UserKeys) -> list[bytes]:
-    """Return the keys of users."""
+    """Return the Redis keys of users in a generation."""
     prefix = USERS + generation.encode()
     data = users.tobytes()
     return [prefix + data[at : at + 8] for at in range(0, len(data), 8)]
 
 
 def strangers(database: Any, generations: Iterable[str]) -> Iterable[bytes]:
-    """Yield the keys of users of other generations."""
+    """Yield the Redis keys of users in other generations."""
     kept = tuple(USERS + generation.encode() for generation in generations)
     yield from (key for key in database.scan_iter(USERS + b"*", count=1000) if not key.startswith(kept))
 
@@ -119,7 +117,10 @@ Bool = npt.NDArray[np.bool_]
 
 
 class Decoded(NamedTuple):
-    """Of n users: their last `items` (n, L), what they have `seen`, and whose value was `damaged` (n,): nobody's."""
+    """The decoded values of n users: last `items` (n, L), `seen` items, and a mask `damaged` (n,).
+
+    Damaged values decode as unknown users.
+    """
 
     items: ItemKeys
     seen: SeenItems
@@ -127,7 +128,7 @@ class Decoded(NamedTuple):
 
 
 def encode(found: FoundUsers) -> list[bytes]:
-    """Return the value of each user; raises `CorruptArtefactError` where what is stored is damaged."""
+    """Return the value of each user; raises `CorruptArtefactError` if a stored record is damaged."""
     users = found.users
     records, seen = found.records(), found.seen(np.arange(len(users)))
     values = np.concatenate([records.totals[:, None], records.items, records.times], axis=1)
@@ -139,7 +140,7 @@ def encode(found: FoundUsers) -> list[bytes]:
 
 
 def decode(users: UserKeys, values: Sequence[bytes | None], length: int) -> Decoded:
-    """Return what the values of users (n,) say, with records of `length` items; None is nothing known."""
+    """Decode the values of users (n,), records of `length` items; None is an unknown user."""
     width = 2 + 2 * length
     least = 8 * (width + 2)
     there = np.array([n for n, value in enumerate(values) if value and len(value) >= least and not len(value) % 8])

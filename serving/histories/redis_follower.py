@@ -1,8 +1,8 @@
-"""The follower: brings the histories of a store to Redis, all users once, then those whom commits touch.
+"""The follower that copies a store's histories to Redis: all users once, then the users of new commits.
 
-A user's value is complete, never an increment, so that writing it twice changes nothing. The last block of a commit
-is written in one transaction with the position: a killed follower continues where the position says. Each transaction
-watches lease and position, so that one of two followers changes nothing.
+A user's value is complete, never an increment, so that writing it twice changes nothing. The last block of a commit is
+written in one transaction with the position: a killed follower resumes at the position. Each transaction watches lease
+and position, so that only one of two followers can write.
 """
 
 import logging
@@ -54,11 +54,11 @@ __all__ = ["LOADS", "Follower", "FollowerLostError", "FollowerMetrics", "follow"
 
 
 LOADS = ("empty", "lost", "other-store", "gap", "length", "redaction")
-"""Why all users are loaded: the first time, lost keys, another store, files gone, another L, users forgotten."""
+"""Reasons to load all users: first load, lost keys, another store, retired commits, another L, users erased."""
 
 
 class FollowerMetrics:
-    """How far Redis is behind the store, and what it took."""
+    """Metrics of the follower: its lag behind the store, and its work."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.behind_commits = Gauge(
@@ -86,18 +86,18 @@ class FollowerMetrics:
 log = logging.getLogger(__name__)
 
 OTHERS: Final = (LEASE, POSITION, CHECKED)
-"""Keys that are no users."""
+"""Keys that are not users."""
 
 
 Block: TypeAlias = tuple[UserKeys, list[bytes]]
 
 
 class FollowerLostError(Exception):
-    """Another follower writes now, or Redis has lost what it held: what was about to be written does not count."""
+    """Another follower writes, or Redis lost the position; the transaction was not applied."""
 
 
 class _GapError(Exception):
-    """Commits cannot be taken in one after the other; `reason` is one of `LOADS`."""
+    """Commits cannot be applied one by one, so all users must be loaded; `reason` is one of `LOADS`."""
 
     def __init__(self, reason: str, problem: str) -> None:
         super().__init__(problem)
@@ -106,7 +106,7 @@ class _GapError(Exception):
 
 @dataclass
 class Follower:
-    """Call `step` again and again; it is not to be shared by threads."""
+    """Copies histories by repeated calls of `step`; not thread-safe."""
 
     store: Store
     config: FollowerConfig
@@ -124,9 +124,9 @@ class Follower:
         self._lease_ms = round(1000 * self.config.lease_seconds)
 
     def step(self) -> bool:
-        """Bring Redis up to date with the store; False where another follower does.
+        """Bring Redis up to date with the store; returns False if another follower holds the lease.
 
-        Raises `redis.RedisError`, `FollowerLostError`, and what reading the store raises.
+        Raises `redis.RedisError`, `FollowerLostError`, and the errors of reading the store.
         """
         if not self._holds_lease():
             self.metrics.writes.set(0)
@@ -148,7 +148,7 @@ class Follower:
         return True
 
     def release(self) -> None:
-        """Let another follower take over at once."""
+        """Give up the lease, so that another follower can take over at once."""
         with self._redis.pipeline() as pipe:
             pipe.watch(LEASE)
             if pipe.get(LEASE) == self._token:
@@ -159,11 +159,11 @@ class Follower:
     def _holds_lease(self) -> bool:
         if self._redis.set(LEASE, self._token, nx=True, px=self._lease_ms):
             return True
-        # Only a hint: each transaction looks again.
+        # Only a hint: each transaction checks again.
         return self._redis.get(LEASE) == self._token and bool(self._redis.pexpire(LEASE, self._lease_ms))
 
     def _reason_to_load(self) -> str:
-        """Return why all users must be loaded, empty where Redis holds the histories up to its position."""
+        """Return the reason to load all users, "" if Redis holds the histories up to its position."""
         data, known = self._redis.get(POSITION), self._stored
         self._stored = data
         if data is None:
@@ -184,12 +184,12 @@ class Follower:
         return ""
 
     def _evicted(self) -> str:
-        """Return how many keys Redis has evicted since it started, and which start that was where there were any."""
+        """Return Redis's run id and its evicted keys since it started; "" without evictions."""
         facts = self._redis.info()
         return f"{facts['run_id']} {facts['evicted_keys']}" if facts["evicted_keys"] else ""
 
     def _take_in(self) -> None:
-        """Write the users whom commits after the position touch."""
+        """Write the users of the commits after the position."""
         position, files, news = self._position, self._files, list[HistoryFile]()
         assert position is not None  # noqa: S101 - for the type checker
         cursor = position.cursor
@@ -198,9 +198,9 @@ class Follower:
                 commit, cursor = step
                 files = files.after(commit)
                 if commit.forgets:
-                    # It does not say whom: what is loaded now takes the place of all that Redis holds.
+                    # The commit does not name the users: a complete load replaces everything in Redis.
                     raise _GapError("redaction", f"commit {commit.number} forgets users")
-                # What replaces other files says nothing new.
+                # Replacement files hold no new events.
                 news += [file for file in commit.histories if not file.replaces]
         except RetiredError as error:
             raise _GapError("gap", str(error)) from error
@@ -229,7 +229,7 @@ class Follower:
         self._files = files
 
     def _load(self, reason: str) -> None:
-        """Write all users as a generation of their own, and then name it."""
+        """Write all users as a new generation, then switch the position to it."""
         self.metrics.loads.labels(reason).inc()
         state = LogState.open(self.store)
         files, cursor = state.histories, state.cursor
@@ -249,7 +249,7 @@ class Follower:
         self._files = files
 
     def _tidy(self) -> None:
-        """Remove what a load has left behind, and count what there is."""
+        """After a load, remove users of other generations, and count the keys."""
         position = self._position
         if position is not None and position.keys == UNCOUNTED:
             self._remove_all_but([position.generation])
@@ -267,7 +267,7 @@ class Follower:
         yield from (file.users(start, start + size) for start in range(0, file.count, size))
 
     def _blocks(self, files: HistoryFiles, users: Iterable[UserKeys]) -> Iterator[Block]:
-        """Yield the users with all that the files say of them."""
+        """Yield blocks of users with their values from the files."""
         if not files.shards:
             return
         if self._reader is None:
@@ -280,7 +280,7 @@ class Follower:
                 yield block, encode(self._reader.find(block))
 
     def _write(self, blocks: Iterator[Block], after: Position) -> None:
-        """Write users block by block, the last one together with the position."""
+        """Write users block by block, the last block together with the position."""
         block = next(blocks, None)
         while (following := next(blocks, None)) is not None:
             self._transact(block, after.generation)
@@ -288,7 +288,7 @@ class Follower:
         self._transact(block, after.generation, after)
 
     def _transact(self, block: Block | None, generation: str, after: Position | None = None) -> None:
-        """Write users, and the position if it is given."""
+        """Write a block of users, and the position if given, in one transaction; raises `FollowerLostError`."""
         users, values = block or (UserKeys(np.empty(0, np.int64)), [])
         with self._redis.pipeline() as pipe:
             pipe.watch(LEASE, POSITION)
@@ -317,9 +317,9 @@ class Follower:
 
 
 def follow(store: Store, config: FollowerConfig, *, forever: bool) -> None:
-    """Bring Redis up to date with a store, once or until SIGTERM or SIGINT.
+    """Bring Redis up to date with a store, once or, with `forever`, until SIGTERM or SIGINT.
 
-    Once, it raises `UserError` where Redis does not answer or another follower writes. Forever, it tries again.
+    Once, it raises `UserError` if Redis fails or another follower writes; with `forever`, it retries.
     """
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)

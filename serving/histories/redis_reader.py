@@ -1,4 +1,4 @@
-"""The histories of users from Redis: one read for each batch, answered within a timeout or not at all."""
+"""Users' histories from Redis: one read per batch, with a timeout."""
 
 import logging
 import time
@@ -27,10 +27,10 @@ class _View(NamedTuple):
 
 @dataclass
 class SharedHistories:
-    """Looks users up in Redis; `problem` says why they count as unknown, if they do.
+    """Looks users up in Redis; while `problem` is not empty, all users count as unknown.
 
-    One thread calls `catch_up`, any number may call `look_up`. After a failure look-ups do not wait for Redis until
-    `catch_up` has reached it again.
+    One thread calls `catch_up`, any number may call `look_up`. After a failure look-ups skip Redis until `catch_up` has
+    reached it again.
     """
 
     store: Store
@@ -50,7 +50,7 @@ class SharedHistories:
         self._problems = Problems(log)
 
     def catch_up(self) -> None:
-        """Read the position; what is wrong with it is the `problem`, and logged once."""
+        """Read the position; a failure sets `problem` and is logged once."""
         self._measure_age()
         try:
             data, checked = self._redis.mget([POSITION, CHECKED])
@@ -73,7 +73,7 @@ class SharedHistories:
         self._measure(position)
 
     def _read(self, data: bytes | None) -> _View | None:
-        """Return the position; what is missing or unreadable is the `problem`."""
+        """Decode the position; if it is missing or malformed, set `problem` and return None."""
         if data is None:
             self._fail(f"{self._where} holds no histories: is `weir histories --follow` running?")
             return None
@@ -106,8 +106,8 @@ class SharedHistories:
         self._problems.report(OSError(problem), "users count as unknown")
 
     def look_up(self, users: UserKeys, asked: Int64) -> KnownUsers:
-        """Return what is known of users, (n,), and what those at the rows `asked`, distinct, have seen."""
-        # Twice where the histories have been loaded again meanwhile.
+        """Look up users (n,), and the seen items of those at the distinct positions `asked`."""
+        # Repeats if the histories were loaded again meanwhile.
         while (view := self._view) is not None:
             try:
                 data, *values = self._redis.mget([POSITION, *keys_of(view.position.generation, users)])

@@ -1,4 +1,4 @@
-"""Answers over HTTP what the service answers over gRPC; the .proto file says which path is which method."""
+"""The retrieval service over HTTP; the .proto file maps each path to a method."""
 
 import asyncio
 import re

@@ -76,7 +76,7 @@ class ColdItems:
         if weights is None:
             raise ValueError("the bundle does not know what features say")
         embeddings = weights.embeddings(catalogue.features.take(absent))
-        # A zero vector means that no feature of the item is known to the model: it cannot be ranked.
+        # A zero vector means that the model knows no feature of the item: it cannot be ranked.
         told = np.flatnonzero(np.any(embeddings != 0, axis=1))
         chosen = told[max(0, len(told) - limit) :]
         entries, embeddings = absent[chosen], np.ascontiguousarray(embeddings[chosen])

@@ -1,8 +1,8 @@
-"""Which rows may be returned now: the catalogue in terms of a bundle, takedowns, and filters.
+"""The rows that may be returned now: a bundle's view of the catalogue, takedowns, and filters.
 
-The server builds these bitmaps over index rows when it loads a version, not the trainer: a change of the catalogue then
-needs no new bundle, and a bundle needs no catalogue. As a delta moves few items to other rows, only these rows are
-changed in the bitmaps of the version before.
+The server, not the trainer, builds these bitmaps over index rows when it loads a version: a change of the catalogue
+then needs no new bundle, and a bundle needs no catalogue. A delta changes few rows, so only these are changed in the
+bitmaps of the version before.
 
 A `Sieve` is valid for one version, one catalogue and one takedown list, until the availability of an item changes. It
 belongs to the search thread, which makes a new one as soon as one of these has changed.
@@ -214,7 +214,7 @@ class Passing:
         return IndexRows(rows[(self.bits[rows >> 3] >> (rows & 7)) & 1 > 0])
 
     def among(self, rows: IndexRows) -> int:
-        """Return how many of the distinct given rows pass; `rows` may repeat."""
+        """Return the number of distinct given rows that pass; `rows` may repeat."""
         return len(self.rows & rowset(rows)) if len(rows) else 0
 
     def most_popular(self, popularity: Callable[[IndexRows], npt.NDArray[np.float64]], count: int) -> IndexRows:
@@ -252,7 +252,7 @@ class Sieve:
         return cls(rows, tagged, down, blocked, now, until)
 
     def holds(self, tagged: TaggedRows | None, down: ItemKeys, now: float) -> bool:
-        """Return whether it is still valid at `now`, with this catalogue and takedown list."""
+        """Return whether the sieve is still valid at `now`, with this catalogue and takedown list."""
         return self.tagged is tagged and self.down is down and self.since <= now < self.until
 
     def passing(self, tags: TagFilter, allowed: ItemKeys | None) -> Passing:

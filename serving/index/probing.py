@@ -1,9 +1,9 @@
 """Search among the rows that pass a filter: in the lists of an IVF index that hold them, or by comparing them all.
 
-Of the lists with passing rows, those nearest to the query are visited until they hold enough of these rows. How many
-are enough depends on their spread: a filter that correlates with the clusters leaves fewer lists than a random one, and
-its best rows are spread over more of them. In the visited lists FAISS checks every row; if few rows pass, gathering
-their vectors costs less. If comparing all passing rows costs even less, that is done. `k` rows are found if that many
+The lists with passing rows nearest to the query are visited until they hold enough of these rows. How many are enough
+depends on their spread: a filter that correlates with the clusters leaves fewer lists than a random one, and its best
+rows are spread over more of them. In the visited lists FAISS checks every row; if few rows pass, gathering their
+vectors costs less. If comparing all passing rows costs even less, that is done. The result has `k` rows if that many
 pass.
 """
 

@@ -1,7 +1,7 @@
 """Measures what users get: recall on events that the model has not seen, through the real server, and freshness.
 
-Read `loop` for the order of work and `results` for what is kept. Importing this package alone loads neither, so that
-its settings (`MonitorConfig`) can be read where gRPC is not installed.
+`loop` has the order of work, `results` the stored figures. Importing this package alone loads neither, so that its
+settings (`MonitorConfig`) can be read without gRPC.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
-"""Kept bundles, asked about windows that came after them: what an older bundle and older histories would have answered.
+"""Recall by age: kept bundles are asked about later windows, with histories of several ages.
 
-The events of a window are the same for every age, so differences are those of age alone. Answers are those of the
-server's own code in this process, as a product would show them (`served` of `recall`), without catalogue.
+The events of a window are the same for every age, so that differences are due to age alone. Answers come from the
+server's own code in this process, with seen items left out (`served` of `recall`), without a catalogue.
 """
 
 from collections import defaultdict
@@ -37,8 +37,11 @@ from weir.serving.search.retriever import Retriever
 __all__ = ["Aged", "Judged", "Sampling", "judged"]
 
 Aged = Literal["bundle", "history", "both"]
-"""What is older than it has to be: the bundle, asked with the history at the event; the history, of which the newest
-bundle before the window is asked; or both, as where the server knows its users from the store."""
+"""The aged part.
+
+``bundle`` is asked with the history at the event; ``history`` is asked of the newest bundle before the window; ``both``
+is a server that looks its users up in the store.
+"""
 
 _BATCH: Final = 256
 _COLUMNS: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.HISTORY, columns.LABEL]
@@ -48,7 +51,7 @@ Hits = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much is asked: up to `events` positives of each of the newest `windows`, about ages up to `ages` windows."""
+    """Size of the measurement: up to `events` positives in each of the newest `windows`, ages up to `ages` windows."""
 
     windows: int = 20
     ages: int = 10
@@ -59,10 +62,10 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """One window: whether answers of each age had the item of its events (n,), which are of `users` (n,).
+    """One window: the hits of its events (n,), from `users` (n,), at each age.
 
-    An age counts windows: a bundle of age 1 was trained on all before this one, and a history of age 1 ends where it
-    starts; a history of age 0 ends at the event.
+    Ages count windows: a bundle of age 1 was trained on all windows before this one; a history of age 1 ends at this
+    window's start; a history of age 0 ends at the event.
     """
 
     window: Window
@@ -72,7 +75,7 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class _Events:
-    """Events of a window: their items' ids (n,), by age the histories of each, keys, oldest first, and features."""
+    """Events of a window: their items' ids (n,), their histories (keys, oldest first) by age, and their features."""
 
     items: list[str]
     histories: dict[int, list[ItemKeys]]
@@ -80,14 +83,14 @@ class _Events:
 
 
 def judged(store: Store, sampling: Sampling) -> list[Judged]:
-    """Ask kept bundles about the newest windows; a window with no bundle of age 1 is left out.
+    """Ask kept bundles about the newest windows; windows without a bundle of age 1 are left out.
 
-    So is a bundle that is retired meanwhile.
+    Bundles that are retired meanwhile are left out, too.
 
     Raises
     ------
     CorruptArtefactError
-        For a bundle or a window that is damaged.
+        If a bundle or a window is damaged.
     """
     log = WindowLog(store)
     panes = log.newest(2 * (sampling.windows + sampling.ages))
@@ -104,7 +107,7 @@ def judged(store: Store, sampling: Sampling) -> list[Judged]:
 
 
 def _served(log: BundleLog) -> list[BundleManifest]:
-    """Return the kept bundles that the gate let through and that were not withdrawn, in the order of the stream."""
+    """Return the kept bundles that passed the gate and were not withdrawn, in the order of the stream."""
     good = [one for one in log.manifests() if one.promoted and log.withdrawal(one.version) is None]
     return sorted(good, key=lambda one: one.trained_sequence)
 
@@ -112,7 +115,7 @@ def _served(log: BundleLog) -> list[BundleManifest]:
 def _plan(
     panes: Sequence[Window], bundles: Sequence[BundleManifest], sampling: Sampling
 ) -> dict[int, dict[int, BundleManifest]]:
-    """Return for each window to judge, by sequence, the bundle of each age."""
+    """Return the windows to judge, by sequence, with the bundle of each age."""
     plan = dict[int, dict[int, BundleManifest]]()
     for window in [pane for pane in panes if pane.pane == 0][-sampling.windows :]:
         length, ages = window.end_ms - window.start_ms, dict[int, BundleManifest]()
@@ -129,7 +132,7 @@ def _plan(
 def _by_bundle(
     store: Store, plan: dict[int, dict[int, BundleManifest]]
 ) -> Iterator[tuple[LoadedBundle, list[tuple[int, int]]]]:
-    """Load each bundle once, from the one before where it builds on that; with it the windows and ages to ask about."""
+    """Load each bundle once, if possible as a delta on the previous one; yield it with its windows and ages."""
     asked, log = defaultdict[str, list[tuple[int, int]]](list), BundleLog(store)
     order = {one.version: one.trained_sequence for ages in plan.values() for one in ages.values()}
     for window, ages in plan.items():
@@ -143,7 +146,7 @@ def _by_bundle(
 
 
 def _loaded(log: BundleLog, version: str, before: LoadedBundle | None) -> LoadedBundle | None:
-    """Load a bundle; None where it is gone."""
+    """Load a bundle; None if it has been retired."""
     try:
         return load_bundle(log, version, served=before)
     except (CorruptArtefactError, FileNotFoundError):
@@ -153,13 +156,13 @@ def _loaded(log: BundleLog, version: str, before: LoadedBundle | None) -> Loaded
 
 
 def _questions(age: int, ages: dict[int, BundleManifest]) -> list[tuple[tuple[Aged, int], int]]:
-    """Return what to ask a bundle of some age: what is aged, by how much, and the age of the history to ask with."""
+    """Return the questions to a bundle of this age: the aged part, its age, and the age of the history to ask with."""
     found: list[tuple[tuple[Aged, int], int]] = [(("bundle", age), 0), (("both", age), age)]
     return found + [(("history", old), old) for old in (0, *ages)] if age == 1 else found
 
 
 def _drawn(log: WindowLog, window: Window, sampling: Sampling) -> pa.Table:
-    """Draw positives of a window, by the seed and the window alone."""
+    """Draw positives of a window; the draw depends on the seed and the window only."""
     said = [columns.USER_FEATURES] if window.user_features.names.all else []
     own = log.all_examples(window, [*_COLUMNS, *said])
     places = np.flatnonzero(own[columns.LABEL].to_numpy() == Label.POSITIVE)
@@ -175,7 +178,7 @@ def _past(
     plan: Mapping[int, dict[int, BundleManifest]],
     drawn: Mapping[int, pa.Table],
 ) -> list[tuple[Window, pa.Table]]:
-    """Return of each window that histories reach back to, read once, the events of the users of all that was drawn."""
+    """Return the windows that histories reach back to, each read once, with the events of all drawn users."""
     if not plan:
         return []
     users = np.unique(np.concatenate([_users_of(events) for events in drawn.values()]))
@@ -185,14 +188,14 @@ def _past(
 
 
 def _since(window: Window, age: int) -> int:
-    """Return where a history of some age ends."""
+    """Return the time at which a history of this age ends, in milliseconds."""
     return window.start_ms - (age - 1) * (window.end_ms - window.start_ms)
 
 
 def _events(
     log: WindowLog, window: Window, drawn: pa.Table, past: Sequence[tuple[Window, pa.Table]], oldest: int
 ) -> _Events:
-    """Return what was drawn of a window, with its histories of each age."""
+    """Return the drawn events of a window, with their histories of each age."""
     names = log.items(window)
     ids = dict(zip(names[columns.ITEM_KEY].to_pylist(), names[columns.ITEM_ID].to_pylist(), strict=True))
     since = _since(window, oldest)
@@ -213,30 +216,30 @@ def _of_users(events: pa.Table, users: Keys) -> pa.Table:
 
 
 def _as_of(events: pa.Table, cut_ms: int, count: int) -> list[ItemKeys]:
-    """Return what a moment knew of the users of the last `count` events: the history of their first one since."""
+    """Return the histories at `cut_ms` of the users of the last `count` events, from each user's next event."""
     since = events.filter(pa.array(events[columns.TIMESTAMP].to_numpy() >= cut_ms))
     first = first_rows(since[columns.USER_KEY].to_numpy(), since[columns.TIMESTAMP].to_numpy())
     return _lists(since.take(first[-count:]))
 
 
 def _lists(events: pa.Table) -> list[ItemKeys]:
-    """Return the histories of events without padding."""
+    """Return the histories of events, without padding."""
     histories = events[columns.HISTORY].combine_chunks()
     keys = histories.flatten().to_numpy().reshape(len(events), -1)
     return [ItemKeys(row[row != PADDING_KEY]) for row in keys]
 
 
 class _NoUsers:
-    """Nobody is looked up: histories are given."""
+    """A source without users, for queries that bring their histories."""
 
     def look_up(self, users: UserKeys, asked: npt.NDArray[np.int64]) -> KnownUsers:
         return nothing_known(len(users), len(asked))
 
 
 def _hits(bundle: LoadedBundle, events: _Events, age: int, k: int) -> Hits:
-    """Ask with the histories of some age, and say which answers have the item."""
+    """Ask with histories of this age; return the answers that contain the event's item, as a mask."""
     retriever, shown = Retriever(_NoUsers()), list[list[str]]()
-    # The ids of a history are only read to say which the bundle does not have.
+    # The retriever uses a history's ids only to report unknown items.
     known = zip(events.histories[age], events.features, strict=True)
     queries = [Query(ByHistory(("",) * len(keys), keys), k, said) for keys, said in known]
     for start in range(0, len(queries), _BATCH):

@@ -1,10 +1,10 @@
-"""What came of served lists: which bundle's were clicked, at which positions, and how much of the catalogue was shown.
+"""Attribution of clicks to served lists: click-through and coverage by bundle, and click-through by position.
 
-An event joins a list by the token of the answer. It is a click if it is positive, the list holds its item and, where
-the query named a user, it is this user's. Of several events on one item of a list the first counts.
+An event joins a list by the token of the answer. It is a click if it is positive, the list holds its item and, if the
+query named a user, the event is this user's. Only the first of several events on one item of a list counts.
 
-All rates are over lists (macro over lists): click-through is the share of lists with a click, and that of a position
-the share of the lists that are long enough whose item there was clicked.
+All rates are over lists (macro over lists): click-through is the share of lists with a click; that of a position is the
+share of lists reaching this position whose item there was clicked.
 """
 
 from collections import Counter, defaultdict
@@ -25,13 +25,13 @@ from weir.contracts.served_lists import ServedList, joined_list, lists_by_token,
 __all__ = ["EVENT_COLUMNS", "OUTCOMES", "POSITIONS", "Attribution", "Click", "Shown", "clicks_of"]
 
 POSITIONS: Final = 100
-"""Positions of a list that are told apart."""
+"""Positions of a list that are counted separately."""
 
 EVENT_COLUMNS: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.LABEL, columns.ATTRIBUTION_TOKEN]
-"""What `Attribution.join` needs of the examples of a window."""
+"""Columns of examples that `Attribution.join` reads."""
 
 OUTCOMES: Final = ("joined", "repeated", "not_kept", "unknown_list", "other_item")
-"""What may come of an event with a token; see `Attribution`."""
+"""Outcomes of an event with a token; see `Attribution`."""
 
 _Ints = npt.NDArray[np.int64]
 
@@ -50,9 +50,9 @@ def _no_counts() -> _Ints:
 
 @dataclass
 class Shown:
-    """What was served from one bundle: `lists`, of which `fallbacks` held popular items only, and what was clicked.
+    """The lists served from one bundle, `fallbacks` of them with popular items only, and their clicks.
 
-    `shown` and `clicked` count by position, (POSITIONS,), from the first item on; `items` are keys of what was shown.
+    `shown` and `clicked` count by position, (POSITIONS,), from the first item on; `items` are the keys of shown items.
     """
 
     lists: int = 0
@@ -70,7 +70,7 @@ class Shown:
         return self.clicked_lists / self.lists if self.lists else 0.0
 
     def add(self, segment: str, rows: pa.Table, secret: str) -> None:
-        """Count lists of a segment, all of this bundle."""
+        """Count the lists of a segment, all served from this bundle."""
         lists = rows[columns.ITEM_IDS].combine_chunks()
         self.segments.add(segment)
         self.lists += len(rows)
@@ -81,7 +81,7 @@ class Shown:
         self.items = np.union1d(self.items, hash_ids(pc.unique(pc.list_flatten(lists)), secret))
 
     def click(self, token: str, query: int, position: int) -> bool:
-        """Count a click on a list unless this item of it was clicked before; say whether it counts."""
+        """Count the first click on an item of a list; return False for a repeated one."""
         known = self._clicks.setdefault((token, query), set())
         if position in known:
             return False
@@ -94,12 +94,12 @@ class Shown:
 
 @dataclass
 class Attribution:
-    """Joins lists and events, in any order of segments; `bundles` hold the newest `kept` of those that were served.
+    """Joins lists and events, in any order of segments; `bundles` keeps the last `kept` bundles to appear (None: all).
 
-    `load` returns the lists of a segment, None where they are gone; `secret` is that of the store's keys. `outcomes`
-    counts positive events with a token: ``joined``; ``repeated``, where the item had been clicked before; ``not_kept``,
-    where the answer was not of the share that is; ``unknown_list``, where the list is gone or was never counted;
-    ``other_item``, where the list does not hold the item, or is another user's.
+    `load` returns the lists of a segment, None if they are gone; `secret` is the store's key secret. `outcomes` counts
+    positive events with a token: ``joined``; ``repeated``, the item had been clicked before; ``not_kept``, the answer
+    was not sampled for storage; ``unknown_list``, the list is gone or was never counted; ``other_item``, the list does
+    not hold the item or is another user's.
     """
 
     load: Callable[[str], pa.Table | None]
@@ -118,13 +118,13 @@ class Attribution:
             del self.bundles[next(iter(self.bundles))]
 
     def by_position(self) -> list[tuple[int, int]]:
-        """Return of each position that was shown, from the first on, in how many lists it was shown and was clicked."""
+        """Return for each shown position, from the first on, the number of lists and of clicks."""
         shown = sum((one.shown for one in self.bundles.values()), start=_no_counts()).tolist()
         clicked = sum((one.clicked for one in self.bundles.values()), start=_no_counts()).tolist()
         return [(count, clicks) for count, clicks in zip(shown, clicked, strict=True) if count]
 
     def by_variant(self) -> dict[str, tuple[int, int]]:
-        """Return of each line of bundles that was served how many lists it gave, and how many were clicked."""
+        """Return for each served variant the number of lists and of lists with a click."""
         found = dict[str, tuple[int, int]]()
         for version, shown in self.bundles.items():
             lists, clicked = found.get(variant_of(version), (0, 0))
@@ -132,7 +132,7 @@ class Attribution:
         return found
 
     def join(self, events: pa.Table) -> None:
-        """Count the clicks among the events of a window (`EVENT_COLUMNS`); raises what `load` raises."""
+        """Count the clicks among the events of a window (`EVENT_COLUMNS`); raises the errors of `load`."""
         found = defaultdict[str, list[Click]](list)
         for click in clicks_of(events):
             segment = segment_of(click.token)

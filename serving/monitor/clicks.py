@@ -1,7 +1,7 @@
-"""Follows served lists and committed windows, and joins them: the monitor's part in attribution.
+"""Joins new served lists with newly committed windows: the monitor's part in attribution.
 
-A window is joined some time after its commit, when servers have written the lists that led to its events. What was
-served and committed before the monitor started is not looked at: `weir inspect served` reads all that is stored.
+A window is joined some time after its commit, when servers have written the lists that led to its events. Lists and
+windows from before the monitor's start are not read: `weir inspect served` reads everything stored.
 """
 
 import logging
@@ -26,14 +26,14 @@ log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS: Final = 15.0
 _BUNDLES: Final = 5
-"""The newest bundles, whose figures are shown."""
+"""Number of newest bundles whose figures are shown."""
 
 
 @dataclass
 class ClickFollower:
-    """Joins what is new at every `step`; windows at the earliest `delay_seconds` after their commit.
+    """Joins new lists and windows at every `step`; a window waits `delay_seconds` after its commit.
 
-    Where a challenger is compared, `comparing` gets what each user has clicked of the lists of `compare_seconds`.
+    While a challenger is compared, `comparing` gets each user's clicks on the lists of `compare_seconds`.
     """
 
     store: Store
@@ -54,7 +54,7 @@ class ClickFollower:
         self._started, self._windows = time.time(), WindowLog(self.store)
 
     def step(self) -> None:
-        """Look for lists and windows if it is time to; failures are logged once, and tried again."""
+        """Look for lists and windows if it is time; failures are logged once and retried."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + min(_SECONDS_BETWEEN_LOOKS, self.delay_seconds)
@@ -84,7 +84,7 @@ class ClickFollower:
         self.metrics.show(attribution, self._items)
 
     def _opened(self) -> Attribution | None:
-        """Begin at the end of the log; None while there is no store."""
+        """Start at the end of the log; None while there is no store."""
         if self._attribution is None and (found := read_format(self.store)) is not None:
             newest = self._windows.newest(1)
             self._last = newest[-1].sequence if newest else -1
@@ -93,7 +93,7 @@ class ClickFollower:
         return self._attribution
 
     def _follow_users(self, secret: str) -> None:
-        """Await clicks of the users of champion and challenger; those awaited are forgotten when these change."""
+        """Follow the clicks of the users of champion and challenger; start afresh when these change."""
         comparing = self.comparing
         sides = comparing.sides if comparing else None
         if comparing is None or sides is None:
@@ -102,7 +102,7 @@ class ClickFollower:
             self._users = UserClicks(sides, self.compare_seconds, comparing.is_counted, secret)
 
     def _settle(self) -> None:
-        """Count the users whose clicks have been awaited long enough: all windows until then are joined."""
+        """Count the users whose time for clicks is over: all windows until then are joined."""
         if self.comparing is not None and self._users is not None:
             self.comparing.count(self._users.settled(time.time() - self.delay_seconds))
 
@@ -114,13 +114,13 @@ class ClickFollower:
         return None
 
     def _leave_out(self, error: CorruptArtefactError) -> None:
-        """Go on without a damaged file: what follows it is joined nevertheless."""
+        """Log a damaged file and continue without it."""
         self.metrics.errors.inc()
         log.warning("left out: %s", error)
 
     def _join(self, attribution: Attribution, manifest: WindowManifest) -> None:
         if not attribution.bundles:
-            return  # without a list there is nothing to join, and no example is read
+            return  # without lists the examples need not be read
         try:
             events = self._windows.all_examples(manifest, EVENT_COLUMNS)
             attribution.join(events)
@@ -130,7 +130,7 @@ class ClickFollower:
             self._leave_out(error)
 
     def _take_in_lists(self, attribution: Attribution) -> None:
-        """Count new files: of this hour and the one before, since servers write a file after they have started it."""
+        """Count the new files of this hour and the one before: servers write a file some time after starting it."""
         now = time.time()
         hours = {hour: self._seen.get(hour, set()) for hour in (hour_of(now - 3600), hour_of(now))}
         self._seen = hours
@@ -138,7 +138,7 @@ class ClickFollower:
             for file in served_files(self.store, hour):
                 if file.segment in seen or file.segment[:15] < _moment(self._started):
                     continue
-                # Files are never written again: each is read once.
+                # Files are never rewritten: each is read once.
                 lists = self._load(file.segment)
                 seen.add(file.segment)
                 if lists is not None:
@@ -160,7 +160,7 @@ def _moment(seconds: float) -> str:
 
 
 def bundle_items(store: Store, version: str) -> int | None:
-    """Return the number of items of a bundle, None where it is gone."""
+    """Return the number of items of a bundle; None if it is gone or damaged."""
     try:
         return log_of_version(store, version).manifest(version).items
     except (FileNotFoundError, CorruptArtefactError):

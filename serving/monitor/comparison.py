@@ -1,14 +1,14 @@
-"""Compares the challenger with the champion on the same events and by clicks, each user counted once.
+"""Compares challenger and champion: recall on the same events, and clicks by user, each user counted once.
 
-Users are split between champion and challenger once and for all, so what one user does, however often, is one
-observation: a few who click much would make any two bundles differ otherwise. A user's lists of the first `seconds`
-count, and clicks on them until twice as long after the first one; then the observation is made, and the user does not
-count again. A list counts if the bundle of the user's own side gave it.
+Each user belongs to one side for good, and is one observation however often they act: otherwise a few heavy clickers
+could make any two bundles differ. A user's lists of the first `seconds` count, and clicks on them until twice as long
+after the first list; then the observation is made, and the user never counts again. A list counts if the bundle of the
+user's own side gave it.
 
-Events of one user depend on each other; that of different windows may, too, but each observation counts as what it is
-expected to be given all before it, so that the interval holds nevertheless (`weir.contracts.base.statistics`).
+Events of one user depend on each other. Observations from different windows may as well, but the interval only needs
+the expectation of each observation given the earlier ones (`weir.contracts.base.statistics`).
 
-What cannot be compared is passed over and counted; nothing here stops the monitor from measuring what is served.
+Events that cannot be compared are skipped and counted; no failure here stops the monitor.
 """
 
 import base64
@@ -54,7 +54,7 @@ __all__ = [
 
 
 _SLOTS: Final = 1 << 20
-"""Users share a slot at random: of 100,000 users about 5 % are taken for counted and left out, whatever they do."""
+"""Users share slots by hash: of 100,000 users about 5 % fall into an occupied slot and are left out, at random."""
 
 
 def _empty() -> npt.NDArray[np.uint8]:
@@ -63,21 +63,21 @@ def _empty() -> npt.NDArray[np.uint8]:
 
 @dataclass
 class CountedUsers:
-    """A bit for each slot of users; slots differ from challenger to challenger."""
+    """The set of counted users, as a bit per slot; slots depend on the challenger."""
 
     challenger: str
     _bits: npt.NDArray[np.uint8] = field(default_factory=_empty)
 
     @classmethod
     def decode(cls, challenger: str, text: str) -> Self:
-        """Return what `encode` has returned; "" stands for nobody."""
+        """Decode the text of `encode`; "" is the empty set."""
         if not text:
             return cls(challenger)
         data = zlib.decompress(base64.b64decode(text))
         return cls(challenger, np.frombuffer(data, np.uint8).copy())
 
     def encode(self) -> str:
-        """Return it as text."""
+        """Encode the set as text."""
         return base64.b64encode(zlib.compress(self._bits.tobytes())).decode()
 
     def __contains__(self, user: Key) -> bool:
@@ -85,7 +85,7 @@ class CountedUsers:
         return bool(self._bits[place] & bit)
 
     def add(self, user: Key) -> None:
-        """Note that a user is counted."""
+        """Mark a user as counted."""
         place, bit = self._place(user)
         self._bits[place] |= bit
 
@@ -95,19 +95,19 @@ class CountedUsers:
 
 
 class Sides(NamedTuple):
-    """Who is compared, and the share of users that are the challenger's."""
+    """Champion and challenger, and the challenger's share of users."""
 
     champion: str
     challenger: str
     share: float
 
     def of(self, user: Key) -> str:
-        """Return the line that a user belongs to."""
+        """Return the variant that a user belongs to."""
         return self.challenger if challenges(user, self.challenger, self.share) else self.champion
 
 
 class Observation(NamedTuple):
-    """The share of a user's lists that were clicked; `line` gave them."""
+    """The share of a user's lists, all from `line`, that were clicked."""
 
     user: Key
     line: str
@@ -124,10 +124,9 @@ class _User:
 
 @dataclass
 class UserClicks:
-    """Users whose clicks are awaited, in memory; `is_counted` says which have been observed before.
+    """The users who wait for their clicks, in memory; `is_counted` tells whether a user was observed before.
 
-    A restart forgets those who are awaited: they begin again with their next list. `secret` is that of the store's
-    keys.
+    After a restart, waiting users start again with their next list. `secret` is the store's key secret.
     """
 
     sides: Sides
@@ -138,7 +137,7 @@ class UserClicks:
     _lists: dict[str, list[ServedList]] = field(default_factory=dict, init=False)
 
     def show(self, lists: pa.Table) -> None:
-        """Take in the lists of a file (`weir.contracts.served_lists.SERVED_SCHEMA`)."""
+        """Add the lists of a file (`weir.contracts.served_lists.SERVED_SCHEMA`)."""
         wanted = lists.filter(pc.is_valid(lists[columns.USER_KEY]))
         for row in wanted.to_pylist():
             key = Key(row[columns.USER_KEY])
@@ -158,14 +157,14 @@ class UserClicks:
                 self._lists.setdefault(token, []).append(one)
 
     def join(self, clicks: Iterable[Click]) -> None:
-        """Take in clicks on lists."""
+        """Add clicks on lists."""
         for click in clicks:
             one = joined_list(self._lists.get(click.token, ()), click.user, click.item)
             if one is not None:
                 self._users[Key(click.user)].clicked.add((click.token, one.query))
 
     def settled(self, now: float) -> list[Observation]:
-        """Return the users whose time is over, in the order in which they came, and forget them."""
+        """Return and drop the users whose time is over, in order of their first list."""
         over = [key for key, user in self._users.items() if now > user.since + 2 * self.seconds]
         return list(self._observed(over))
 
@@ -183,13 +182,13 @@ Pair = tuple[str, str]
 
 @dataclass
 class PairedHits:
-    """Whether each answer had the event's item: (champion, challenger) of the events of each user, in their order."""
+    """Hits (champion, challenger) of each user's events, in their order."""
 
     hits: dict[int, list[tuple[bool, bool]]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
 
     def means(self) -> npt.NDArray[np.float64]:
-        """Return the mean hits of each user, (users, 2)."""
+        """Return the mean hits of each user, (users, 2): champion, challenger."""
         found = [np.mean(each, axis=0) for each in self.hits.values()]
         return np.array(found, np.float64).reshape(-1, 2)
 
@@ -202,10 +201,10 @@ def ask_both(
     batch: int,
     pair: Callable[[], Pair | str],
 ) -> PairedHits:
-    """Ask both bundles about the examples, `batch` per request, as a product would.
+    """Ask both bundles about the examples, `batch` per request, with seen items left out.
 
-    `pair` returns the versions to ask, or the reason why their answers do not count; it is called for every batch,
-    since bundles are swapped meanwhile. Raises `RetrievalError`, but not where that happens between two requests.
+    `pair` returns the versions to ask, or the reason why answers do not count; it is called for every batch, because
+    bundles may be swapped. A swap between the two requests is counted as skipped. Raises `RetrievalError`.
     """
     found = PairedHits()
     for start in range(0, len(examples), batch):
@@ -237,7 +236,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Contest:
-    """The variants that there are beside the plain settings, and the share of users that a challenger gets."""
+    """The variants in the settings, and the challenger's share of users."""
 
     names: Sequence[str] = ()
     share: float = 0.5
@@ -245,7 +244,7 @@ class Contest:
 
 @dataclass
 class Comparing:
-    """The comparison in course; one thread calls it. `metrics` show it."""
+    """The current comparison, shown in `metrics`; used by one thread."""
 
     store: Store
     config: MonitorConfig
@@ -257,14 +256,14 @@ class Comparing:
 
     @property
     def sides(self) -> Sides | None:
-        """Who is compared; None while nobody challenges."""
+        """The two sides; None without a challenger."""
         comparison = self._opened()
         if comparison is None:
             return None
         return Sides(comparison.champion, comparison.challenger, self.contest.share)
 
     def is_counted(self, user: Key) -> bool:
-        """Say whether a user's clicks have been counted."""
+        """Return whether a user has been counted."""
         return self._counted is not None and user in self._counted
 
     def measure(
@@ -279,8 +278,8 @@ class Comparing:
     ) -> None:
         """Compare on the events of a window, unless it has been counted; raises `RetrievalError`.
 
-        `commit` is the one of the window. `batch` says how many queries to put into a request, and `unseen_by` why
-        answers of a bundle do not count.
+        `commit` is the window's commit. `batch` returns the number of queries per request, and `unseen_by` the reason
+        why answers of a bundle do not count, or None.
         """
         comparison = self._opened()
         if comparison is None or manifest.sequence <= comparison.sequence or not examples:
@@ -310,7 +309,7 @@ class Comparing:
         self._keep(comparison.model_copy(update={"clicks": clicks, "counted": counted.encode()}))
 
     def _keep(self, comparison: Comparison) -> None:
-        """Store a comparison, show it, and log each verdict that has changed."""
+        """Store and show a comparison, and log each changed verdict."""
         before, self._comparison = self._comparison, comparison
         comparison.write(self.store)
         self.metrics.show(comparison)
@@ -319,11 +318,11 @@ class Comparing:
                 log.info("%s", comparison.sentence(measure))
 
     def _opened(self) -> Comparison | None:
-        """Return the comparison of the present roles: the one in memory, the stored one, or a new one."""
+        """Return the comparison of the current roles: from memory, from the store, or a new one."""
         try:
             roles = roles_in(self.store, self.contest.names) if self.contest.names else None
             self._problems.over()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with the roles, the monitor goes on
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the roles, the monitor continues
             self._problems.report(error, "nothing is compared")
             return None
         if roles is None or roles.challenger is None:
@@ -339,7 +338,7 @@ class Comparing:
         return present
 
     def _stored(self, champion: str, challenger: str) -> Comparison:
-        """Return what is stored of two lines, with the level of the settings; a new comparison where it is another."""
+        """Return the stored comparison of two variants at the level of the settings; a new one if none matches."""
         cutoffs, alpha = sorted(self.config.k), self.config.compare_alpha
         k = cutoffs[len(cutoffs) // 2]
         try:
@@ -356,7 +355,7 @@ class Comparing:
 
 
 def _with_hits(comparison: Comparison, sequence: int, commit: CommitRef | None, found: PairedHits) -> Comparison:
-    """Return a comparison with the hits of a window."""
+    """Return a comparison with a window's hits added."""
     means = found.means()
     hits = dict(comparison.hits)
     for side, line in enumerate((comparison.champion, comparison.challenger)):

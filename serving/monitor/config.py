@@ -1,4 +1,4 @@
-"""The monitor's settings: one frozen, documented model."""
+"""The monitor's settings."""
 
 from typing import Annotated, Literal
 

@@ -1,7 +1,7 @@
 """The monitor process: follows committed windows and measures each before the served model is trained on it.
 
-It only reads, and asks the server small batches: nothing waits for it. Where the trainer is faster, answers do not
-count and are reported as skipped.
+It only reads, and asks the server in small batches, so no stage waits for it. Answers of a bundle already trained on
+the window do not count, and are reported as skipped.
 """
 
 import logging
@@ -57,10 +57,10 @@ _SUMMARY = np.linspace(0, 1, 21)
 
 @dataclass
 class Coverage:
-    """Follows how far the served bundles have got; windows up to `reported` are known to be covered.
+    """Follows the progress of the served bundles; windows up to `reported` are known to be covered.
 
-    What the first bundle seen covers was servable before the monitor started, and is not reported, unless the server
-    had been seen without a bundle.
+    Windows covered by the first bundle seen were servable before the monitor started and are not reported, unless the
+    server was seen without a bundle before.
     """
 
     windows: WindowLog
@@ -73,7 +73,7 @@ class Coverage:
             self._covered = self.reported
 
     def newly_covered(self, info: Info) -> list[WindowManifest]:
-        """Return the windows that the served bundle covers and none before it did, in commit order."""
+        """Return the windows that the served bundle is the first to cover, in commit order."""
         before, self._covered = (
             self._covered,
             max(info.trained_sequence, -1 if self._covered is None else self._covered),
@@ -90,9 +90,9 @@ class Coverage:
 def seconds_to_servable(
     store: Store, windows: WindowLog, manifest: WindowManifest, info: Info
 ) -> tuple[npt.NDArray[np.float64], Freshness]:
-    """Return 100 quantiles of the seconds that a window's events took, and their summary.
+    """Return 100 quantiles of the seconds from a window's events to the served bundle, and their summary.
 
-    Seconds are those of an observer: a replay that runs ten times as fast shortens them by ten (`EventClock`).
+    Seconds are an observer's: a replay at ten times the speed shortens them by ten (`EventClock`).
     """
     clock = EventClock.of(store)
     times = windows.all_examples(manifest, [columns.TIMESTAMP])[columns.TIMESTAMP].to_numpy()
@@ -115,19 +115,19 @@ log = logging.getLogger(__name__)
 _BUNDLES: Final = 64
 _WINDOWS_BETWEEN_SAVES: Final = 64
 _SECONDS_BETWEEN_SAVES: Final = 600.0
-"""When popularity is stored: after so many windows, and so long after a window at the latest."""
+"""Popularity is stored after this many windows, and at the latest this long after the last save."""
 
 
 class LimitsError(ValueError):
-    """The monitor is set to ask for more than the server answers."""
+    """The monitor's settings ask for more than the server's limits allow."""
 
 
 def monitor(
     store: Store, config: MonitorConfig, client_config: ClientConfig | None = None, contest: Contest | None = None
 ) -> None:
-    """Follow windows and measure until SIGTERM or SIGINT; `client_config` says how the server is reached.
+    """Follow windows and measure until SIGTERM or SIGINT; `client_config` has TLS and token settings.
 
-    `contest` names the variants that there are: a challenger is compared with the champion.
+    `contest` names the variants: a challenger is compared with the champion.
     """
     stop = threading.Event()
     registry = CollectorRegistry(auto_describe=True)
@@ -149,7 +149,7 @@ def monitor(
 
 @dataclass
 class Monitor:
-    """Measures every window once, in commit order; a restart continues after the last one recorded in the store."""
+    """Measures every window once, in commit order; a restart continues after the last recorded one."""
 
     store: Store
     config: MonitorConfig
@@ -167,15 +167,15 @@ class Monitor:
         self.windows = WindowLog(self.store)
         self.popularity = Popularity(self.config.popularity_half_life_seconds)
         self.coverage = Coverage(WindowLog(self.store))
-        # Whatever is served comes from few bundles, and each is asked for about every example.
+        # Served answers come from few bundles, and the manifest is needed for every example.
         self._bundle = lru_cache(_BUNDLES)(partial(manifest_of, self.store))
         self._is_of_log = lru_cache(_BUNDLES)(partial(is_of_log, CommitLog(self.store)))
 
     def step(self, stop: threading.Event | None = None) -> int:
-        """Measure what has been committed since the last step, until `stop` is set; return the number of windows.
+        """Measure the windows committed since the last step, until `stop` is set; return their number.
 
-        What fails (the server is away, a file is damaged, the store cannot be read) is logged once and tried again at
-        the next step. Raises `LimitsError` alone.
+        Failures (server away, damaged file, unreadable store) are logged once and retried at the next step. Raises only
+        `LimitsError`.
         """
         before = self._taken
         try:
@@ -187,23 +187,23 @@ class Monitor:
             self.metrics.errors.inc()
             if isinstance(error, RetrievalError) and error.reason == NoBundleError.reason:
                 self.coverage.nothing_served()
-            # A server that has not answered yet is, as a rule, still starting.
+            # A server that has not answered yet is usually still starting.
             starting = not self._taken and isinstance(error, RetrievalError)
             message = f"waiting after commit {self._last}"
             self._problems.report(error, message, level=logging.INFO if starting else logging.WARNING)
         return self._taken - before
 
     def _resume(self) -> MonitorPlace:
-        """Find out, once, up to which window there are results; what was popular before them comes from the store."""
+        """Read, once, the last measured window and the stored popularity."""
         if self._place is None:
             place = place_in(self.store)
             self._require_log(place)
             self.coverage.reported = place.reported
             self.popularity = Popularity.load(self.store, self.config.popularity_half_life_seconds)
             if self.popularity.sequence > place.measured:
-                # Its counts hold events of windows that are still to be measured.
+                # Its counts include windows that are still to be measured.
                 self.popularity = Popularity(self.config.popularity_half_life_seconds)
-            # Windows that have not been measured are read again for their results alone.
+            # Windows counted in popularity are not read again, except to measure them.
             self._last = self.windows.left(self.popularity.sequence)
             self._place = place.model_copy(update={"counted": self.popularity.sequence})
             self.metrics.sequence.set(place.measured)
@@ -212,7 +212,7 @@ class Monitor:
         return self._place
 
     def _show_known(self, pane: WindowManifest) -> None:
-        """Show the result of an earlier process, so that one pane more does not stand alone."""
+        """Show an earlier process's result, so that the means start with several panes."""
         try:
             known = load(self.store, pane)
         except CorruptArtefactError as error:
@@ -222,7 +222,7 @@ class Monitor:
             self.metrics.known(known)
 
     def _require_log(self, place: MonitorPlace) -> None:
-        """Check that the results are of the windows that the commit log holds."""
+        """Check that the results belong to the windows of this commit log."""
         try:
             CommitLog(self.store).require(self.store.path("monitor"), place.measured, place.commit)
         except LogMismatchError as error:
@@ -249,7 +249,7 @@ class Monitor:
             return self.windows.next(self._last)
 
     def _take_in(self, manifest: WindowManifest) -> None:
-        """Measure a window, unless there is a result; then count it."""
+        """Measure a window without a result, then count it in popularity."""
         place = self._resume()
         if manifest.sequence > place.measured and not is_recorded(self.store, manifest):
             self._measure(manifest)
@@ -261,7 +261,7 @@ class Monitor:
         self._keep_popularity()
 
     def _keep_popularity(self) -> None:
-        """Store what is popular if it is time to."""
+        """Store popularity if it is due."""
         new = self.popularity.sequence - self._resume().counted
         long_ago = time.monotonic() - self._saved_at >= _SECONDS_BETWEEN_SAVES
         if new >= _WINDOWS_BETWEEN_SAVES or (new and long_ago):
@@ -270,7 +270,7 @@ class Monitor:
             self._note(counted=self.popularity.sequence)
 
     def _note(self, **changes: int | CommitRef | None) -> None:
-        """Store how far the monitor has got, where that has changed."""
+        """Store the monitor's progress if it has changed."""
         place = self._resume()
         if (new := place.model_copy(update=changes)) != place:
             new.write(self.store)
@@ -304,7 +304,7 @@ class Monitor:
         log.info("window %s: model %s, served %s, popularity %s", *summary_of(result))
 
     def _ask(self, manifest: WindowManifest, examples: list[Example]) -> Tally:
-        """Ask about a window, unless the served bundle was trained on it: then no request is spent."""
+        """Ask about a window; without a request if the served bundle was already trained on it."""
         info = self._info()
         reason = self._unseen_by(info.bundle_version, manifest.sequence)
         if reason is not None:
@@ -321,7 +321,7 @@ class Monitor:
         )
 
     def _compare(self, manifest: WindowManifest, examples: list[Example]) -> None:
-        """Ask champion and challenger about a window, where there are two."""
+        """Ask champion and challenger about a window, if there are two."""
         if self.comparing is not None:
             self.comparing.measure(
                 manifest,
@@ -333,18 +333,18 @@ class Monitor:
             )
 
     def _queries(self, examples: list[Example], info: Info) -> int:
-        """Return how many queries to put into a request: exact search in a large catalogue is expensive."""
+        """Return the number of queries per request: exact search in a large catalogue is expensive."""
         longest = max((len(example.history) for example in examples), default=0)
         values = max((values_in(example.features) for example in examples), default=0)
         each = exact_query_cost(longest + values, 2 * max(self.config.k), info.items)
         most = min(self.config.queries_per_request, int(info.limits["max_cost"] / each))
-        # A server of an earlier version has no such limit: it does not read them.
+        # A server of an earlier version has no such limit: it ignores features.
         if values and info.limits["max_feature_values"]:
             most = min(most, info.limits["max_feature_values"] // values)
         return max(1, most)
 
     def _unseen_by(self, version: str, sequence: int) -> str | None:
-        """Return why answers of a bundle about a window do not count; None when they do."""
+        """Return the reason why a bundle's answers about a window do not count; None if they do."""
         bundle = self._bundle(version)
         if bundle is None:
             return "retired"

@@ -17,7 +17,7 @@ _VERDICTS: Final = {"better": 1, "not yet": 0, "worse": -1}
 
 
 class VariantMetrics:
-    """Gauges of the comparison in course; without one they have no series."""
+    """Gauges of the current comparison; without one they have no series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -37,12 +37,12 @@ class VariantMetrics:
         self.skipped = gauge("skipped_events", "Events that recall was not compared on.", "reason")
 
     def clear(self) -> None:
-        """Show nothing."""
+        """Remove all series."""
         for one in (self.mean, self.difference, self.low, self.high, self.units, self.verdict, self.skipped):
             one.clear()
 
     def show(self, comparison: Comparison) -> None:
-        """Show how far it has got."""
+        """Show a comparison."""
         self.clear()
         challenger = comparison.challenger
         for measure in MEASURES:
@@ -61,15 +61,15 @@ class VariantMetrics:
 
 
 _POSITIONS = 20
-"""Positions with a series of their own."""
+"""Number of positions with a series of their own."""
 
 _FRESHNESS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 
 
 class MonitorMetrics:
-    """Gauges describe the newest windows, with all of their panes; recalls are means over events (macro over events).
+    """Gauges describe the newest windows with all their panes; recalls are means over events (macro over events).
 
-    A window with few events counts together with those before it (`weir.contracts.base.statistics`).
+    A window with few events is pooled with the ones before it (`weir.contracts.base.statistics`).
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -122,7 +122,7 @@ class MonitorMetrics:
         )
 
     def known(self, result: WindowRecall) -> None:
-        """Take in a result, of this process or from the store, and show the recalls of the newest windows."""
+        """Add a result, of this process or from the store, and show the recalls of the newest windows."""
         for kind, gauge in self.recall.items():
             values: Mapping[int, float] = getattr(result, kind)
             self._pool.add(result.window, kind, values, result.cases(kind))
@@ -146,7 +146,7 @@ class MonitorMetrics:
 
 
 class AttributionMetrics:
-    """What came of served lists; gauges are over the lists of the newest bundles that the monitor has seen served."""
+    """Clicks on served lists; gauges cover the newest bundles that the monitor has seen served."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.lists = Gauge(
@@ -196,7 +196,7 @@ class AttributionMetrics:
         self._counted: dict[str, int] = {}
 
     def show(self, attribution: Attribution, items: Mapping[str, int | None]) -> None:
-        """Show what has come of the lists so far; `items` is how many each bundle has."""
+        """Show the attribution so far; `items` maps each bundle to its number of items."""
         of_bundles = (self.lists, self.click_through, self.coverage)
         for gauge in (*of_bundles, self.variant_lists, self.variant_click_through):
             gauge.clear()

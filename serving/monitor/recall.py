@@ -1,14 +1,13 @@
-"""Recall of one window: sample events, ask the server with each event's own history, count.
+"""Recall of one window: sample events, ask the server with each event's own history, count hits.
 
-It is kept in the store, so that a restart reads the windows since, not all: a cache, rebuilt from the windows that are
-left if it is lost.
+Every event has one right answer, its item, so recall@k is the share of events whose item is among the first k: a mean
+over events, in which an active user weighs more than a quiet one. Four metrics are kept apart, because they fail for
+different reasons: `index` (approximate search finds what exact search finds), `model` (exact search, nothing left out,
+finds the next item), `served` (the answer that a product would show, seen items left out, has it), and `committed`,
+which is `served` with the history committed before the window: all that the server itself knew of the user meanwhile.
 
-Every event has one right answer, its item, so recall@k is the share of events whose item is among the k first: a mean
-over events, in which an active user weighs more than a quiet one. Three metrics are kept apart, because they fail for
-different reasons: `index` (does approximate search find what exact search finds), `model` (does exact search, nothing
-left out, find the next item), `served` (does the answer that a product would show, items already seen left out).
-A fourth, `committed`, is `served` with the history that was committed before the window: what the server itself knew
-of the user while the window was open.
+The popularity baseline is cached in the store, so that a restart reads only later windows; it can be rebuilt from the
+windows that are left.
 """
 
 import io
@@ -72,8 +71,8 @@ _NAME: Final = "state/popularity"
 class Popularity:
     """Decayed counts of the items of all windows added so far, and the items' ids by key.
 
-    A window's counts halve with every `half_life_seconds` of event time; one that comes late is added as if it had been
-    there all along. `sequence` is the newest pane added, and `commit` its commit.
+    A window's counts halve with every `half_life_seconds` of event time; a late one is added as if it had been there
+    all along. `sequence` is the newest pane added, and `commit` its commit.
     """
 
     half_life_seconds: float
@@ -87,7 +86,7 @@ class Popularity:
 
     @classmethod
     def load(cls, store: Store, half_life_seconds: float) -> "Popularity":
-        """Return what was saved last with this half-life; nothing counted where there is none, or a damaged one."""
+        """Return the saved counts with this half-life; empty counts if they are missing or damaged."""
         try:
             table = pq.read_table(pa.BufferReader(unseal(store.path(_NAME), store.read(_NAME))))
             facts = {name.decode(): value for name, value in table.schema.metadata.items()}
@@ -107,7 +106,7 @@ class Popularity:
         return cls(half_life_seconds)
 
     def save(self, store: Store) -> None:
-        """Keep the counts in the store; there must be some."""
+        """Store the counts; at least one window must have been added."""
         facts = {
             "half_life": repr(self.half_life_seconds),
             "sequence": str(self.sequence),
@@ -123,7 +122,7 @@ class Popularity:
         store.write(_NAME, seal(_NAME, buffer.getvalue()))
 
     def name(self, windows: WindowLog, manifest: WindowManifest) -> None:
-        """Remember the ids of a window's items, not their counts."""
+        """Add the ids of a window's items, not their counts."""
         items = windows.items(manifest)
         self.ids.update(zip(items[columns.ITEM_KEY].to_pylist(), items[columns.ITEM_ID].to_pylist(), strict=True))
 
@@ -140,7 +139,7 @@ class Popularity:
         self.sequence, self.commit = manifest.sequence, windows.last
 
     def top(self, k: int) -> list[Key]:
-        """Return the keys of the `k` most frequent items, most frequent first; none before the first window."""
+        """Return the keys of the `k` most frequent items, most frequent first; empty before the first window."""
         if self._recent.sketch is None:
             return []
         keys = ItemKeys(np.fromiter(self.ids, np.int64, len(self.ids)))
@@ -149,14 +148,14 @@ class Popularity:
 
 
 _TIE: Final = 1e-6
-"""Relative difference below which two scores of one exact search are the same: sums differ with their order."""
+"""Relative difference below which two exact scores count as equal: sums differ with their order."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """An event: its item, its user, its time, and the ids of the user's items before it, oldest first.
+    """An event: its item, user, time, and the ids of the user's earlier items, oldest first.
 
-    `committed` are those before the user's first event in the window. `features` are what the event says of the user.
+    `committed` are the items before the user's first event in the window. `features` are the event's user features.
     """
 
     item: str
@@ -170,9 +169,9 @@ class Example:
 
 @dataclass
 class Tally:
-    """Sums of a window; `values` holds (kind, k) -> recall of each example.
+    """Results of a window; `values` maps (kind, k) to the recall of each example.
 
-    `counted` are the examples whose answers count, in order, and the bundles that gave them.
+    `counted` are the examples whose answers count, in order, with the bundles that gave them.
     """
 
     values: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -189,7 +188,7 @@ class Tally:
         return {k: values for (name, k), values in sorted(self.values.items()) if name == kind}
 
     def mean(self, kind: str) -> dict[int, float]:
-        """Return the mean by cut-off."""
+        """Return the mean recall by cut-off."""
         return {k: float(np.mean(values)) for k, values in self.by_k(kind).items()}
 
     def count(self, kind: str) -> int:
@@ -200,7 +199,7 @@ class Tally:
 def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str], size: int, seed: int) -> list[Example]:
     """Return up to `size` positive events of a pane, drawn by pane and seed alone, in random order.
 
-    So the cases asked before the served bundle is trained on them are a sample, too.
+    Thanks to the random order, the events asked before the served bundle is trained on them are a sample, too.
     """
     wanted = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.HISTORY, columns.LABEL]
     said = [columns.USER_FEATURES] if manifest.user_features.names.all else []
@@ -233,8 +232,8 @@ def ask(
 ) -> Tally:
     """Ask the server about the examples, `batch` per request.
 
-    `most` is the server's largest k. `unseen_by` says why a bundle's answers do not count, or None when they do. Raises
-    `RetrievalError`.
+    `most` is the server's largest k. `unseen_by` returns the reason why a bundle's answers do not count, or None.
+    Raises `RetrievalError`.
     """
     tally = Tally()
     for some in _batches(examples, batch):
@@ -258,7 +257,7 @@ def _batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Exampl
 def _three(
     client: RetrievalClient, some: Sequence[Example], k: int, most: int
 ) -> tuple[Retrieval, Retrieval, Retrieval]:
-    """Ask exactly (for more than k, so that ties at the k-th place are seen), as configured, and as a product would."""
+    """Ask for the exact top (up to 2k, to see ties at the k-th place), as configured, and with seen items left out."""
     wide = [by_history(example.history, min(2 * k, most), features=example.features) for example in some]
     queries = [by_history(example.history, k, features=example.features) for example in some]
     ask = partial(client.retrieve, probe=True)
@@ -266,7 +265,7 @@ def _three(
 
 
 def _committed(client: RetrievalClient, some: Sequence[Example], k: int) -> tuple[dict[int, Hits], list[Retrieval]]:
-    """Ask as a product would that knows committed histories alone; of the others the answer is the same."""
+    """Ask with committed histories, seen items left out, for the examples whose committed history differs."""
     places = [place for place, example in enumerate(some) if example.committed != example.history]
     if not places:
         return {}, []
@@ -286,9 +285,9 @@ def _count(tally: Tally, item: str, cutoffs: Sequence[int], answers: Sequence[Hi
 
 
 def index_recall(exact: Hits, found: Sequence[str], k: int) -> float:
-    """Return the share of the exact top k that was found, any item as good as the k-th counting as one of them.
+    """Return the share of the exact top k that was found; items that tie with the k-th count as part of it.
 
-    Items are judged by the exact search's scores: those of a compressed index are off.
+    Items are judged by the exact search's scores, because a compressed index's scores are approximate.
     """
     best = exact.scores[:k].astype(np.float64)
     if not len(best):
@@ -303,7 +302,7 @@ logger = logging.getLogger(__name__)
 
 
 def place_in(store: Store) -> MonitorPlace:
-    """Return how far a monitor has got; by all of its results where it has left no place, or a damaged one."""
+    """Return the monitor's progress; if it is missing or damaged, derive it from all results."""
     try:
         if (place := MonitorPlace.read(store)) is not None:
             return place
@@ -317,7 +316,7 @@ def place_in(store: Store) -> MonitorPlace:
 
 
 def is_recorded(store: Store, manifest: WindowManifest) -> bool:
-    """Say whether a window has a result: of a monitor that was killed before it noted its place."""
+    """Return whether a window has a result: a monitor may be killed between the result and its progress."""
     try:
         return load(store, manifest) is not None
     except CorruptArtefactError:
@@ -325,7 +324,7 @@ def is_recorded(store: Store, manifest: WindowManifest) -> bool:
 
 
 def manifest_of(store: Store, version: str) -> BundleManifest | None:
-    """Return the manifest of a bundle that answered; None where it is gone."""
+    """Return the manifest of a bundle that answered; None if it is gone."""
     try:
         return log_of_version(store, version).manifest(version)
     except FileNotFoundError:
@@ -343,7 +342,7 @@ def is_of_log(log: CommitLog, version: str, sequence: int, commit: CommitRef | N
 
 
 def result_of(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRecall:
-    """Return what is kept of a window's measurements; so many events were sampled."""
+    """Return the result of a window; `sampled` is the number of events in the sample."""
     return WindowRecall(
         sequence=manifest.sequence,
         window=str(manifest.name),

@@ -1,6 +1,6 @@
-"""What was measured on one window, by age, kept in the store as ``monitor/<window>/<pane>.json``.
+"""The results of a window, with recall by age, stored as ``monitor/<window>/<pane>.json``.
 
-Ages are seconds of event time, in a few fixed ranges, so that counts of many windows add up.
+Ages are seconds of event time, in a few fixed ranges, so that counts of many windows can be added.
 """
 
 import logging
@@ -37,16 +37,16 @@ __all__ = [
 
 
 Of = Literal["bundle", "history"]
-"""Whose age."""
+"""What the age is of."""
 
 UP_TO: Final = (60.0, 300.0, 1800.0, 7200.0, 21600.0, 86400.0, 604800.0)
-"""The upper ends of the ranges, seconds; a last one has what is older."""
+"""Upper ends of the ranges, seconds; a last range has all older ages."""
 
 _Ints = npt.NDArray[np.int64]
 
 
 class AgeHits(Document):
-    """Answers of one range of ages: how many, and how many of them had the next item among the first k."""
+    """Counts of one range of ages: answers, and answers with the next item among the first k."""
 
     of: Of
     up_to: float | None = Field(description="upper end of the range, seconds; null: beyond the largest")
@@ -55,10 +55,10 @@ class AgeHits(Document):
 
 
 def by_age(of: Of, ages: npt.NDArray[np.float64], hits: Mapping[int, Sequence[float]]) -> tuple[AgeHits, ...]:
-    """Count answers by their ages (n,), seconds; `hits` says by k which of them had the item, n values of 0 or 1.
+    """Count answers by their ages (n,), seconds; `hits` maps k to n values of 0 or 1.
 
-    An age below 0 belongs to an event that came after what the bundle was trained on, although it happened before:
-    nobody was served so, and it does not count.
+    A negative age belongs to an event that arrived after the bundle was trained, but happened before its newest event:
+    no user was served so, and it does not count.
     """
     ranges = np.where(ages < 0, -1, np.searchsorted(UP_TO, ages))
     ends = [*UP_TO, None]
@@ -80,10 +80,10 @@ def ages_of(
     newest: Sequence[int],
     hits: Mapping[str, Mapping[int, Sequence[float]]],
 ) -> tuple[AgeHits, ...]:
-    """Count the answers about a window's events by both ages; those about late events, which are of no time, have none.
+    """Count the answers about a window's events by the age of bundle and of histories; none for late panes.
 
-    `times` (n,) are those of the events, `newest` (n,) of the newest event that the bundles were trained on, both in
-    milliseconds. Histories are as old as the start of the window. `hits` has those of ``served`` and ``committed``.
+    `times` (n,) are the events' times, `newest` (n,) the newest event that each bundle was trained on, both in
+    milliseconds. Histories end at the start of the window. `hits` has the kinds ``served`` and ``committed``.
     """
     if manifest.pane or not times:
         return ()
@@ -95,7 +95,7 @@ def ages_of(
 
 
 def first_rows(users: Keys, times: _Ints) -> _Ints:
-    """Return for each event (n,) the row of its user's first one: its history is what was known before all of them.
+    """Return for each event (n,) the row of its user's first event, whose history precedes all of them.
 
     Of events at the same time the first in storage order counts.
     """
@@ -112,7 +112,7 @@ _FOLDER: Final = "monitor"
 
 
 class Examples(Document):
-    """How many events the metrics are means of; those without a known item in their history only count as served."""
+    """Numbers of events behind the metrics; events without a known item in their history only count as served."""
 
     sampled: int = 0
     model: int = Field(default=0, description="behind recall of model and index")
@@ -122,7 +122,7 @@ class Examples(Document):
 
 
 class Freshness(Document):
-    """When the window's events could first be served; seconds from event to servable, in the observer's time."""
+    """Freshness of a window: seconds from its events until a bundle trained on them was served, in observer's time."""
 
     bundle_version: str
     servable_at: float = Field(description="wall clock, seconds since 1970")
@@ -155,18 +155,18 @@ class WindowRecall(Document):
     freshness: Freshness | None = None
 
     def cases(self, kind: str) -> int:
-        """Return the events behind a recall."""
+        """Return the number of events behind a recall."""
         behind = {"index": "model", "committed": "served"}.get(kind, kind)
         return int(getattr(self.examples, behind))
 
 
 def save(store: Store, result: WindowRecall) -> None:
-    """Write a result atomically, over an earlier one of the same window."""
+    """Write a result atomically; it replaces an earlier one of the same pane."""
     write_document(store, f"{_FOLDER}/{result.window}.json", result)
 
 
 def load(store: Store, manifest: WindowManifest) -> WindowRecall | None:
-    """Return the result of one window, None where it has not been measured; raises `CorruptArtefactError`."""
+    """Return the result of a pane, None if it has not been measured; raises `CorruptArtefactError`."""
     try:
         return read_document(store, f"{_FOLDER}/{manifest.name}.json", WindowRecall)
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def load(store: Store, manifest: WindowManifest) -> WindowRecall | None:
 
 
 def recorded(store: Store) -> list[WindowRecall]:
-    """Return all results in commit order; a damaged one is left out with a warning: it must not stop the monitor."""
+    """Return all results in commit order; damaged ones are left out with a warning."""
     found = []
     for name in store.glob(f"{_FOLDER}/*/*.json"):
         try:
@@ -185,20 +185,20 @@ def recorded(store: Store) -> list[WindowRecall]:
 
 
 _RECENT: Final = 5
-"""Windows over which recalls are averaged."""
+"""Number of windows over which recalls are averaged."""
 _WAITING: Final = 1000
-"""Limit of the panes that wait to be measured; without a monitor they would grow forever."""
+"""Most panes that wait for their result; without a monitor they would grow forever."""
 
 
 def mean_recall(recalls: Sequence[WindowRecall], kind: str, k: int, last: int = _RECENT) -> float | None:
-    """Return a recall's mean over the newest windows that have it, all of their panes, weighted by their examples."""
+    """Return the mean recall over the newest windows that have it, with all their panes, weighted by examples."""
     found = [(getattr(recall, kind)[k], recall.cases(kind)) for recall in _newest(recalls, kind, k, last)]
     total = sum(examples for _, examples in found)
     return sum(value * examples for value, examples in found) / total if total else None
 
 
 def recent_cases(recalls: Sequence[WindowRecall], kind: str, k: int) -> int:
-    """Return the examples behind `mean_recall`."""
+    """Return the number of examples behind `mean_recall`."""
     return sum(recall.cases(kind) for recall in _newest(recalls, kind, k, _RECENT))
 
 
@@ -208,7 +208,7 @@ def _newest(recalls: Sequence[WindowRecall], kind: str, k: int, last: int) -> li
 
 @dataclass
 class NewestRecalls:
-    """Follows the monitor, which measures windows in commit order: two reads show that there is nothing new.
+    """Follows the monitor's results; two reads suffice if there is no new one, as windows are measured in commit order.
 
     `kept` limits the results, and the panes of an old store whose results are read.
     """
@@ -222,11 +222,11 @@ class NewestRecalls:
         self.recalls = deque(maxlen=self.kept)
 
     def expect(self, windows: Iterable[WindowManifest]) -> None:
-        """Expect results for newly committed windows; for many at once, as in an old store, only for the newest."""
+        """Wait for the results of newly committed windows; if there are many, only of the newest `kept`."""
         self._waiting.extend(deque(windows, maxlen=self.kept))
 
     def catch_up(self) -> None:
-        """Read the results that are new; raises `CorruptArtefactError` for a damaged one, which is then left out."""
+        """Read new results; a damaged one is left out and raises `CorruptArtefactError`."""
         while self._waiting and (self._take_first() or self._skip_first()):
             pass
 
@@ -243,7 +243,7 @@ class NewestRecalls:
         return True
 
     def _skip_first(self) -> bool:
-        """Skip a window that the monitor has passed over: a later one is measured and it still is not."""
+        """Skip a window that the monitor has passed over: a later one has a result and this one does not."""
         if len(self._waiting) < 2 or load(self.store, self._waiting[-1]) is None:
             return False
         if load(self.store, self._waiting[0]) is None:

@@ -1,4 +1,4 @@
-"""The compiled front's package, and plain requests and answers as columns, which is how it gives and takes them."""
+"""The compiled front's package, and the columns in which it passes plain requests and takes answers."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,16 +1,16 @@
-"""Which of the calls that arrive are served: those that can be answered before their deadline.
+"""Admission: refuse calls that cannot be answered before their deadline.
 
-What a server cannot answer in time costs it as much as what it can, so a server that begins every call answers none
-in time once more arrive than it can do: each waits behind others that will be late. So a call is refused before its
-message is read, if the calls under way would take more than half of the time that is left for it. How long they take
-is known from those before: a call that found n others under way and was answered after s seconds took s / (n + 1),
-and the median of that is followed. It holds whatever the bottleneck is, and whatever the machine does besides.
+A late answer costs as much as a timely one, so an overloaded server that begins every call answers none in time. A call
+is therefore refused before its message is read, if the calls in progress would take more than half of its remaining
+time; the other half is for the network and for batches that are larger than usual.
 
-The other half is for what comes before and after: the way here, batches that are larger than usual, the way back.
+The time per call is learned: a call that found n others in progress and was answered after s seconds took s / (n + 1),
+and `Admission` follows the median of these values. It holds whatever the bottleneck is, and whatever else the machine
+does.
 
-To refuse a call costs Python as much as an empty call. What no handler takes, gRPC queues and, beyond `queue_calls`,
-cancels for less than half of that. So after a refusal the event loop takes nothing for some milliseconds, in which the
-thread that searches has enough to do.
+A refusal costs Python as much as an empty call. Calls that no handler takes are queued by gRPC and, beyond
+`queue_calls`, cancelled at less than half of that cost. So after a refusal the event loop takes no calls for some
+milliseconds, in which the search thread still has enough to do.
 """
 
 import asyncio
@@ -29,44 +29,46 @@ from weir.serving.rpc.status import DETAILS_KEY, code_of, details_of
 __all__ = ["ADMITTED", "Admission", "AdmissionInterceptor", "Entry"]
 
 ADMITTED: Final = frozenset({"Retrieve", "Embed"})
-"""Methods whose calls may be refused: those that wait for the search."""
+"""Methods whose calls may be refused: the ones that wait for the search."""
 
 _SHARE: Final = 0.5
-"""Of the time that is left for a call, what the calls before it may take."""
+"""Share of a call's remaining time that the calls before it may take."""
 
 _STEP: Final = 1.05
-"""Factor by which a call that took longer, or less long, than expected changes what is expected."""
+"""Factor by which each call moves the expected time, up or down."""
 
 _PAUSE: Final = 0.005
-"""Seconds that nothing is taken after a refusal, at most: other methods wait as long."""
+"""Longest pause after a refusal, in seconds; other methods wait as long."""
 
 _PAUSE_SHARE: Final = 1 / 8
-"""Of the time that the calls under way will take, what a pause may be: who is in a hurry must not hold up a server that
-has little to do."""
+"""Largest pause as a share of the time that the calls in progress will take.
+
+Calls with short deadlines must not hold up a server that has little to do.
+"""
 
 _FIRST: Final = 1e-5
-"""Seconds that a call is expected to take before any was answered: nothing is refused for them."""
+"""Expected seconds per call before any was answered: so low that no call is refused."""
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name
 _PATHS: Final = {f"/{_SERVICE}/{method}" for method in ADMITTED}
 
 
 class Entry(NamedTuple):
-    """The calls that one found under way, and when it began."""
+    """The number of calls that a call found in progress, and when it began."""
 
     ahead: int
     began: float
 
 
 class Admission:
-    """Counts the calls under way, and learns how long each takes; used by the event loop alone.
+    """Counts the calls in progress, and learns how long each takes; used by the event loop alone.
 
     Parameters
     ----------
     limit
-        Calls under way at most, whatever their deadlines.
+        Most calls in progress, whatever their deadlines.
     retry_after
-        How long refused clients should wait, in seconds.
+        Seconds that refused clients should wait.
     """
 
     def __init__(self, limit: int, retry_after: float) -> None:
@@ -74,19 +76,19 @@ class Admission:
         self.under_way, self.pace = 0, _FIRST
 
     def has_time(self, left: float | None) -> bool:
-        """Say whether to begin a call for which so many seconds are left; None: it has no deadline."""
+        """Return whether to begin a call with `left` seconds until its deadline; None: no deadline."""
         if self.under_way >= self._limit:
             return False
         return left is None or not self.under_way or self.under_way * self.pace <= _SHARE * left
 
     def require_time(self, left: float | None) -> None:
-        """Raise `NoTimeLeftError` where a call must not be started."""
+        """Raise `NoTimeLeftError` if the call must be refused."""
         if not self.has_time(left):
             raise self.refusal
 
     @property
     def pause(self) -> float:
-        """Seconds in which to take nothing once a call was refused."""
+        """Seconds to take no calls after a refusal."""
         return min(_PAUSE, _PAUSE_SHARE * self.under_way * self.pace)
 
     def enter(self) -> Entry:
@@ -106,10 +108,10 @@ class Admission:
 class AdmissionInterceptor(WrappingInterceptor):
     """Refuses calls before their message is read.
 
-    gRPC reads the message of a unary call before it calls the handler, but leaves that to the handler of a stream: so
-    the methods in question are served as if their requests were streams, of which one message is read. On the wire
-    there is no difference. It comes before all other interceptors: to know who calls costs more than to refuse. Its
-    handlers take requests as bytes, which `weir.serving.rpc.decoding` decodes.
+    gRPC reads the message of a unary call before it calls the handler, but lets the handler of a stream read: so these
+    methods are served as streams of one message, which are the same on the wire. This interceptor comes before all
+    others, because authentication costs more than a refusal. Its handlers take requests as bytes, which
+    `weir.serving.rpc.decoding` decodes.
     """
 
     def __init__(self, admission: Admission, requests: RequestMetrics, calls: RpcMetrics) -> None:
@@ -120,7 +122,7 @@ class AdmissionInterceptor(WrappingInterceptor):
         self._will_pause = False
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Put the check before the methods that wait for the search."""
+        """Check the calls of the methods that wait for the search."""
         return self._checked(handler, path) if path in _PATHS else handler
 
     def _checked(self, handler: Any, path: str) -> Any:
@@ -144,7 +146,7 @@ class AdmissionInterceptor(WrappingInterceptor):
         return grpc.stream_unary_rpc_method_handler(handle, response_serializer=handler.response_serializer)
 
     def _pause_soon(self) -> None:
-        """Take nothing for a moment, after what the event loop has to do already."""
+        """Pause once the event loop has done its pending work."""
         if not self._will_pause:
             self._will_pause = True
             asyncio.get_running_loop().call_soon(self._pause)

@@ -1,12 +1,12 @@
-"""What is recorded of each call: metrics, traces and the access log, by interceptors of its handler.
+"""Metrics, traces and the access log of each call, recorded by interceptors.
 
 Streams (health Watch, reflection) last as long as their client likes and are not counted.
 
-Each call has a span, a child of the one in its `traceparent`, with two children: its wait in the queue and its batch.
-A batch answers several calls, so it has a trace of its own, with tower and search as children; it links to every call
+Each call has a span, a child of the one in its `traceparent`, with two children: its wait in the queue and its batch. A
+batch answers several calls, so it has a trace of its own, with tower and search as children; it links to every call
 that it answers, and the batch span of each call links to it.
 
-A line has the method, the caller and the outcome of a call, but no content of the request: no user, no item, no token.
+A log line has a call's method, caller and outcome, but no content of the request: no user, no item, no token.
 """
 
 import asyncio

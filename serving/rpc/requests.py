@@ -1,4 +1,4 @@
-"""From protobuf to the core: every rule of a request, and its first problems at once, in time linear in its bytes."""
+"""Parses and checks requests: all limits, with the first problems reported at once, in time linear in the bytes."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -1,16 +1,15 @@
-"""The cost of a request: an estimate, in microseconds of one core, from its size, before any work is done for it.
+"""The cost of a request: an estimate in microseconds of one core, from its size alone.
 
     cost of a request = item ids and tags of its filter + the sum over its queries
     cost of a query   = 100 + item ids of its history + values of its features + excluded item ids + k + search
-                        (+ 200 for a user whose seen items are to be left out: hundreds may be fetched in addition to k)
-                        (+ 0.4 for each candidate that the bundle's second phase scores again)
+                        (+ 200 to leave out a user's seen items: hundreds may be fetched in addition to k)
+                        (+ 0.4 for each candidate that the second phase re-scores)
 
-`search` is what the index says (`weir.serving.index.index.Index.cost`): the vectors compared, 64 to a microsecond where
-lists or graphs are walked, 512 where a matrix is multiplied (exact search, `allowed_item_ids`), and for a filter by
-tags the most that it may be (`weir.serving.index.probing.filtered_cost`). With a cap on tags it is that for more rows,
-and a look at every item for the search that may have to follow. The estimate is meant to be simple enough to be
-reported, and right to a small factor: it bounds what one request may ask for, and keeps expensive queries out of the
-batches of cheap ones.
+`search` is `weir.serving.index.index.Index.cost`: the vectors compared, 64 per microsecond in lists and graphs, 512 by
+a matrix product (exact search, `allowed_item_ids`); for a filter by tags its maximum
+(`weir.serving.index.probing.filtered_cost`). A cap on tags costs the same for more rows, and a pass over all items for
+the further search that it may need. The estimate is simple enough to be reported, and right to a small factor: it
+bounds what one request may ask for, and keeps expensive queries out of the batches of cheap ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,25 +25,25 @@ from weir.serving.search.queries import ByHistory, ByUser, Query, Task, values_i
 __all__ = ["exact_query_cost", "parts_of", "query_costs", "task_cost"]
 
 QUERY: Final = 100.0
-"""What every query costs: parsing, the tower, its answer."""
+"""Cost of every query: parsing, tower and answer."""
 
 SEEN: Final = 200.0
-"""What it costs to leave out the stored seen items of a user, of whom it is not known yet how many there are."""
+"""Cost of leaving out a user's seen items, whose number is not known yet."""
 
 RESCORED: Final = 0.4
-"""What it costs to score a candidate again."""
+"""Cost of re-scoring a candidate."""
 
 _LOOKED_AT: Final = 32
-"""Items in a microsecond, of which it is found out whether they are left and in which list."""
+"""Items per microsecond that are checked for eligibility and assigned to their list."""
 
 
 def exact_query_cost(given: int, k: int, items: int) -> float:
-    """Return what a query costs that gives so many ids and values, and compares so many items exactly."""
+    """Return the cost of a query with `given` ids and values that compares `items` items exactly."""
     return QUERY + given + k + items / COMPARED_BY_MATRIX
 
 
 def query_costs(task: Task) -> list[float]:
-    """Return what each query of a task costs."""
+    """Return the cost of each query of a task."""
     if not task.find:
         return [QUERY + _given(query) for query in task.queries]
     each = QUERY + len(task.excluded)
@@ -53,12 +52,12 @@ def query_costs(task: Task) -> list[float]:
 
 
 def task_cost(task: Task) -> float:
-    """Return what a task costs."""
+    """Return the cost of a task."""
     return _shared(task) + sum(query_costs(task))
 
 
 def parts_of(task: Task, most: float) -> list[Part[Task]]:
-    """Cut a task between queries into parts that cost at most `most` each, where a single query does not cost more."""
+    """Split a task between queries into parts that cost at most `most` each, except single queries that cost more."""
     costs = query_costs(task)
     if _shared(task) + sum(costs) <= most:
         return [Part(task, len(task.queries), _shared(task) + sum(costs))]
@@ -69,7 +68,7 @@ def parts_of(task: Task, most: float) -> list[Part[Task]]:
 
 
 def _runs(costs: Sequence[float], most: float) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the longest runs whose sums are at most `most`; a run has one element at least."""
+    """Yield the bounds of the longest runs whose sums are at most `most`; a run has at least one element."""
     start, total = 0, 0.0
     for place, cost in enumerate(costs):
         if place > start and total + cost > most:
@@ -80,7 +79,7 @@ def _runs(costs: Sequence[float], most: float) -> Iterator[tuple[int, int]]:
 
 
 def _given(query: Query) -> int:
-    """Return how many ids and values a query gives."""
+    """Return the number of ids and values in a query."""
     ids = len(query.source.ids) if isinstance(query.source, ByHistory) else 0
     return ids + values_in(query.features)
 
@@ -94,7 +93,7 @@ def _shared(task: Task) -> float:
 
 
 def _search(task: Task, k: int) -> float:
-    """Return what one search costs."""
+    """Return the cost of one search."""
     if task.cap is not None:
         lists = 0 if task.exact else task.bundle.index.lists
         return filtered_cost(DEEPER * k, lists, task.bundle.items) + task.bundle.items / _LOOKED_AT

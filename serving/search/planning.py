@@ -1,4 +1,4 @@
-"""Turns queries into vectors and plans: what each is made of, and which items its search leaves out."""
+"""Plans queries: their vectors, and the items that each search leaves out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What the core is asked and what it answers, without transport.
+"""Queries, tasks and answers of the core, without transport.
 
 No tracing library is needed here; `weir.serving.rpc.instrumentation` creates the spans.
 """
