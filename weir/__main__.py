@@ -1,4 +1,4 @@
-"""``python -m weir``, and the command ``weir``."""
+"""Entry point of ``python -m weir`` and of the command ``weir``."""
 
 import os
 import sys
@@ -11,7 +11,7 @@ _ASKING: Final = ("query", "click")
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it quietly from its first import on."""
+    """Run the command line; Ctrl-C ends it quietly, even during imports."""
     try:
         from weir.cli.main import main as run  # noqa: PLC0415 - it takes some tenths of a second
 
@@ -22,7 +22,7 @@ def main() -> None:
         if sys.argv[1:2] and sys.argv[1] in _ASKING and isinstance(end.code, int | None):
             sys.stdout.flush()
             sys.stderr.flush()
-            # gRPC's threads race with its own end: one command in sixteen was aborted after it had printed its answer.
+            # gRPC's threads race with its shutdown: one command in sixteen was aborted after it had printed its answer.
             os._exit(end.code or 0)
         raise
 

@@ -1,4 +1,4 @@
-"""What the age of a bundle and of histories costs in recall, as figures and as a report."""
+"""The cost of age: recall of older bundles and older histories, as figures and as a report."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ _AGED: Final[tuple[Aged, ...]] = ("bundle", "history", "both")
 
 
 class AgePoint(FrozenModel):
-    """Recall at one age, and that of the freshest on the same events."""
+    """Recall at one age, and the freshest recall on the same events."""
 
     aged: Aged = Field(description="what is older: the bundle, the history, or both")
     windows: int = Field(description="age: windows of event time")
@@ -76,7 +76,7 @@ class AgeFacts(FrozenModel):
 
 
 def age_facts(store: Store, sampling: Sampling) -> AgeFacts:
-    """Evaluate the kept bundles, and sum up the monitor's records; raises `CorruptArtefactError`."""
+    """Evaluate the kept bundles, and summarise the monitor's results; raises `CorruptArtefactError`."""
     found = judged(store, sampling)
     points = (_point(found, aged, age) for aged in _AGED for age in range(1, sampling.ages + 1))
     longer = (_longer(found, times) for times in range(2, sampling.ages + 1))

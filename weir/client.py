@@ -1,6 +1,6 @@
-"""The client of the retrieval server, under a name that stays: `serving` has it, and may move it.
+"""The client of the retrieval server, under a stable name: its place in `serving` may change.
 
-It needs the extra `client` only, and loads no other part of weir.
+It needs only the extra `client`, and loads no other part of weir.
 """
 
 from weir.serving.access.config import ClientConfig

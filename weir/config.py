@@ -1,9 +1,9 @@
-"""The effective settings: the models of all stages in one, and where their values come from.
+"""The effective settings: the models of all stages in one, and the sources of their values.
 
 In order of precedence: the command line (``--set trainer.batch_size=256``), the environment
 (``WEIR_TRAINER__BATCH_SIZE=256``), the file of ``--config``, what the store has recorded
-(`weir.pipelines.store_settings`) and what it remembers from the last ``weir up``, the defaults. How a value is spelled
-in the first three is in `weir.spelling`.
+(`weir.pipelines.store_settings`) and what it remembers from the last ``weir up``, the defaults. `weir.spelling` reads
+the values of the first three.
 """
 
 import difflib
@@ -53,7 +53,7 @@ _DELIMITER: Final = "__"
 
 
 class SettingsError(UserError):
-    """Settings that cannot be used; one line for each."""
+    """Invalid settings, one line for each."""
 
     exit_status = 2
 
@@ -112,14 +112,14 @@ class Settings(BaseSettings):
 
 @dataclass(frozen=True)
 class Given:
-    """What is set, by source, the strongest first: its name and its nested values; lines about what cannot be read."""
+    """The nested values given by each source, the strongest source first, and lines about unreadable values."""
 
     sources: tuple[tuple[str, Mapping[str, Any]], ...]
     problems: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, file: Path | None, overrides: Mapping[str, Any] | None, problems: Iterable[str] = ()) -> "Given":
-        """Return what the command line, the environment and a file set; raises `SettingsError` for the file."""
+        """Collect the values of command line, environment and file; raises `SettingsError` for an unreadable file."""
         environment, unusable = _variables(os.environ)
         sources = (("command line", overrides or {}), ("environment", environment), (str(file), _file(file)))
         return cls(sources, (*problems, *unusable))
@@ -130,7 +130,7 @@ class Given:
 
     @property
     def store(self) -> Any:
-        """The store, by default or as given, which may be no text."""
+        """The store as given, or its default; may be a value of the wrong type."""
         default = Settings.model_fields["store"].default
         return next((values["store"] for _, values in self.sources if "store" in values), default)
 
@@ -152,18 +152,18 @@ def load_settings(
     remembered
         Nested values that replace the defaults.
     problems
-        Lines about what could not be parsed; they are reported with the others.
+        Lines about arguments that could not be parsed; they are reported with the others.
 
     Raises
     ------
     SettingsError
-        With a line for every key that is unknown or whose value is not allowed.
+        With a line for every unknown key and every invalid value.
     """
     return effective(Given.of(file, overrides, problems), remembered)
 
 
 def effective(given: Given, remembered: Mapping[str, Any] | None = None) -> Settings:
-    """Return the settings of what is `given`, and of nested values that replace the defaults; raises as above."""
+    """Merge `given` over nested values that replace the defaults, and validate; raises as `load_settings`."""
     strongest, *weaker = (values for _, values in given.sources)
 
     class Sourced(Settings):
@@ -172,9 +172,9 @@ def effective(given: Given, remembered: Mapping[str, Any] | None = None) -> Sett
             cls,
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - it knows less of mappings than `_variables`
+            env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - `_variables` understands mappings better
             dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not used: one file is enough
-            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - nothing here is a secret
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no setting is a secret
         ) -> tuple[PydanticBaseSettingsSource, ...]:
             others = (*weaker, remembered or {})
             return init_settings, *(InitSettingsSource(settings_cls, dict(values)) for values in others)
@@ -190,13 +190,13 @@ def effective(given: Given, remembered: Mapping[str, Any] | None = None) -> Sett
 
 
 def located(settings: Settings) -> dict[str, Any]:
-    """Return the settings in no section that name a file, as processes find it wherever they run."""
+    """Return the settings outside sections that name a file, as absolute paths or URLs."""
     named = {"catalogue": settings.catalogue, "takedown": settings.takedown}
     return {name: path if not path or "://" in path else str(Path(path).resolve()) for name, path in named.items()}
 
 
 def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return ``a.b=value`` pairs as nested values (`weir.spelling`), and a line for every malformed pair."""
+    """Parse ``a.b=value`` pairs (`weir.spelling`) into nested values; also return a line for each malformed pair."""
     values: dict[str, Any] = {}
     problems = []
     for pair in pairs:
@@ -210,7 +210,7 @@ def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def put(values: dict[str, Any], keys: list[str], value: object) -> bool:
-    """Put a value under a path of keys, a mapping key by key; False where the path leads through another value."""
+    """Put a value under a path of keys, merging mappings; False if the path leads through another value."""
     at: Any = values
     for key in keys[:-1]:
         at = at.setdefault(key, {})
@@ -225,7 +225,7 @@ def put(values: dict[str, Any], keys: list[str], value: object) -> bool:
 
 
 def _has(values: Any, keys: list[str]) -> bool:
-    """Whether nested values have a path of keys."""
+    """Return whether nested values contain a path of keys."""
     for key in keys:
         if not isinstance(values, Mapping) or key not in values:
             return False
@@ -234,7 +234,7 @@ def _has(values: Any, keys: list[str]) -> bool:
 
 
 def _file(file: Path | None) -> dict[str, Any]:
-    """Return the values of a file; nothing without one."""
+    """Return the values of a file; empty without one."""
     if file is None:
         return {}
     try:
@@ -252,10 +252,10 @@ def _file(file: Path | None) -> dict[str, Any]:
 
 
 def _variables(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the values of the environment's variables, and a line for each variable that cannot have an effect."""
+    """Parse the environment's variables; also return a line for each variable that cannot have an effect."""
     values: dict[str, Any] = {}
     problems = []
-    # A section comes before its settings, which are stronger.
+    # Sorted: a whole section comes before its single settings, which win.
     for name, text in sorted(environment.items()):
         keys = name.lower().removeprefix(_PREFIX.lower()).split(_DELIMITER)
         if not name.upper().startswith(_PREFIX) or (len(keys) == 1 and keys[0] not in Settings.model_fields):
@@ -270,7 +270,7 @@ def _variables(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str
             problems.append(
                 f"environment variable {name} = {text!r}: must be JSON, as all lists, mappings and whole sections"
             )
-        # A number or time is spelled as pydantic reads it: 010 is ten, and eight in YAML.
+        # Pydantic reads numbers and times from the text: 010 is ten for it, but eight in YAML.
         elif not put(values, keys, text if kind is not Any and isinstance(value, int | float | date) else value):
             problems.append(f"environment variable {name}: contradicts another, which gave all of {keys[0]} a value")
     return values, problems
@@ -306,12 +306,12 @@ _HEAD: Final = {"$schema": GenerateJsonSchema.schema_dialect, "title": "weir.yam
 
 
 def schema_text() -> str:
-    """Return the schema of ``weir.yaml`` as JSON; its descriptions and defaults are those of `weir config show`."""
+    """Return the schema of ``weir.yaml`` as JSON, with the descriptions and defaults of `weir config show`."""
     return json.dumps(_HEAD | _terse(Settings.model_json_schema()), indent=2) + "\n"
 
 
 def _terse(node: Any) -> Any:
-    """Leave out titles, which only repeat names, and defaults of sections, which their keys have."""
+    """Drop titles, which repeat names, and defaults of sections, which their keys have."""
     if isinstance(node, list):
         return [_terse(item) for item in node]
     if not isinstance(node, dict):

@@ -48,7 +48,7 @@ class MovieLensError(UserError):
 
 @dataclass(frozen=True)
 class Layout:
-    """File names and separators of some releases; a line of ratings has user, film, rating and second."""
+    """File names and separators of some releases; a line of ratings has user, film, rating and seconds."""
 
     ratings: str
     movies: str
@@ -157,7 +157,7 @@ def _layout(folder: Path) -> Layout:
 
 def _ratings(path: Path, layout: Layout, report: Report | None) -> pa.Table:
     """Return the fields of all ratings in the order of the file."""
-    # Arrow supports separators of one character only: between the two of `::` it reads an empty column.
+    # Arrow supports one-character separators only: `::` is read as two, with an empty column between.
     sign = layout.separator[0]
     names = [part for name in _FIELDS for part in (name, *(f"after {name}" for _ in layout.separator[1:]))]
     names = names[: len(names) - len(layout.separator) + 1]

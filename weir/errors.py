@@ -1,4 +1,4 @@
-"""Errors that end a command without a traceback; this module loads nothing, so that help appears at once."""
+"""Errors that end a command without a traceback. Imports nothing of weir, so that help appears at once."""
 
 from typing import ClassVar
 
@@ -6,12 +6,12 @@ __all__ = ["CommandError", "UsageError"]
 
 
 class CommandError(Exception):
-    """The command failed; the message says what to do next. The stages have `weir.contracts.base.errors.UserError`."""
+    """The command failed; the message says what to do next. Stages raise `weir.contracts.base.errors.UserError`."""
 
     exit_status: ClassVar[int] = 1
 
 
 class UsageError(CommandError):
-    """The arguments of the command make no sense."""
+    """The arguments of the command are invalid."""
 
     exit_status = 2

@@ -1,4 +1,4 @@
-"""How long the settings let an event wait for the first answer that knows it, part by part."""
+"""The longest time from an event to an answer that uses it, under given settings, by part."""
 
 from typing import Final, NamedTuple
 
@@ -8,18 +8,18 @@ from weir.text import in_words, span
 __all__ = ["Wait", "event_to_answer", "longest", "waits"]
 
 _WORK_SECONDS: Final = 3.0
-"""Commit, training, bundle and load of a small model on busy cores (docs/stream.md, How fresh)."""
+"""Seconds to commit, train, export and load a small model on busy cores (docs/stream.md, How fresh)."""
 
 
 class Wait(NamedTuple):
-    """A part of the way, and the longest time that it takes, seconds."""
+    """A step between event and answer, and the longest time it takes, seconds."""
 
     part: str
     seconds: float
 
 
 def waits(settings: Settings, *, engine: bool = False) -> list[Wait]:
-    """Return the parts of the way from an event to an answer that take time, longest case, in order.
+    """Return the steps between event and answer that take time, in order, each with its longest time.
 
     With `engine` the log is read by `weir stream`, else by `weir ingest --follow`. Event time passes as wall time.
     """
@@ -44,12 +44,12 @@ def waits(settings: Settings, *, engine: bool = False) -> list[Wait]:
 
 
 def longest(settings: Settings, *, engine: bool = False) -> float:
-    """Return the longest time from an event to an answer that knows it, seconds."""
+    """Return the longest time from an event to an answer that uses it, seconds."""
     return sum(one.seconds for one in waits(settings, engine=engine))
 
 
 def event_to_answer(settings: Settings, *, engine: bool = False) -> str:
-    """Return the line that says how long an event waits for the first answer that knows it, with its parts."""
+    """Return a line with the time from event to answer and its steps."""
     parts, total = waits(settings, engine=engine), longest(settings, engine=engine)
     # An event in the middle of its window waits for half of it.
     half = total - parts[0].seconds / 2

@@ -1,4 +1,4 @@
-"""What every command starts with: the effective settings, the store, and where to print."""
+"""The setup of every command: the effective settings, the store, and the consoles."""
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 __all__ = ["REMEMBERED", "Session", "given_options", "open_session", "remembered"]
 
 REMEMBERED: Final = "state/settings.json"
-"""The settings of the last `weir up` on this store, which other commands on it use, too."""
+"""The settings of the last `weir up` on this store, used by later commands on it."""
 
 _FILES: Final = ("catalogue", "takedown")
-"""Settings that are in no section."""
+"""Settings outside sections."""
 
 _WIDE: Final = 160
 
 
 @dataclass(frozen=True)
 class Session:
-    """Settings, store and consoles of one command; `given` are the options that they come from, with their values."""
+    """Settings, store and consoles of one command; `given` are its options for settings, with their values."""
 
     settings: "Settings"
     store: "Store"
@@ -41,7 +41,7 @@ class Session:
 
     @property
     def target(self) -> str:
-        """Address of the server that these settings start."""
+        """Address of the server under these settings."""
         from weir.runtime.listening import reached
 
         return f"{reached(self.settings.serving.host)}:{self.settings.serving.port}"
@@ -67,21 +67,21 @@ def open_session(
     Parameters
     ----------
     config, store, assign
-        As given by ``--config``, ``--store`` and ``--set``.
+        Values of ``--config``, ``--store`` and ``--set``.
     flags
         Everyday options as ``section.key`` -> value; None means not given.
     base
-        What replaces the defaults; None: the settings remembered in the store.
+        Values that replace the defaults; None: the settings remembered in the store.
     recorded
-        The lasting settings of the store (`weir.pipelines.store_settings`), which replace values of `base`; None: they
-        are read, unless `base` is given.
+        The lasting settings of the store (`weir.pipelines.store_settings`), which replace values of `base`; None: read
+        from the store, unless `base` is given.
     is_binding
-        Whether a setting that is given and differs from a recorded one is refused, or holds for this command.
+        Whether to refuse a given setting that differs from the recorded one; else it applies to this command.
 
     Raises
     ------
     SettingsError
-        Where settings cannot be used, or contradict the store's.
+        If settings are invalid, or contradict the store's.
     """
     from weir.config import Given, SettingsError, assignments, effective, put
     from weir.contracts import Store
@@ -97,7 +97,7 @@ def open_session(
     if base is None:
         base, recorded = remembered(place), _recorded(place) if recorded is None else recorded
         if config is not None and place.local_path is not None and _is_same(config, place.local_path / REMEMBERED):
-            # What `weir up` remembers for its processes is weaker than what the store has recorded.
+            # The file that `weir up` remembers for its processes is weaker than the recorded settings.
             base = {**base, "store": given.store}
             given = Given(tuple(one for one in given.sources if one[0] != str(config)))
     weaker = _over(base, recorded or {}, given)
@@ -105,7 +105,7 @@ def open_session(
         settings = effective(given, weaker)
     except SettingsError as error:
         effective(given, {})
-        # The settings are valid by themselves: the store's are not.
+        # The given settings are valid alone, so the store's are not.
         where = place.path(REMEMBERED) if base else place.url
         raise SettingsError([f"{problem} (remembered in {where})" for problem in error.problems]) from None
     if recorded and is_binding:
@@ -125,7 +125,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "Given") -> dict[str, Any]:
-    """Return nested settings with the recorded ones in place of others; a mapping that is given replaces them all."""
+    """Return nested settings with recorded ones in place of others; a given mapping replaces the recorded one."""
     from weir.config import Settings
     from weir.spelling import annotation_at
 
@@ -141,7 +141,7 @@ def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "
 
 
 def _check_recorded(store: "Store", settings: "Settings", recorded: "Mapping[str, JsonValue]", given: "Given") -> None:
-    """Refuse given settings that differ from the store's. Raises `SettingsError`."""
+    """Raise `SettingsError` if given settings differ from the store's."""
     from weir.config import SettingsError, located
     from weir.pipelines.store_settings import contradicting, refusal, values_of
 
@@ -152,19 +152,19 @@ def _check_recorded(store: "Store", settings: "Settings", recorded: "Mapping[str
 
 
 def given_options(config: Path | None, store: str | None, assign: Iterable[str] | None) -> tuple[tuple[str, str], ...]:
-    """Return the options of a command from which its settings come, as `weir.text.option` takes them."""
+    """Return a command's options for settings, in the form that `weir.text.option` takes."""
     named = (("--config", config), ("--store", store), *(("--set", one) for one in assign or ()))
     return tuple((name, str(value)) for name, value in named if value is not None)
 
 
 def _console(file: IO[str]) -> Console:
-    """Return a console without markup; a table is broken into lines for a terminal only."""
+    """Return a console without markup; tables are wrapped on a terminal only."""
     width = None if file.isatty() or "COLUMNS" in os.environ else _WIDE
     return Console(file=file, width=width, markup=False, emoji=False)
 
 
 def remembered(store: "Store") -> dict[str, Any]:
-    """Return the settings of the last `weir up` on a store, nested; nothing where there was none."""
+    """Return the settings of the last `weir up` on a store, nested; empty without one."""
     from pydantic_core import from_json
 
     from weir.contracts import CorruptArtefactError

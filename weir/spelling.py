@@ -1,9 +1,8 @@
-"""How the value of a setting is spelled: what it is comes from the model of the settings, not from YAML.
+"""Parse the values of settings: the model of the settings, not YAML, decides the type.
 
-A text is taken as it stands: ``No``, ``007``, ``user #1`` and ``::`` are these texts, where YAML alone would read
-false, 7, ``user`` and a mapping. Where the model allows no value, ``null``, ``~`` and the empty text mean none.
-Everything else (numbers, booleans, times, lists, mappings, sections) is YAML, and each text in it is taken as it is
-written.
+Text settings are taken verbatim: ``No``, ``007``, ``user #1`` and ``::`` stay text, although YAML alone would read
+false, 7, ``user`` and a mapping. Where None is allowed, ``null``, ``~`` and the empty text mean None. All other values
+(numbers, booleans, times, lists, mappings, sections) are YAML, and texts within them are taken verbatim.
 """
 
 from collections.abc import Sequence
@@ -26,13 +25,13 @@ _SCALARS: Final = {
     "tag:yaml.org,2002:float": (float,),
     "tag:yaml.org,2002:timestamp": (datetime,),
 }
-"""What YAML reads a scalar as, and the types of settings that take it."""
+"""YAML's type of a scalar -> the types of settings that accept it."""
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _NONE: Final = ("null", "Null", "NULL", "~", "")
 
 
 def annotation_at(model: type[BaseModel], keys: Sequence[str]) -> Any:
-    """Return the type of the setting at a path of keys; `Any` where the model knows none."""
+    """Return the type of the setting at a path of keys; `Any` if the model does not know it."""
     found: Any = model
     for key in keys:
         found = _inside(found, key)
@@ -40,25 +39,25 @@ def annotation_at(model: type[BaseModel], keys: Sequence[str]) -> Any:
 
 
 def is_composite(annotation: Any) -> bool:
-    """Whether every value of a type is a list, a mapping or a section."""
+    """Return whether every value of a type is a list, a mapping or a section."""
     return all(_is_model(one) or get_origin(one) in {dict, tuple} for one in _members(annotation))
 
 
 def read_value(text: str, annotation: Any) -> Any:
-    """Return the value that a text spells for a setting of a type; what YAML cannot read remains a text."""
+    """Parse the text of a setting of this type; a text that YAML cannot read stays a text."""
     members = _members(annotation)
     values = [one for one in members if one is not NoneType]
     if all(map(_is_text, values)):
         return None if NoneType in members and text in _NONE else text
     try:
         return read_document(text, annotation)
-    # YAML has dates, and 2026-13-45 is none.
+    # YAML has dates, but 2026-13-45 is not one.
     except (yaml.YAMLError, ValueError):
         return text
 
 
 def read_document(content: str | bytes, annotation: Any) -> Any:
-    """Return the content of a YAML document of a type; raises `yaml.YAMLError` or `ValueError`."""
+    """Parse a YAML document of this type; raises `yaml.YAMLError` or `ValueError`."""
     loader = yaml.SafeLoader(content)
     try:
         node = loader.get_single_node()
@@ -68,7 +67,7 @@ def read_document(content: str | bytes, annotation: Any) -> Any:
 
 
 def _as_written(node: yaml.Node, annotation: Any) -> yaml.Node:
-    """Return a node in which every scalar that is a text by its type is one."""
+    """Return a node in which scalars of text settings are verbatim texts."""
     if isinstance(node, yaml.ScalarNode):
         return _text(node) if _is_written(node, _members(annotation)) else node
     if isinstance(node, yaml.SequenceNode) and any(get_origin(one) is tuple for one in _members(annotation)):
@@ -83,7 +82,7 @@ def _as_written(node: yaml.Node, annotation: Any) -> yaml.Node:
 
 
 def _pair(key: yaml.Node, value: yaml.Node, annotation: Any) -> tuple[yaml.Node, yaml.Node]:
-    """Return a key, which is a text, and its value; that of `<<` is a mapping, or a list of them, to merge."""
+    """Return a key as text, and its value; the key `<<` merges a mapping or a list of mappings."""
     if not isinstance(key, yaml.ScalarNode):
         return key, value
     if key.tag != _MERGE:
@@ -93,10 +92,10 @@ def _pair(key: yaml.Node, value: yaml.Node, annotation: Any) -> tuple[yaml.Node,
 
 
 def _is_written(node: yaml.ScalarNode, members: Sequence[Any]) -> bool:
-    """Whether a scalar is a text by its type, rather than what YAML reads it as."""
+    """Return whether the type makes a scalar a text, whatever YAML reads."""
     if not any(map(_is_text, members)) or (node.tag == _NULL and NoneType in members):
         return False
-    # Where a type has texts and numbers, 7 is a number, and 007 the text.
+    # If a type allows texts and numbers, 7 is a number and 007 a text.
     taken = any(kind in members for kind in _SCALARS.get(node.tag, ()))
     return not taken or (node.tag in _NUMBERS and str(yaml.safe_load(node.value)) != node.value)
 
@@ -115,7 +114,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _inside(annotation: Any, key: str | int) -> Any:
-    """Return the type of what is in a section, mapping or list under a key."""
+    """Return the type of the value under a key of a section, mapping or list."""
     found = []
     for one in _members(annotation):
         kinds = get_args(one)
@@ -125,7 +124,7 @@ def _inside(annotation: Any, key: str | int) -> Any:
             found.append(kinds[1])
         elif get_origin(one) is tuple and isinstance(key, int):
             found.append(kinds[0] if kinds[1:] == (...,) else kinds[key] if key < len(kinds) else Any)
-    return Union[tuple(found)] if found else Any  # noqa: UP007 - of a list that is known when it runs
+    return Union[tuple(found)] if found else Any  # noqa: UP007 - of a list known only at run time
 
 
 def _is_model(annotation: Any) -> bool:

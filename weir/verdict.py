@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 __all__ = ["SMALL_LOG", "against", "against_all", "judgement", "too_small", "wilson"]
 
 SMALL_LOG: Final = 1000
-"""Least events of a log on which a model can be judged."""
+"""Smallest number of events on which a model can be judged."""
 
 _Z: Final = 1.96
 

@@ -148,7 +148,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _kind_of_texts(texts: list[str]) -> str:
-    """Return the kind of the values that texts spell, as CSV has only texts."""
+    """Return the kind of the values that texts stand for: CSV has only texts."""
     values = pa.array(texts)
     for kind, name in ((pa.int64(), "integer"), (pa.float64(), "number")):
         try:

@@ -26,9 +26,9 @@ _COUNTED: Final = 1 << 26
 """Byte position up to which the number of a bad line is counted."""
 _RAW: Final = 160
 _MANY: Final = 0.01
-"""Share of rows from which on too large weights are considered systematic."""
+"""Share of rows with too large weights from which on the weight column is at fault."""
 _OFF: Final = (1, 2, 3, 6, 9, 12, 14, 24)
-"""Hours by which times may be off, such as for another time zone or a day; tried as tolerance."""
+"""Hours by which times may be off, for example by a time zone or a day; tried as tolerance."""
 
 
 class ColumnFacts(FrozenModel):

@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 _PERIOD_SECONDS: Final = 0.1
 _FLUSH_SECONDS: Final = 10.0
 _QUIET_SECONDS: Final = 30.0
-"""Between two messages about the same brokers."""
+"""Seconds between two messages about unavailable brokers."""
 _PURGED: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-"""The outcome of events whose producer is given up; another one sends them."""
+"""Delivery errors of a producer that was given up; another producer sends these events."""
 
 
 def live_events(config: GeneratorConfig, clock: Callable[[], float] = time.time) -> Iterator[bytes]:
@@ -66,13 +66,13 @@ def produce(topic: Topic, kafka: KafkaConfig, events: Iterator[bytes], rate: flo
 
 
 def _give_up(producer: Producer) -> None:
-    """Drop a producer with what it has not sent; it lives as long as one of its events has no outcome."""
+    """Drop a producer with its unsent events, without which it would stay alive."""
     producer.purge()
     producer.poll(0)
 
 
 class _Sender:
-    """Sends events, each again where its producer is replaced before a broker has confirmed it."""
+    """Sends events; if its producer is replaced, sends the unconfirmed ones again."""
 
     def __init__(self, topic: Topic, kafka: KafkaConfig) -> None:
         self._topic, self._sent, self._arrived, self._said = topic, 0, 0, -_QUIET_SECONDS
@@ -100,7 +100,7 @@ class _Sender:
         return self._arrived
 
     def _renew(self) -> None:
-        """Send what waits by another producer where this one has got no answer for seconds."""
+        """Replace a producer that has had no answer for seconds, and resend the unconfirmed events."""
         if not self._waiting:
             self._heard = time.monotonic()
         elif time.monotonic() - self._heard > PATIENCE_SECONDS:
@@ -118,7 +118,7 @@ class _Sender:
             self._say("no broker takes events: the newest are dropped")
             return False
         except KafkaException as error:
-            # Such as a topic that the brokers make at its first event, and do not know yet.
+            # For example, a topic that the brokers create at its first event and do not know yet.
             self._say(f"an event was not taken: {error.args[0].str()}")
             return False
         self._waiting[number] = event

@@ -95,7 +95,7 @@ def nice_window(span_seconds: float) -> int:
 
 
 def nice_lateness(window_seconds: int) -> int:
-    """Return for how many seconds a window of a finished log stays open: a hundredth of it, a minute at least."""
+    """Return the seconds that a window of a finished log stays open: a hundredth of it, a minute at least."""
     return max(60, window_seconds // 100)
 
 
@@ -112,7 +112,7 @@ class LogSource(Protocol):
 
     @property
     def arrival(self) -> Int64:
-        """When each row arrived, event time in milliseconds, shape (rows,), never decreasing."""
+        """Arrival time of each row, event time in milliseconds, (rows,), never decreasing."""
 
     def rows(self, start: int, stop: int) -> Lines | TableRows:
         """Return rows start to stop (exclusive), raw."""

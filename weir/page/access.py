@@ -1,4 +1,4 @@
-"""Who may ask the page, and what for: the same tokens as the server's, by header or by cookie."""
+"""Access to the page: the server's tokens, by header or by cookie, and the rights of each path."""
 
 import time
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True)
 class Rights:
-    """What the page offers: `data`, lines of the log and queries; `click`, appending events to the log."""
+    """The page's features: `data`, lines of the log and queries; `click`, appending events to the log."""
 
     data: bool
     click: bool

@@ -105,7 +105,7 @@ def _may_still(request: web.Request) -> bool:
 
 
 class _Sent:
-    """What was already sent to one watcher."""
+    """The state that one watcher has received."""
 
     def __init__(self, watch: Watch, rights: Rights) -> None:
         self._watch, self._rights = watch, rights
@@ -115,7 +115,7 @@ class _Sent:
         self._recalls: dict[int, Any] = {}
 
     def news(self) -> dict[str, Any]:
-        """Return what changed since the last call; `whole` is true if the charts start again."""
+        """Return the changes since the last call; `whole` is true if the charts start again."""
         watch = self._watch
         self.looks = watch.looks
         found: dict[str, Any] = {
@@ -147,7 +147,7 @@ async def _answered(make: Callable[[], dict[str, Any] | None]) -> web.Response:
         return web.json_response(await asyncio.to_thread(make))
     except RetrievalError as error:
         status = status_pb2.Status(code=error.code.value[0], message="; ".join(error.explain()))
-        # 502: that the server refuses the page itself is not a fault of the page's caller.
+        # 502: a refusal of the page's own call is not a fault of the page's caller.
         return response_of(status, {}, 502 if error.code in _OF_THE_PAGE else None)
     except (ValueError, TypeError) as error:
         raise web.HTTPBadRequest(text=str(error)) from None

@@ -1,4 +1,4 @@
-"""What is in the store and at the server now: commits, items, bundles; what fails is named, the rest goes on."""
+"""Reads the current state of store and server: commits, items, bundles; failed parts are named, the others go on."""
 
 import json
 from collections import deque
@@ -41,7 +41,7 @@ class NewestCommits:
         self._log = CommitLog(self.store)
 
     def catch_up(self) -> list[WindowManifest]:
-        """Read the new commits, and return their panes; raises what `LogState.open` raises."""
+        """Read the new commits, and return their panes; raises the errors of `LogState.open`."""
         commits = self.state.catch_up(self._log) if self._opened else self._open()
         horizon, new = self.state.horizon, list[WindowManifest]()
         for commit in commits:
@@ -106,7 +106,7 @@ class Tags:
             item = ids[row[columns.ITEM_KEY]]
             words = [f"{name} {_text(value)}" for name in names if (value := row[name]) not in (None, [])]
             if words:
-                # Moved to the end: the newest are last.
+                # Reinserted, so that the newest are last.
                 self._words.pop(item, None)
                 self._words[item] = words
         for item in list(self._words)[: max(0, len(self._words) - _MOST)]:
@@ -179,7 +179,7 @@ class Reader:
     def _attempt(self, part: str, read: Callable[[], T], otherwise: T) -> T:
         try:
             value = read()
-        except Exception as error:  # noqa: BLE001 - whatever a damaged store raises, the page goes on
+        except Exception as error:  # noqa: BLE001 - whatever a damaged store raises, the page continues
             self._problems[part] = f"{part}: {error or type(error).__name__}"
             return otherwise
         self._problems.pop(part, None)

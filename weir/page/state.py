@@ -1,4 +1,4 @@
-"""What the page shows of one moment, out of the store and the stages' metrics."""
+"""The page's state at one moment, from the store and the stages' metrics."""
 
 import asyncio
 import math
@@ -78,9 +78,9 @@ K: Final = 20
 _KINDS: Final = ("index", "model", "served", "popularity")
 _NOTHING: Final = Samples()
 _WINDOWS: Final = 5
-"""Windows over which a recall is averaged: a single one, of a few events, would jump."""
+"""Windows over which a recall is averaged: a single one with few events would fluctuate."""
 _PANES: Final = 100
-"""Panes among which these windows are found."""
+"""Panes to search for these windows."""
 
 _SPAN: Final = 15.0
 """Seconds over which rates are taken: events are counted when their window is committed, many at once."""

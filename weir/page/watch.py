@@ -1,4 +1,4 @@
-"""Looks at everything, once a second while somebody watches, and keeps what was measured over time."""
+"""Refreshes the page's state, every second while a browser watches, and keeps the history of its values."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ _EARLY: Final = 0.1
 
 
 class History:
-    """Named values over time; None for an unknown value.
+    """Time series by name; None for an unknown value.
 
     At `limit` points, every second one is dropped, and new ones are taken half as often, so that the series always
     reaches back to the start. `epoch` counts these reductions, each of which makes earlier positions invalid.
@@ -60,16 +60,16 @@ class History:
 
 _SECONDS: Final = 1.0
 _SECONDS_ALONE: Final = 5.0
-"""Interval without watchers: the charts should still begin when the processes started."""
+"""Seconds between refreshes without watchers, so that charts reach back to the start of the processes."""
 
 
 class Watch:
-    """The state, the charts and the refused lines, as of the last refresh.
+    """The state, charts and refused lines as of the last refresh.
 
     Parameters
     ----------
     settings, store, client
-        Those of the stages.
+        The settings, store and server of the stages.
     tags
         Collects the features of items.
     lines

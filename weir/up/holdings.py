@@ -1,4 +1,4 @@
-"""Inspect a store before a replay: can `weir up` continue in it, start over, or must it stop."""
+"""Inspect a store before a replay, to decide whether `weir up` continues, starts over or refuses."""
 
 import re
 import shutil
@@ -17,17 +17,17 @@ from weir.text import counted
 __all__ = ["CATALOGUE", "GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
 
 GENERATED: Final = "generated.jsonl"
-"""The log of `weir up --demo`, in the store: always the same; its presence does not mean that a replay has started."""
+"""The log of `weir up --demo`, in the store: always the same, and no sign that a replay has started."""
 
 CATALOGUE: Final = "catalogue.jsonl"
-"""The catalogue with the tags of the demo's items, beside it."""
+"""The catalogue with the tags of the demo's items."""
 
 _ORIGIN: Final = "state/replay-of"
 """File with the path of the log that is replayed into the store."""
 _MARK: Final = "state/demo"
-"""Marked the store of a demo in version 0.1."""
+"""File that marked the store of a demo in version 0.1."""
 _REPLAYED: Final = re.compile(r"(dead-letters/)?(segment-\d+|click-\d+-\w+)\.\w+(@\d+)?(/[^/]+\.jsonl#[\w:]+)?")
-"""The files of a replay, those of `weir click`, and rows of both that were refused and read again."""
+"""Files of a replay or of `weir click`, and retried rows of both."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def holdings(store: Store, folder: Path) -> Holdings:
     try:
         state = LogState.open(store)
     except UserError:
-        # Damaged: its contents cannot be determined.
+        # Damaged: its contents are unknown.
         return Holdings(folder, is_empty, replay, is_all=False, windows=0)
     return Holdings(folder, is_empty, replay, all(map(_REPLAYED.fullmatch, state.sources)), len(state.starts))
 
@@ -90,7 +90,7 @@ def make_room(held: Holdings, log: Path, *, once: bool, fresh: bool) -> None:
         if path.name != "state":
             _remove(path)
     for path in (held.folder / "state").iterdir():
-        # Keep locks: that of this process is among them.
+        # Keep locks: one is held by this process.
         if path.suffix != ".lock":
             _remove(path)
 

@@ -1,4 +1,4 @@
-"""What `weir up` checks and writes before it starts a process, and the processes that it starts."""
+"""Checks before `weir up` starts, the settings that it saves, and the processes that it starts."""
 
 import os
 import sys
@@ -79,12 +79,12 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 _ROWS: Final = 200
-"""The last rows of a log, among which a user to query for is found."""
+"""Last rows of a log in which a user for queries is looked for."""
 _SHORTEST_REPLAY: Final = 20.0
 _LONGEST_REPLAY: Final = 120.0
 _ROWS_PER_SECOND: Final = 100
 _TIME_WAIT_SECONDS: Final = 65.0
-"""Connections get local ports from a range that includes gRPC's, and keep them for a minute after their end."""
+"""A connection's local port may be one of weir's ports, and stays taken for a minute after the connection's end."""
 
 _SMALL: Final[dict[str, Any]] = {
     "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.1},
@@ -105,7 +105,7 @@ _LARGE_LOG: Final = 400_000
 
 @dataclass(frozen=True)
 class Launch:
-    """What to run; `user` is one of the log to query for, None without a replayed log."""
+    """The work of one `weir up`; `user` is a user of the replayed log for queries, None without one."""
 
     session: Session
     options: UpOptions
@@ -120,15 +120,15 @@ class Launch:
 
     @property
     def settings_file(self) -> Path:
-        """The settings, for the processes."""
+        """File with the settings for the processes."""
         return self.folder / REMEMBERED
 
 
 def prepare(config: Path | None, store: str | None, assign: list[str] | None, options: UpOptions) -> Launch:
-    """Check all that can be checked, save the settings in the store, and return what to run.
+    """Check everything that can be checked, save the settings in the store, and return the work to do.
 
-    What does not fit is refused before anything is written. Raises `UsageError`, `CommandError`, `UnreadableLogError`,
-    `SettingsError`, `LayoutError`, and what `open_log` raises.
+    Nothing is written before all checks pass. Raises `UsageError`, `CommandError`, `UnreadableLogError`,
+    `SettingsError`, `LayoutError`, and the errors of `open_log`.
     """
     started = time.monotonic()
     topic = options.topic
@@ -166,18 +166,18 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
     kept = recorded(session.store)
     session = open_session(config, store, assign, base=base, recorded=kept)
     if Path(session.settings.pipeline.log).is_file():
-        # Settings that `weir init` prints name the log itself. The pipeline reads the segments that are placed of it.
+        # `weir init` names the log itself; the pipeline must read the folder of its replayed segments.
         assign = [*(assign or ()), f"pipeline.log={folder / 'log'}"]
         session = open_session(config, store, assign, base=base, recorded=kept)
     user = last_user(source, session.settings.pipeline)
-    # First: a start that is interrupted here can be repeated.
+    # Written first, so that a start interrupted from here on can be repeated.
     remember_replay(session.store, path)
     session = _settle(session, folder, options)
     return Launch(session, options, Replayed(path, options.seconds or pace(source.profile.rows)), user, started)
 
 
 def _check_live(session: Session, held: Holdings, options: UpOptions) -> None:
-    """Refuse a log that does not belong to the store, or of which nothing is valid; say what is waited for."""
+    """Refuse a log that does not belong to the store or has no valid row; print a note if it is still empty."""
     pipeline = session.settings.pipeline
     if held.replay is not None and Path(pipeline.log).resolve() != held.folder / "log":
         raise CommandError(f"{held}: pipeline.log = {pipeline.log} needs another --store")
@@ -194,7 +194,7 @@ def _check_live(session: Session, held: Holdings, options: UpOptions) -> None:
 
 
 def _show(session: Session, report: LogReport, options: UpOptions) -> None:
-    """Show the log in a line; raises `UnreadableLogError` where nothing of it is valid."""
+    """Print a line about the log; raises `UnreadableLogError` if no row is valid."""
     require_readable(report, f"up{_flags(options)}", session.given)
     session.notes.print(plain(f"{report.log}: {in_one_line(report)}"), soft_wrap=True)
     for line in (*what_is_wrong(report), *proposed(report)):
@@ -208,7 +208,7 @@ def _flags(options: UpOptions) -> str:
 
 
 def _finished_log(session: Session, folder: Path, log: Path, options: UpOptions) -> LogSource:
-    """Return the log to replay, once it is known to have valid rows."""
+    """Return the log to replay; raises `UnreadableLogError` if no row is valid."""
     if log.is_dir():
         raise UsageError(
             f"--log {log} is a folder; it takes one finished log to replay. "
@@ -226,7 +226,7 @@ def _finished_log(session: Session, folder: Path, log: Path, options: UpOptions)
 
 
 def pace(rows: int) -> float:
-    """Return the seconds of a replay: few rows need no two minutes."""
+    """Return the duration of a replay, seconds: shorter for few rows."""
     return min(_LONGEST_REPLAY, max(_SHORTEST_REPLAY, rows / _ROWS_PER_SECOND))
 
 
@@ -245,7 +245,7 @@ def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
     settings: Settings = with_ports(session.settings, options.port_offset)
     log = settings.pipeline.log
     if "://" not in log and not any(sign in log for sign in "*?["):
-        # `weir click` needs a folder, and so does a pipeline that waits for the first segment.
+        # `weir click` and a pipeline that waits for the first segment need an existing folder.
         path = Path(log).resolve()
         if not path.exists():
             path.mkdir(parents=True)
@@ -259,7 +259,7 @@ def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
 
 
 def _check_ports(settings: Settings, session: Session) -> None:
-    """Raise `CommandError` for ports that are in use, after a wait where only the end of a connection holds them."""
+    """Raise `CommandError` for busy ports, after a wait if only a closing connection holds them."""
     busy = busy_ports(settings)
     if busy and not is_served(settings):
         line = f"{'; '.join(busy)} by a connection: waiting up to {_TIME_WAIT_SECONDS:.0f} s for its end"
@@ -270,7 +270,7 @@ def _check_ports(settings: Settings, session: Session) -> None:
 
 
 def _check_client(settings: Settings) -> None:
-    """Refuse a server that the stages beside it could not ask. Raises `SettingsError`."""
+    """Raise `SettingsError` if the clients' settings do not fit the server's."""
     tls, client = settings.serving.tls, settings.client
     lacks = []
     if client.tls != (tls.certificate_file is not None):
@@ -299,7 +299,7 @@ def _generated_log(store: Store, path: Path, config: LogConfig) -> LogSource:
 
 
 def demo_settings(folder: Path, profile: LogProfile, *, generated: bool) -> dict[str, Any]:
-    """Return what replaces the defaults in a demo; `folder` is for the replay's segments."""
+    """Return the settings that replace the defaults in a demo; `folder` is for the replay's segments."""
     settings: dict[str, Any] = {section: dict(values) for section, values in _SMALL.items()}
     if generated:
         settings["catalogue"] = str(folder.parent / CATALOGUE)
@@ -313,7 +313,7 @@ def log_settings(folder: Path, profile: LogProfile) -> dict[str, Any]:
     """Return the settings that depend on the replayed log: the folder of its segments, and the window.
 
     The window is the shortest usual length that divides the log's span into at most 60
-    (`weir.demo.replay.nice_window`); it stays open for a hundredth of its length, as a replay passes that at once.
+    (`weir.demo.replay.nice_window`); it stays open for a hundredth of its length, because a replay passes that at once.
     """
     window = profile.window_seconds
     return {
@@ -326,7 +326,7 @@ def log_settings(folder: Path, profile: LogProfile) -> dict[str, Any]:
 
 
 def last_user(source: LogSource, config: LogConfig) -> str:
-    """Return the user of one of the last rows of a log, with the id as in its windows; raises `ValueError`."""
+    """Return the user of one of the last rows of a log, with its id in the windows; raises `ValueError` without one."""
     rows = source.rows(max(0, source.profile.rows - _ROWS), source.profile.rows)
     valid, _ = Validator(config).validate(Block(BlockId("log", 0), rows))
     if not len(valid.rows):

@@ -1,4 +1,4 @@
-"""`weir up` while it runs: the processes, the status on the console, and the end of a demo."""
+"""`weir up` at run time: the processes, the status on the console, and the end of a demo."""
 
 import asyncio
 import contextlib
@@ -110,7 +110,7 @@ class _Run:
         return self.summary
 
     async def _watch(self, supervisor: Supervisor, reader: StatusReader, display: StatusDisplay) -> Status:
-        """Read and show the status periodically; with ``--once``, return when nothing is left to wait for."""
+        """Read and show the status periodically; with ``--once``, return when the replay is settled."""
         options = self.launch.options
         while True:
             status = await asyncio.to_thread(reader.read)
@@ -140,7 +140,7 @@ class _Run:
                 display.say("weir", f"the view failed and continues: {type(error).__name__}: {error}")
 
     def _hint(self, status: Status, display: StatusDisplay) -> None:
-        """Say once how to query, as soon as the server answers."""
+        """Print once how to query, as soon as the server answers."""
         if self.hinted or status.first_answer_seconds is None:
             return
         self.hinted = True
@@ -149,21 +149,21 @@ class _Run:
         display.say("weir", f"the same as JSON: {self._address()}/v1/info and POST /v1/retrieve (docs/serving.md)")
 
     def _next(self, client: RetrievalClient) -> str:
-        """Return what to do at the end of a replay whose stages stay up; never raises."""
+        """Return the advice at the end of a replay whose stages stay up; never raises."""
         user, item = self.launch.user or "USER", "ITEM"
-        # The server may be away and the store damaged: the stages go on, and the command can be read without an item.
+        # The server may be away or the store damaged: the advice then names no item.
         with contextlib.suppress(Exception):
             item = something_new(Asker(client, self.launch.session.store), user)
         command = f"{program()} click{self._store_option()} {operand(user, item)}"
         return f"the replay is over, and all of it is learned; next: {command} changes the answer on {self._page()}"
 
     def _store_option(self) -> str:
-        """Return the option that later commands need; none for the default store."""
+        """Return the `--store` option for later commands; empty for the default store."""
         store = shell(os.path.relpath(self.launch.folder))
         return "" if store == Store("weir-data").path("").rsplit("/", 1)[-1] else f" --store {store}"
 
     def _page(self) -> str:
-        """Return the address of the page, which then asks for a user of the log, where one is known."""
+        """Return the page's address, with a user of the log to query for if known."""
         monitor, user = self.launch.session.settings.monitor, self.launch.user
         asked = f"?{urlencode({'user': user})}" if user else ""
         scheme = page_scheme(self.launch.session.settings)
@@ -175,7 +175,7 @@ class _Run:
         return f"{scheme}://{reached(serving.host)}:{serving.http_port}"
 
     def _finish(self, client: RetrievalClient, supervisor: Supervisor, status: Status) -> None:
-        """Query, click and summarise, while everything is still running."""
+        """Query, click and summarise, while all processes are still running."""
         session, user = self.launch.session, self.launch.user or ""
         asker = Asker(client, session.store)
         out = session.notes

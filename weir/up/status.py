@@ -1,7 +1,7 @@
-"""What the stages have done so far, read from store and server, and how `weir up` shows it.
+"""The progress of all stages, read from store and server, and its display by `weir up`.
 
-Reading never fails. Each part is read separately; one that cannot be read keeps its last value, and the status names
-the problem. Reading without news costs the same whatever the age of the store.
+Reading never fails. Each part is read separately; an unreadable part keeps its last value, and the status names the
+problem. The cost of a reading without news does not grow with the store.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ __all__ = ["CommitTotals", "Status", "StatusDisplay", "StatusReader"]
 
 
 _SHOWN_AT_FIRST: Final = 100
-"""Panes of an old store that the first reading returns."""
+"""Newest panes of an old store that the first reading returns."""
 
 
 @dataclass
@@ -67,9 +67,9 @@ class CommitTotals:
         return self.state.cursor.sequence
 
     def catch_up(self) -> list[WindowManifest]:
-        """Add and return the panes committed since the last time; of an old store, return only the newest.
+        """Read new commits and return their panes; the first time, only the newest panes of the store.
 
-        Raises what `LogState.open` raises; the totals then remain those before the faulty commit.
+        Raises the errors of `LogState.open`; the totals then stop before the faulty commit.
         """
         if self._state is None:
             self._state = LogState.open(self.store)
@@ -77,7 +77,7 @@ class CommitTotals:
         return [pane for commit in self._state.catch_up(self._log) for pane in commit.panes]
 
     def covers(self, partitions: Collection[Partition]) -> bool:
-        """Say whether the commits account for all rows of these partitions, at their current size."""
+        """Return whether the commits account for all rows of these partitions, at their current size."""
         known = self.state.sources
         found = identify_files(partitions, self.state.sources)
         return len(found) == len(partitions) and all(
@@ -94,8 +94,8 @@ T = TypeVar("T")
 class Status:
     """State of all stages.
 
-    `held` says why the newest bundle is not served; `problems` says, by part, what could not be read. `longest_seconds`
-    is how long an event of a live log waits for an answer that knows it, at most.
+    `held` is the reason why the newest bundle is not served; `problems` maps parts to read errors. `longest_seconds` is
+    the longest time from an event of a live log to an answer that uses it.
     """
 
     seconds: float
@@ -117,7 +117,7 @@ class Status:
 
     @property
     def read(self) -> int:
-        """Rows of the log that are committed, refused or left out as duplicates."""
+        """Rows of the log that are committed, refused, ignored or left out as duplicates."""
         return self.counts.events + self.counts.duplicates + self.counts.ignored + self.dead
 
 
@@ -128,13 +128,13 @@ class StatusReader:
     Parameters
     ----------
     store, settings
-        Those of the stages.
+        The store and the settings of the stages.
     client
         Connection to the server.
     started
-        When `weir up` started, by `time.monotonic`.
+        Start of `weir up`, by `time.monotonic`.
     user
-        User to query for, None where none is known; the time of the first answer is reported.
+        User for the first query, whose time is reported; None: an unknown user.
     """
 
     store: Store
@@ -153,11 +153,11 @@ class StatusReader:
 
     @property
     def _bundles(self) -> BundleLog:
-        """The bundles of the line that is served to all."""
+        """The bundles of the champion."""
         return champions_log(self.store) if self.settings.trainer.variants else BundleLog(self.store)
 
     def read(self) -> Status:
-        """Return the present status; never raises."""
+        """Return the current status; never raises."""
         self._attempt("windows", lambda: self._recalls.expect(self._totals.catch_up()), None)
         self._attempt("recalls", self._recalls.catch_up, None)
         self._attempt("bundles", self._follow_bundles, None)
@@ -187,7 +187,7 @@ class StatusReader:
         )
 
     def _attempt(self, part: str, read: Callable[[], T], otherwise: T) -> T:
-        """Return what `read` returns; where it fails, note why and return `otherwise`."""
+        """Return the result of `read`; on failure, record the problem and return `otherwise`."""
         try:
             value = read()
         except Exception as error:  # noqa: BLE001 - whatever a damaged store raises, the stages keep running
@@ -197,13 +197,13 @@ class StatusReader:
         return value
 
     def _promoted(self) -> tuple[str | None, str | None]:
-        """Return which bundle is promoted, and why the newest one is not."""
+        """Return the promoted version, and why the newest bundle is not promoted."""
         return self._current(), self._bundles.held(self._newest)
 
     def _current(self) -> str | None:
         bundles = self._bundles
         version = bundles.current()
-        # It may have been promoted, and another retired, between the two readings.
+        # Between the two readings another bundle may be promoted and this one retired.
         if version is None or version in bundles.versions() or version != bundles.current():
             return version
         raise ValueError(f"{bundles.store.path('bundles/CURRENT')}: names {version!r}, which is not a bundle")
@@ -238,7 +238,7 @@ class StatusReader:
         return clock.replayed(), age
 
     def is_settled(self, status: Status) -> bool:
-        """Say whether everything in the log is committed, trained on, served and measured; never raises."""
+        """Return whether the whole log is committed, trained on, served and measured; never raises."""
         return self._attempt("log", lambda: self._is_settled(status), otherwise=False)
 
     def _is_settled(self, status: Status) -> bool:
@@ -250,9 +250,9 @@ class StatusReader:
         return any(recall.sequence == last for recall in status.recalls)
 
     def is_all_committed(self) -> bool:
-        """Say whether the commits read last account for everything in the log.
+        """Return whether the commits read last account for the whole log.
 
-        Segments of duplicates only are in no manifest: then a long time without commits has to be enough.
+        Segments that hold only duplicates are in no manifest: then a long time without commits has to be enough.
         """
         if time.time() - self._totals.state.committed_at > _QUIET_SECONDS:
             return True
@@ -260,7 +260,7 @@ class StatusReader:
 
 
 def _sentence(part: str, error: Exception) -> str:
-    """Return a sentence that names the file, or the part where the error does not."""
+    """Return an error message with the file's name, or with the part if the error names no file."""
     text = str(error) or type(error).__name__
     return text if part in text or isinstance(error, OSError | CorruptArtefactError) else f"{part}: {text}"
 

@@ -109,7 +109,7 @@ def summarise(
 ) -> DemoSummary:
     """Collect the results at the end of a demo, while its processes are still running."""
     metrics = _scrape(metrics_url(settings, "serving"))
-    # Read again: the monitor adds the freshness to earlier results.
+    # Read again: the monitor adds freshness to earlier results.
     fresh = [recall.freshness for recall in recorded(store) if recall.freshness is not None]
     version = status.newest_bundle
     newest = log_of_version(store, version).manifest(version).evaluation if version else {}
