@@ -70,7 +70,7 @@ def choose(counts: Sequence[Floats], totals: Sequence[float], squares: Sequence[
 
 
 def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Choice:
-    """Return for each key the index of the longest half-life whose rate agrees with those of all shorter ones, (n,).
+    """Return for each key (n,) the index of the longest half-life whose rate agrees with every shorter one's.
 
     Parameters
     ----------

@@ -215,7 +215,7 @@ class CountMinSketch(FrequencyEstimator):
 
     @property
     def _cells(self) -> npt.NDArray[np.uint32]:
-        """All cells; those of a deserialised sketch are allocated on first access."""
+        """All cells; a deserialised sketch allocates its table on first access."""
         if self._read is not None:
             used, values = self._read
             self._table[used], self._read = values, None

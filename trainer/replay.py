@@ -153,7 +153,7 @@ def recipe_of(manifest: BundleManifest) -> Recipe:
 
 
 def check_source(store: Store, log: BundleLog, manifest: BundleManifest, recipe: Recipe) -> None:
-    """Check, before any training, that the files of a bundle are what manifests say, and that its windows are there.
+    """Check, before any training, a bundle's files against their manifests, and that its windows still exist.
 
     Raises `ReplayError`.
     """

@@ -273,7 +273,7 @@ class _Export:
         )
 
     def _verdict(self, written: _Written) -> Verdict:
-        """Compare the hits of a bundle with those of the promoted one."""
+        """Compare a bundle's hits with the promoted bundle's."""
         if written.servable is None:
             return self.gate.before(written.fault, Evidence())
         new = written.servable.hits(written.cases, self.gate.cutoff)

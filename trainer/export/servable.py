@@ -106,7 +106,7 @@ class RecentCases:
         self._log = WindowLog(self.store)
 
     def note(self, manifest: WindowManifest, drawn: Positives) -> Cases:
-        """Add the cases of the next window, and keep those that `up_to` may need.
+        """Add the cases of the next window, and drop cases that `up_to` no longer needs.
 
         `drawn` are `MOST` of its positives, or all, as sampled by `SharedWindow.sampled`.
         """
@@ -227,7 +227,7 @@ class _Copied:
 
 @dataclass(frozen=True, eq=False)
 class ListSearch:
-    """An IVF index, `base`, and an IVF index `over` of later rows, with all lists, including those of repairs.
+    """An IVF index, `base`, and an IVF index `over` of later rows, which has all lists, repairs included.
 
     The bit mask `outdated` excludes rows of the base. Both indexes are immutable.
     """

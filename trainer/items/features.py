@@ -1,4 +1,4 @@
-"""The features of the items of the table, by row; each rank keeps those of the rows whose embeddings it has.
+"""The features of the table's items, by row; each rank keeps the rows of its own embeddings.
 
 Feature names come from the windows' manifests; new ones are added when they appear. Values change between windows
 only, from the committed windows alone, so they do not depend on the number of ranks. The cost follows the items of a

@@ -1,4 +1,4 @@
-"""What a loss sees of a training step: vectors of rows and of items, and scores of the second phase.
+"""The inputs of a loss from a training step: vectors of rows and of items, and scores of the second phase.
 
 Corrections and masks are those of the first phase (Khrylchenko et al., RecSys 2025: `weir.trainer.losses.reference`),
 since the negatives are drawn from the same pool.

@@ -110,7 +110,7 @@ class Evaluator:
     def of(
         cls, interactions: Interactions, train: Ints, held_out: Ints, rules: Rules, *, at_most: int | None = None
     ) -> "Evaluator":
-        """Return an evaluator on the interactions numbered `held_out` (n,), with those of `train` as training part.
+        """Return an evaluator on the interactions `held_out` (n,), given the training part `train`, both as numbers.
 
         `at_most` limits the cases to a fixed random sample.
         """

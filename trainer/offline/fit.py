@@ -1,4 +1,4 @@
-"""One offline training run: so many steps, or until validation gets no better, and its best step."""
+"""One offline training run, until its steps, patience or seconds are used up; keeps its best step."""
 
 import math
 import time

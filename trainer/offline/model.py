@@ -62,7 +62,7 @@ class OfflineModel:
     def fresh(
         cls, config: TrainerConfig, interactions: Interactions, train: Ints, estimator: Estimator = "exact"
     ) -> "OfflineModel":
-        """Return the model before the first step.
+        """Return the untrained model.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class OfflineModel:
 
     @property
     def parameters(self) -> int:
-        """Number of trained parameters: those of the tower, and of rows that occur in training."""
+        """Number of trained parameters, in the tower and in rows that occur in training."""
         reached = len(self.live) + (self.totals.users if self.config.tower.knows_users else 0)
         return sum(one.numel() for one in self.tower.parameters()) + reached * self.config.tower.dimension
 

@@ -89,7 +89,7 @@ def rank(
     index: Ints | None = None,
     block_scores: int = _BLOCK_SCORES,
 ) -> Ranked:
-    """Rank all items, or those of `index`, for every case by score, highest first; ties go to the lower code.
+    """Rank all items, or only `index`, for every case by score, highest first; ties go to the lower code.
 
     Parameters
     ----------

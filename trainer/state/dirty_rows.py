@@ -124,7 +124,7 @@ Lines = npt.NDArray[np.int64]
 
 
 class Fingerprint:
-    """Hashes of this rank's rows at the last update, stored on disk.
+    """Hashes of this rank's rows at the last update, in scratch files; `look` sums them over all ranks.
 
     Parameters
     ----------

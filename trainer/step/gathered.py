@@ -63,7 +63,7 @@ class Sum:
 
 
 class _Summed(Function):
-    """Identity on the vectors. Its backward runs after those of all lookups, and returns the accumulated gradient.
+    """Identity on the vectors. Its backward runs after every lookup's, and returns the accumulated gradient.
 
     Operations on the whole tensor pass their gradient on as usual.
     """

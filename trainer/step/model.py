@@ -92,7 +92,7 @@ class Totals:
 
 
 class Fetched(NamedTuple):
-    """Embeddings (n, d) of a step's rows, and the `counts` and `log_q` of their items, indexed by row.
+    """Embeddings (n, d) of a step's rows, and their items' `counts` and `log_q`, indexed by row.
 
     `features` are those of the same items, if the model reads features.
     """

@@ -39,7 +39,7 @@ def generator(seed: int, purpose: Purpose, *position: int, device: torch.device 
 
 
 def seed_dropout(seed: int, step: int, rank: int, device: torch.device) -> None:
-    """Seed the device's default generator, which dropout uses; `torch.manual_seed` would seed those of all devices."""
+    """Seed the device's default generator, which dropout uses; `torch.manual_seed` would seed every device."""
     chosen = derive(seed, Purpose.DROPOUT, step, rank)
     if device.type == "cuda":
         torch.cuda.manual_seed(chosen)

@@ -46,7 +46,7 @@ class StepVectors:
         self._look_up = Lookup(model.compose(fetched.embeddings, fetched.features))
 
     def place(self, rows: Tensor) -> Tensor:
-        """Return the indices of table rows (...) among those of the step; -1 for rows outside it."""
+        """Return the indices of table rows (...) in the step's rows; -1 for rows outside the step."""
         keys = self.model.embeddings.places.key(rows.contiguous())
         place = torch.searchsorted(self._keys, keys).clamp(max=len(self.rows) - 1)
         return torch.where(self.rows[place] == rows, place, -1)

@@ -65,7 +65,7 @@ class OwnItems:
         return torch.where(self.rows[column] == rows, column, -1)
 
     def more_popular(self, rows: Tensor, counts: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """Return the number of items here that rank before those of `rows`, (n,), by count, then by row.
+        """Return the number of items on this rank that precede each of `rows` (n,), by count, then by row.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ def _of_ranks(values: Tensor, rows: Tensor, k: int, workers: Workers) -> tuple[T
 def scored_blocks(
     state: TrainerState, examples: Examples, features: FeatureInputs | None = None
 ) -> Iterator[ScoredBlock]:
-    """Score the items of the table for the examples, block by block; the examples are the same on all ranks.
+    """Score the table's items for the examples, block by block; all ranks get the same examples.
 
     `features` are those of the examples' users. With `evaluation_filter_seen`, seen items are excluded.
     """
