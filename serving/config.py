@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from weir.contracts import LocalCache
 from weir.contracts.base.models import FrozenModel
 from weir.runtime.listening import Host
-from weir.serving.access.config import AuthConfig, TlsConfig
+from weir.serving.access_config import AuthConfig, TlsConfig
 
 __all__ = ["LimitsConfig", "ServedConfig", "ServingConfig", "TracingConfig"]
 
