@@ -55,7 +55,7 @@ class FileKeys:
 
         self._keys = FromFiles("the keys of tokens", [path], read)
 
-    async def get(self, kid: str | None) -> Keys:  # noqa: ARG002 - those of a URL look at it
+    async def get(self, kid: str | None) -> Keys:  # noqa: ARG002 - the keys of a URL need it
         """Return the keys; a new object whenever they have changed."""
         return self._keys.get()
 

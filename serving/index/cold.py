@@ -27,7 +27,7 @@ _NONE: Final = np.empty(0, np.int64)
 
 
 class Model(Protocol):
-    """What cold items need of a bundle in memory: its rows, and the vectors that its model makes of features."""
+    """The parts of a loaded bundle that cold items need: its rows, and vectors that its model makes of features."""
 
     @property
     def rows(self) -> BundleRows:

@@ -35,7 +35,7 @@ class Plan(NamedTuple):
     excluded: IndexRows
     seen_bounded: bool = False
     candidates: int = 0
-    missing_features: list[str] = []  # noqa: RUF012 - nobody changes it
+    missing_features: list[str] = []  # noqa: RUF012 - never changed
 
     @property
     def wanted(self) -> int:

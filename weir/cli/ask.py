@@ -50,7 +50,7 @@ def query(
     options: StoreOptions,
     json: JsonOutput = False,
 ) -> None:
-    """Show a user's top items, each with its popularity rank. --tag and its relatives use the server's catalogue."""
+    """Show a user's top items, each with its popularity rank; tags come from the server's catalogue."""
     session = options.open()
     from weir.interact import Asker, WantedTags, print_answer
     from weir.serving.client import RetrievalClient

@@ -184,7 +184,7 @@ def train(
     """Train on the committed windows in order, and export a bundle after each.
 
     The model is tested on each window before it trains on it. Training resumes from the newest checkpoint. With
-    `--nodes` it continues within seconds with the remaining ranks when a machine is lost or added.
+    `--nodes` it continues within seconds when a machine is lost or added, with the machines that are there.
     """
     together = Nodes.of(nodes, meet, address)
     # Checked here, so that wrong settings are reported once instead of by every rank.
