@@ -1,4 +1,4 @@
-"""What can go wrong with a request, a call or a bundle; no message repeats what a caller sent."""
+"""Errors of requests, calls and bundles; messages repeat little of a caller's text, and no token."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -43,7 +43,7 @@ _QUIET_LOOKS: Final = 10
 
 @dataclass(frozen=True)
 class Behind:
-    """What the front ends call: batcher, bundles and the choice among them, served lists, health, native front."""
+    """The parts that the front ends call: batcher, bundles and their choice, served lists, health, native front."""
 
     batcher: Batcher[Task, Answer]
     bundles: Bundles

@@ -123,7 +123,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Route:
-    """How to load a version: by the deltas of `chain`, on the `served` bundle or, if None, a complete one."""
+    """The way to load a version: the deltas of `chain` on the `served` bundle or, if None, on a complete one."""
 
     served: LoadedBundle | None
     chain: list[BundleFiles]

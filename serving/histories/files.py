@@ -161,7 +161,7 @@ class _Position(NamedTuple):
 
 
 class _View(NamedTuple):
-    """What look-ups read: the open files, and the `partial` user shards, some of whose files are still missing."""
+    """The files open for look-ups, and the `partial` user shards, some of whose files are still missing."""
 
     reader: UserHistories
     partial: npt.NDArray[np.int64]

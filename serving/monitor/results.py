@@ -37,7 +37,7 @@ __all__ = [
 
 
 Of = Literal["bundle", "history"]
-"""What the age is of."""
+"""The part whose age is meant."""
 
 UP_TO: Final = (60.0, 300.0, 1800.0, 7200.0, 21600.0, 86400.0, 604800.0)
 """Upper ends of the ranges, seconds; a last range has all older ages."""

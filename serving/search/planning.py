@@ -22,7 +22,7 @@ __all__ = ["Plan", "Planner", "QueryVectors"]
 
 
 class Plan(NamedTuple):
-    """How to search for one query: `place` is its row in the batch's vectors, -1 without one; `excluded` is sorted.
+    """The plan of one query: `place` is its row in the batch's vectors, -1 without one; `excluded` is sorted.
 
     `seen_bounded`: `excluded` may lack items that the user has seen. At least `candidates` items are re-scored; 0: no
     re-scoring.

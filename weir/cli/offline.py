@@ -25,7 +25,7 @@ _CUTOFFS: Final = (10, 20, 100)
 
 
 class SplitKind(StrEnum):
-    """How interactions are divided into training, validation and test."""
+    """The division of interactions into training, validation and test."""
 
     TEMPORAL = "temporal"
     LEAVE_ONE_OUT = "leave-one-out"

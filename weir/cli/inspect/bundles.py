@@ -1,4 +1,4 @@
-"""What ``weir inspect bundles``, ``variants`` and ``served`` show."""
+"""The output of ``weir inspect bundles``, ``variants`` and ``served``."""
 
 import time
 from collections.abc import Iterable

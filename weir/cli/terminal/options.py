@@ -100,7 +100,7 @@ class StoreOptions:
 
 @dataclass(frozen=True)
 class LogFiles:
-    """Where the files of a log are; `newest_rows` is their number of rows if they are only the log's end, else None."""
+    """The place of a log's files; `newest_rows` is their number of rows if they are only the log's end, else None."""
 
     path: str
     newest_rows: int | None = None
