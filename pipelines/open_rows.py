@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from weir.contracts import Store, UserKeys, columns
 from weir.pipelines.progress import Owners
+from weir.readers import cost_of
 
 __all__ = ["OpenRows", "claims_in_hand", "open_files_of", "read_open_rows", "write_open_rows"]
 
@@ -26,8 +27,9 @@ _CLAIMS: Final = ".claims"
 class OpenRows:
     """A file of keyed rows of one partition and window.
 
-    `lowest` is the lowest of their positions. Claims on keys that nobody owned when the rows were kept are in a file
-    beside theirs (`claims_in_hand`), if there are any: what a run carries is copied to every transform.
+    `lowest` is the lowest of their positions, `cost` what they take of `pipeline.run_bytes`. Claims on keys that nobody
+    owned when the rows were kept are in a file beside theirs (`claims_in_hand`), if there are any: what a run carries
+    is copied to every transform.
     """
 
     partition: str
@@ -35,6 +37,7 @@ class OpenRows:
     name: str
     lowest: int
     has_claims: bool = False
+    cost: int = 0
 
 
 def write_open_rows(
@@ -48,7 +51,8 @@ def write_open_rows(
     store.write(name, sink.getvalue().to_pybytes())
     if claims:
         store.write(f"{name}{_CLAIMS}", msgspec.json.encode(claims))
-    return OpenRows(partition, start_ms, name, pc.min(rows.column(columns.POSITION)).as_py(), bool(claims))
+    lowest = pc.min(rows.column(columns.POSITION)).as_py()
+    return OpenRows(partition, start_ms, name, lowest, bool(claims), cost_of(rows.num_rows, rows.nbytes))
 
 
 def claims_in_hand(store: Store, kept: OpenRows) -> Owners:

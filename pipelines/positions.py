@@ -39,6 +39,10 @@ class Listed(Protocol):
         """Where it ends, in the unit of its positions or in bytes."""
 
     @property
+    def recorded_size(self) -> int:
+        """The size that a commit records once it was read as far as is listed."""
+
+    @property
     def arrival_ms(self) -> int | None:
         """When it last changed (wall clock), None where nobody knows."""
 
@@ -162,7 +166,7 @@ class Run:
             start=self.base.sources[key].resume if key in self.base.sources else 0,
             stop=stop,
             resume=resume,
-            size=file.size if file else before.size,
+            size=file.recorded_size if file else before.size,
             modified_ms=file.arrival_ms if file else before.modified_ms,
             fingerprint=file.fingerprint if file else before.fingerprint,
             dead=before.dead + sum(one.file.rows for one in letters),

@@ -31,12 +31,12 @@ from weir.pipelines.layout import open_layout, with_window
 from weir.pipelines.plan import InHand, Planned, RunPlan, Seen, file_readings
 from weir.pipelines.sources import WINDOWS, Source
 from weir.pipelines.transforms.panes import ReadPanes, pane_of, position_of
-from weir.readers import Format, Partition
+from weir.readers import Format, Partition, cost_of
 
 __all__ = ["RebuildError", "WindowSource", "address", "prepare"]
 
-_ROW_BYTES: Final = 128
-"""About so many bytes has a row in JSON Lines, in which `run_bytes` counts."""
+_ROW_BYTES: Final = cost_of(1, 64)
+"""What a row without its ids costs, as `run_bytes` counts."""
 
 
 _AT: Final = "@"
@@ -147,7 +147,7 @@ class WindowSource(Source[Partition]):
         for pane in takewhile(lambda pane: pane.sequence < stop, log.follow(after=start - 1)):
             _check_features(self.origin, "item", self.config.item_features, pane.item_features)
             _check_features(self.origin, "user", self.config.user_features, pane.user_features.names)
-            if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes:
+            if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes - in_hand.cost:
                 rows = 0
                 yield [self._up_to(ref, replace(windows, size=position_of(pane.sequence)))]
             rows += pane.counts.events

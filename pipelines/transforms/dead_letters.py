@@ -15,7 +15,7 @@ from weir.pipelines.positions import END_OF_TIME, WHOLE_FILE, Run
 from weir.pipelines.progress import LettersWritten
 from weir.readers import BlockId, DeadLetter, Letters, Reason
 
-__all__ = ["WriteDeadLetters", "file_name", "is_retried", "origin_of", "read_dead_letters", "retried"]
+__all__ = ["WriteDeadLetters", "file_name", "is_retried", "origin_of", "read_dead_letters", "retried", "start_of"]
 
 _FOLDER: Final = "dead-letters"
 _REASONS: Final = frozenset(map(str, Reason))
@@ -31,9 +31,13 @@ class WriteDeadLetters(beam.DoFn):
     def process(self, element: Letters) -> Iterator[LettersWritten]:
         """Write the letters of one block."""
         block = element.block
+        if not element.letters:
+            return
         known = self._run.refused.get(block.partition, np.empty(0, np.int64))
         is_whole = block.start == WHOLE_FILE
-        new = [one for one in element.letters if (WHOLE_FILE if is_whole else one.position) not in known]
+        positions = np.fromiter((WHOLE_FILE if is_whole else one.position for one in element.letters), np.int64)
+        is_known = np.isin(positions, known)
+        new = [letter for letter, seen in zip(element.letters, is_known.tolist(), strict=True) if not seen]
         if not is_whole:
             new = [*self._uncounted(block.partition, new)]
         if not new:
@@ -91,6 +95,12 @@ def is_retried(key: str) -> bool:
 def origin_of(name: str) -> str:
     """Return the partition of the log that a file of dead letters, or the key of one read again, comes from."""
     return name.removeprefix(f"{_FOLDER}/").rpartition("/")[0]
+
+
+def start_of(name: str) -> int:
+    """Return the position at which the block of a file of dead letters starts; 0 where its name does not tell."""
+    digits = name.rpartition("/")[2].partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def read_dead_letters(store: Store, name: str, expected: str | None = None) -> list[DeadLetter]:

@@ -45,6 +45,9 @@ class ListChunks(beam.DoFn):
             return
         yield beam.pvalue.TaggedOutput(DEAD, Letters(whole, ()))
         seen = Progress(partitions={partition.key: PartitionProgress(stop)})
+        if partition.until is not None:
+            # The file goes on: the input is not complete, and a commit must not say that more was read.
+            seen.wanted[partition.key] = partition.until + 1
         yield beam.pvalue.TaggedOutput(PROGRESS, seen)
         yield from chunks
 

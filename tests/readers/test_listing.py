@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.readers.files import Event, write_gzip, write_lines, write_parquet
-from weir.readers import Chunk, Partition, Reading, UnreadableError, chunks_of, discover
+from weir.readers import Chunk, Partition, Reading, UnreadableError, chunks_of, discover, listing
 
 
 def listed(folder: Path, **reading: Any) -> tuple[list[Chunk], int]:
@@ -36,8 +36,10 @@ def test_chunks_run_from_the_start_to_the_next_multiple(tmp_path: Path) -> None:
     assert listed(tmp_path, start=350) == ([], 350)
 
 
-def test_row_groups_below_the_start_are_not_opened(tmp_path: Path) -> None:
+def test_row_groups_below_the_start_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_parquet(tmp_path / "a.parquet", [Event("u", f"i{number}", number) for number in range(10)])
+    assert [(chunk.row_group, chunk.start, chunk.stop) for chunk in listed(tmp_path, start=6)[0]] == [(1, 4, 10)]
+    monkeypatch.setattr(listing, "FEW_ROWS", 5)
     chunks, stop = listed(tmp_path, start=6)
     assert [(chunk.row_group, chunk.start, chunk.stop) for chunk in chunks] == [(1, 4, 8), (2, 8, 10)]
     assert stop == 10

@@ -12,6 +12,7 @@ from weir.readers.advice import OF_READING, OUTSIDE, next_step, then_retry
 from weir.readers.blocks import Block, BlockId, Chunk, Header, Int64, Letters, Lines, Reading, TableRows, ValidatedBlock
 from weir.readers.config import LogColumns, LogConfig, TimestampUnit
 from weir.readers.delimited import header_of, rows_of
+from weir.readers.extent import PIECE_COST, Extent, cost_of, extents, most_cost
 from weir.readers.faults import HINTS, DeadLetter, Fault, Reason
 from weir.readers.first_look import FirstLook, first_look, row_count
 from weir.readers.generations import KnownFile, generation, identified
@@ -38,10 +39,12 @@ __all__ = [
     "OF_READING",
     "OUTSIDE",
     "PAIR_SUFFIXES",
+    "PIECE_COST",
     "Block",
     "BlockId",
     "Chunk",
     "DeadLetter",
+    "Extent",
     "Fault",
     "FirstLook",
     "Format",
@@ -63,7 +66,9 @@ __all__ = [
     "ValidatedBlock",
     "Validator",
     "chunks_of",
+    "cost_of",
     "discover",
+    "extents",
     "first_look",
     "generation",
     "has_ending",
@@ -71,6 +76,7 @@ __all__ = [
     "identified",
     "is_topic",
     "latest_event_ms",
+    "most_cost",
     "next_step",
     "read_chunk",
     "read_log",

@@ -13,7 +13,7 @@ from weir.readers.lines import read_gzip_lines, read_lines, read_rows
 from weir.readers.listing import UnreadableError, chunks_of
 from weir.readers.log_file import LogFile
 from weir.readers.pairs import read_pairs
-from weir.readers.parquet import read_parquet
+from weir.readers.parquet import columns_of, read_parquet
 from weir.readers.quotes import Quotes
 from weir.readers.sources import Format, Partition
 from weir.readers.validate import Validator
@@ -47,7 +47,7 @@ def _blocks_of(partition: Partition, config: LogConfig) -> Iterator[Block]:
 
 
 def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool = True) -> Iterator[Block]:
-    """Yield the blocks of a chunk, of at most `rows` rows and about `size` bytes each.
+    """Yield the blocks of a chunk, of at most `rows` rows (of text, four times as many) and about `size` bytes each.
 
     Of a gzip file only what the checksums confirm; not `checked`, the first rows of a large one come at once.
     Whatever a file holds, reading it does not raise: damage is a fault of the block in which it is met. Errors of the
@@ -78,19 +78,18 @@ def _guarded(file: LogFile, chunk: Chunk, blocks: Iterator[Block]) -> Iterator[B
 def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool) -> Iterator[Block]:
     match chunk.partition.format:
         case Format.JSON_LINES:
-            return read_lines(file, chunk)
+            return read_lines(file, chunk, rows)
         case Format.GZIP_LINES:
             return read_gzip_lines(file, chunk, rows, size, checked=checked)
         case Format.DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
-            return with_header(read_rows(file, chunk, Quotes(chunk.header.delimiter)), chunk.header)
+            return with_header(read_rows(file, chunk, Quotes(chunk.header.delimiter), rows), chunk.header)
         case Format.GZIP_DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
             quotes = Quotes(chunk.header.delimiter)
             return with_header(read_gzip_lines(file, chunk, rows, size, quotes, checked=checked), chunk.header)
         case Format.PARQUET:
-            names = [*config.columns.model_dump().values(), *config.features.all]
-            return read_parquet(file, chunk, rows, size, names)
+            return read_parquet(file, chunk, rows, size, columns_of(config))
         case Format.PAIRS:
             return read_pairs(file, chunk, config.columns)
 

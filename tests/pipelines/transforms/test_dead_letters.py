@@ -8,7 +8,7 @@ import pytest
 from weir.contracts import CorruptArtefactError, SourceSpan, Store, checksum
 from weir.pipelines.positions import END_OF_TIME, WHOLE_FILE, Base, Run
 from weir.pipelines.progress import LettersWritten
-from weir.pipelines.transforms.dead_letters import WriteDeadLetters, file_name, read_dead_letters
+from weir.pipelines.transforms.dead_letters import WriteDeadLetters, file_name, read_dead_letters, start_of
 from weir.readers import BlockId, DeadLetter, Fault, Letters, Reason
 
 BLOCK = BlockId("eu/[1].jsonl", 4096)
@@ -68,6 +68,7 @@ def test_a_row_that_was_valid_before_is_refused_unless_it_has_counted(tmp_path: 
 def test_the_file_is_named_by_partition_block_and_attempt() -> None:
     assert re.fullmatch(r"dead-letters/eu/\[1\].jsonl/000000000004096-[0-9a-f]{8}-f0.jsonl", file_name(BLOCK, "f0"))
     assert re.fullmatch(r"dead-letters/a.parquet/file-[0-9a-f]{8}-f0.jsonl", file_name(BlockId("a.parquet", -1), "f0"))
+    assert (start_of(file_name(BLOCK, "f0")), start_of(file_name(BlockId("a.parquet", -1), "f0"))) == (4096, 0)
 
 
 @pytest.mark.parametrize("place", [3, 14, -2])
