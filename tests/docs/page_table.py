@@ -93,6 +93,7 @@ class Page:
 TYPES: Final = "--set 'pipeline.event_types={play: positive, skip: negative}'"
 _SMALL: Final = "weir generate plays.jsonl --users 60 --items 80 --events 3000"
 _SERVER: Final = "weir serve --store S --set serving.http_port=50080"
+_VARIANT: Final = "weir train --store S --variant flat --set 'trainer.variants={flat: {tower: {kind: mean_pooling}}}'"
 _FILES: Final = f"""{_SMALL}
 python - <<'END'
 import json, os, re
@@ -164,6 +165,17 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         },
     ),
     "demo": Page(given=_FILES, says={"weir query": "bundle 0"}),
+    "deploy": Page(
+        store=True,
+        given=f"weir retire --store S --older-than 3d --grace 0s\n{_VARIANT}",
+        says={"weir verify": " 0 at fault"},
+        after={
+            "weir serve --store copy/S": [
+                ("weir query ann", "bundle 0"),
+                ("weir train --store copy/S; weir inspect variants --store copy/S", "flat"),
+            ]
+        },
+    ),
     "evaluation": Page(
         given=_FILES, words={"LOG": "plays.jsonl"}, says={"weir evaluate": "better than popularity|too small"}
     ),
