@@ -179,15 +179,6 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     "evaluation": Page(
         given=_FILES, words={"LOG": "plays.jsonl"}, says={"weir evaluate": "better than popularity|too small"}
     ),
-    "from-log-to-model": Page(
-        given=_FILES,
-        statuses={"weir check": 1},
-        says={
-            "weir evaluate --quick --log": r"(?=.*the model is better than popularity: recall@20 0\.\d+ against 0\.\d+)"
-            r"(?=.* interactions, .* users, .* items; .* to train on, .* to validate, .* to test)"
-            r"(?=.*trained .* steps, .* epochs, .* kept step .*: recall@20 0\.\d+ on validation)"
-        },
-    ),
     "monitoring": Page(
         store=True,
         says={"weir serve --store S --set serving.access_log": ""},
@@ -257,8 +248,10 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     "your-log": Page(
         given=_FILES,
         statuses={"weir check": 1},
-        words={
-            "customer ...": "customer --set pipeline.columns.item_id=article --set pipeline.columns.timestamp=ordered"
+        says={
+            "weir evaluate --quick --log": r"(?=.*the model is better than popularity: recall@20 0\.\d+ against 0\.\d+)"
+            r"(?=.* interactions, .* users, .* items; .* to train on, .* to validate, .* to test)"
+            r"(?=.*trained .* steps, .* epochs, .* kept step .*: recall@20 0\.\d+ on validation)"
         },
         after={
             "weir check": [
