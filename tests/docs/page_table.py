@@ -93,6 +93,7 @@ class Page:
 TYPES: Final = "--set 'pipeline.event_types={play: positive, skip: negative}'"
 _SMALL: Final = "weir generate plays.jsonl --users 60 --items 80 --events 3000"
 _SERVER: Final = "weir serve --store S --set serving.http_port=50080"
+_VARIANT: Final = "weir train --store S --variant flat --set 'trainer.variants={flat: {tower: {kind: mean_pooling}}}'"
 _FILES: Final = f"""{_SMALL}
 python - <<'END'
 import json, os, re
@@ -164,17 +165,19 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         },
     ),
     "demo": Page(given=_FILES, says={"weir query": "bundle 0"}),
+    "deploy": Page(
+        store=True,
+        given=f"weir retire --store S --older-than 3d --grace 0s\n{_VARIANT}",
+        says={"weir verify": " 0 at fault"},
+        after={
+            "weir serve --store copy/S": [
+                ("weir query ann", "bundle 0"),
+                ("weir train --store copy/S; weir inspect variants --store copy/S", "flat"),
+            ]
+        },
+    ),
     "evaluation": Page(
         given=_FILES, words={"LOG": "plays.jsonl"}, says={"weir evaluate": "better than popularity|too small"}
-    ),
-    "from-log-to-model": Page(
-        given=_FILES,
-        statuses={"weir check": 1},
-        says={
-            "weir evaluate --quick --log": r"(?=.*the model is better than popularity: recall@20 0\.\d+ against 0\.\d+)"
-            r"(?=.* interactions, .* users, .* items; .* to train on, .* to validate, .* to test)"
-            r"(?=.*trained .* steps, .* epochs, .* kept step .*: recall@20 0\.\d+ on validation)"
-        },
     ),
     "monitoring": Page(
         store=True,
@@ -245,8 +248,10 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     "your-log": Page(
         given=_FILES,
         statuses={"weir check": 1},
-        words={
-            "customer ...": "customer --set pipeline.columns.item_id=article --set pipeline.columns.timestamp=ordered"
+        says={
+            "weir evaluate --quick --log": r"(?=.*the model is better than popularity: recall@20 0\.\d+ against 0\.\d+)"
+            r"(?=.* interactions, .* users, .* items; .* to train on, .* to validate, .* to test)"
+            r"(?=.*trained .* steps, .* epochs, .* kept step .*: recall@20 0\.\d+ on validation)"
         },
         after={
             "weir check": [
