@@ -1,4 +1,4 @@
-"""Settings of the second phase, which re-scores the candidates of the first one (docs/rescoring.md).
+"""Settings of the second phase, which re-scores the candidates of the first one (docs/training.md#a-second-phase).
 
 This module does not need torch, so that the command line can check settings at once.
 """
