@@ -23,9 +23,9 @@ _HEAD: Final = (
 )
 
 _SEVERITIES: Final = {
-    "critical": "worth waking someone",
-    "warning": "can wait for the morning",
-    "info": "for the record",
+    "critical": "Critical: worth waking someone",
+    "warning": "Warning: can wait for the morning",
+    "info": "Info: for the record",
 }
 
 
@@ -56,26 +56,25 @@ def _prometheus_rule() -> dict[str, Any]:
 
 
 def _runbooks() -> str:
-    """Return the page of runbooks: the alerts by severity, and a section for each."""
+    """Return the page of runbooks: a section for each alert, by severity."""
     alerts = [rule for group in groups() for rule in group["rules"] if "alert" in rule]
     texts = yaml.safe_load((HERE / "runbooks.yaml").read_text())
     lines = [
         "# Runbooks",
         "",
-        "What to do when an alert fires. Look where its section says, and take the steps in order.",
-        "",
+        "What to do when an alert fires: look where its section says, and take the steps in order. Rules are in",
+        "`deploy/monitoring/alerts`; `python -m deploy.monitoring.build` writes this page.",
     ]
-    for severity, what in _SEVERITIES.items():
-        names = [rule["alert"] for rule in alerts if rule["labels"]["severity"] == severity]
-        links = ", ".join(f"[{name}](#{name.lower()})" for name in names)
-        lines.append(_wrapped(f"- *{severity}*, {what}: {links}", indent="  "))
-    lines += ["", "Rules: `deploy/monitoring/alerts`. `python -m deploy.monitoring.build` writes this page."]
-    for rule in alerts:
-        name, labels, text = rule["alert"], rule["labels"], texts[rule["alert"]]
-        summary = rule["annotations"]["summary"].replace("{{ $labels.job }}", "A process")
-        lines += ["", f"## {name}", "", f"**{summary}** ({labels['severity']})", ""]
-        lines += [_wrapped(f"See: {text['see']}"), "", _wrapped(text["meaning"]), ""]
-        lines += [_wrapped(f"{number}. {step}", indent="   ") for number, step in enumerate(text["steps"], 1)]
+    for severity, title in _SEVERITIES.items():
+        lines += ["", f"## {title}"]
+        for rule in (rule for rule in alerts if rule["labels"]["severity"] == severity):
+            text, summary = (
+                texts[rule["alert"]],
+                rule["annotations"]["summary"].replace("{{ $labels.job }}", "A process"),
+            )
+            lines += ["", f"### {rule['alert']}", "", f"**{summary}**", ""]
+            lines += [_wrapped(f"See: {text['see']}"), "", _wrapped(text["meaning"]), ""]
+            lines += [_wrapped(f"{number}. {step}", indent="   ") for number, step in enumerate(text["steps"], 1)]
     return "\n".join(lines) + "\n"
 
 
