@@ -184,7 +184,7 @@ class ServingConfig(FrozenModel):
         ge=0,
         le=1,
         description="share of users who are answered from the challenger's bundle, where trainer.variants has one "
-        "(docs/variants.md)",
+        "(docs/serving.md)",
     )
     cold_items: int = Field(
         default=10_000,

@@ -39,7 +39,7 @@ LONG: Final = {
 }
 """Commands that run with WEIR_CAMPAIGN=long only, and why."""
 
-LONG_PAGES: Final = {"README", "demo", "catalogue", "variants", "checkpoints", "rebuild", "training"}
+LONG_PAGES: Final = {"README", "demo", "catalogue", "checkpoints", "rebuild", "training"}
 """Pages that run with WEIR_CAMPAIGN=long only: they start `weir up`, as `security` and `make demo` do, or train."""
 
 if os.environ.get("WEIR_CAMPAIGN") == "long":
@@ -239,12 +239,12 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     "serving": Page(
         store=True,
         scripts=True,
-        given="redis-server --save '' > /dev/null &" if shutil.which("redis-server") else "",
+        given="touch weir.yaml" + ("\nredis-server --save '' > /dev/null &" if shutil.which("redis-server") else ""),
         first=(_SERVER,),
+        environment={"WEIR_CONFIG": "weir.yaml", "WEIR_PIPELINE__LOG": "plays.jsonl"},
         says={"weir query": "knows no feature age, country", "curl localhost:50080/v1/retrieve": "itemIds"},
     ),
     "training": Page(store=True, environment={"WEIR_STORE": "S"}, says={"weir bench step": r"step / \(tower"}),
-    "variants": Page(store=True, environment={"WEIR_CONFIG": "weir.yaml", "WEIR_PIPELINE__LOG": "plays.jsonl"}),
     "your-log": Page(
         given=_FILES,
         statuses={"weir check": 1},
