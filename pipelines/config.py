@@ -15,7 +15,7 @@ from weir.readers import LogConfig, is_topic
 __all__ = ["LIVE_WINDOW_SECONDS", "PipelineConfig", "SketchConfig"]
 
 LIVE_WINDOW_SECONDS: Final = 10
-"""The default length of a window of a log that is still written (docs/windows.md)."""
+"""The default length of a window of a log that is still written (docs/store.md)."""
 _DAY: Final = 86_400
 
 

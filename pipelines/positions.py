@@ -1,7 +1,7 @@
 """What a run starts from, and how far the log is read after it: all of it follows from the commits.
 
 A row at (partition, position) of window w is accounted for if, and only if, its position lies below the partition's
-`resume` or below `counted` of w. See docs/windows.md for why.
+`resume` or below `counted` of w. See docs/store.md for why.
 """
 
 from collections.abc import Collection, Mapping

@@ -1,6 +1,6 @@
 """How far partitions are read after the window of an engine: what its slices add to what the commits say.
 
-See docs/windows.md, "Under an engine", for why this holds whatever other writers have committed meanwhile.
+See docs/store.md, "Under an engine", for why this holds whatever other writers have committed meanwhile.
 """
 
 from collections import defaultdict
