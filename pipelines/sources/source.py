@@ -1,12 +1,13 @@
 """Where the rows of a pipeline come from: a log, or what else can be listed as partitions with positions."""
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Any, Final, Generic, TypeVar
 
+import numpy as np
 from prometheus_client import CollectorRegistry
 
 from weir.contracts import EventClock, LogState, SourceSpan, Store, UserError
@@ -14,9 +15,19 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.layout import identify_files
 from weir.pipelines.metrics import TopicMetrics
 from weir.pipelines.runs.positions import Listed
-from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen, file_readings
+from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen, file_readings, is_due
 from weir.pipelines.transforms.chain import BlocksToWindows, ReadBlocks
-from weir.readers import LOG_SUFFIXES, Format, Partition, discover, first_look, is_topic
+from weir.readers import (
+    LOG_SUFFIXES,
+    PIECE_COST,
+    Partition,
+    Reading,
+    discover,
+    extents,
+    first_look,
+    is_topic,
+    most_cost,
+)
 from weir.readers.look import ENOUGH_ROWS
 
 __all__ = [
@@ -31,11 +42,10 @@ __all__ = [
     "log_source",
 ]
 
+logger = logging.getLogger(__name__)
+
 WINDOWS: Final = "windows"
 """The key of the windows of another store as a partition; that of a file ends with its suffix."""
-
-_INFLATION = 10
-"""JSON Lines are about so many times as large as gzip or Parquet of the same rows."""
 
 _KINDS: Final = f"a log has files of {', '.join(LOG_SUFFIXES)}"
 
@@ -165,12 +175,11 @@ class FileSource(LogSource[Partition]):
         return identify_files(partitions, state.sources | in_hand.pending)
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the files of each run, about `run_bytes` of new ones, and at last all."""
-        seen: Mapping[str, SourceSpan] = state.sources | in_hand.pending
-        sizes = list(accumulate(_new_bytes(partition, seen.get(partition.key)) for partition in found))
-        for count, size in enumerate(sizes[:-1], start=1):
-            if size // self.config.run_bytes < sizes[count] // self.config.run_bytes:
-                yield found[:count]
+        """Yield the files of each run, the last of them up to where `run_bytes` end, and at last all."""
+        seen = Seen.of(state, in_hand)
+        due = [one for one in found if is_due(one, seen)]
+        if in_hand.cost + sum(most_cost(one, seen.start(one.key)) for one in due) > self.config.run_bytes:
+            yield from _Cutter(self.config, state, in_hand).runs(found)
         yield found
 
     def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
@@ -183,10 +192,69 @@ class FileSource(LogSource[Partition]):
         return blocks | "Windows" >> BlocksToWindows(store, plan.run, self.config, plan.histories)
 
 
-def _new_bytes(partition: Partition, seen: SourceSpan | None) -> int:
-    """Return how much there is to read, roughly in bytes of JSON Lines."""
-    size = max(0, partition.size - (seen.size if seen else 0))
-    return size if partition.format in (Format.JSON_LINES, Format.DELIMITED) else _INFLATION * size
+@dataclass
+class _Cutter:
+    """Cuts files into runs that cost at most `run_bytes` each (`weir.readers.extent`)."""
+
+    config: PipelineConfig
+    state: LogState
+    in_hand: InHand
+    _used: int = field(default=0, init=False)
+    _is_empty: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self._used = self.in_hand.cost
+
+    def runs(self, found: list[Partition]) -> Iterator[list[Partition]]:
+        """Yield what each run but the last one reads."""
+        for place, partition in enumerate(found):
+            if is_due(partition, self._seen):
+                for until in self._stops(partition):
+                    here = [replace(partition, until=until)] if until > self._seen.start(partition.key) else []
+                    yield [*found[:place], *here]
+
+    @property
+    def _seen(self) -> Seen:
+        return Seen.of(self.state, self.in_hand)
+
+    def _stops(self, partition: Partition) -> Iterator[int]:
+        """Yield where successive runs stop in a file; again from the place that one has reached, if it came short."""
+        start, is_moving = self._seen.start(partition.key), True
+        while is_moving:
+            is_moving = False
+            for until in self._measured(partition, start):
+                yield until
+                if (reached := self._seen.start(partition.key)) < until:
+                    start, is_moving = reached, reached > start
+                    break
+
+    def _measured(self, partition: Partition, start: int) -> Iterator[int]:
+        """Yield the positions in a file at which runs are full; a run reads one row at least."""
+        limit, last = self.config.run_bytes, start
+        # Where little is allowed, most of it is for rows.
+        piece = min(PIECE_COST, limit // 8)
+        if not self._is_empty and self._used + piece > limit:
+            yield start
+            self._used, self._is_empty = self.in_hand.cost, True
+        self._used += piece
+        try:
+            for behind, costs in extents(Reading(partition, start), self.config):
+                ends, first = np.append(0, np.cumsum(costs)), 0
+                while first < len(behind):
+                    room = limit - self._used
+                    fitting = max(first, int(np.searchsorted(ends, ends[first] + room, side="right")) - 1)
+                    stop = max(fitting, first + self._is_empty)
+                    self._used += int(ends[stop] - ends[first])
+                    self._is_empty &= stop == first
+                    if stop < len(behind):
+                        yield int(behind[stop - 1]) if stop else last
+                        self._used, self._is_empty = self.in_hand.cost + piece, True
+                    first = stop
+                last = int(behind[-1]) if len(behind) else last
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            # Its reading fails as well, and says so.
+            logger.debug("%s cannot be measured: %s", partition.url, error)
+        self._is_empty = False
 
 
 def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> LogSource[Any]:

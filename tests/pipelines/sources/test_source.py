@@ -1,35 +1,77 @@
-from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.contracts import LogState, SourceSpan
+from tests.readers.files import Event, write_delimited, write_gzip, write_lines, write_parquet
+from weir.contracts import LogState
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError
-from weir.pipelines.sources.plan import InHand
+from weir.pipelines.runs.positions import END_OF_TIME
+from weir.pipelines.sources.plan import InHand, Seen, file_readings
 from weir.pipelines.sources.source import FileSource, log_source
-from weir.readers import Format, Partition
-
-
-@given(
-    st.lists(st.integers(0, 3000), max_size=12), st.lists(st.integers(0, 3000), max_size=12), st.integers(1000, 4000)
+from weir.readers import (
+    PIECE_COST,
+    Chunk,
+    Reading,
+    Validator,
+    chunks_of,
+    discover,
+    extents,
+    read_chunk,
 )
-def test_runs_read_about_as_much_as_memory_allows_and_at_last_all(
-    sizes: list[int], read: list[int], limit: int
+
+WRITERS = {
+    "a.jsonl": lambda path, events: write_lines(path, [event.line() for event in events]),
+    "a.jsonl.gz": lambda path, events: write_gzip(path, [event.line() for event in events]),
+    "a.csv": write_delimited,
+    "a.tsv.gz": write_delimited,
+    "a.parquet": write_parquet,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@given(
+    limit=st.integers(1, 60),
+    lost=st.sets(st.integers(0, 12)),
+    items=st.lists(st.sampled_from(["i", 'with "quotes",\nand lines', "x" * 400]), min_size=1, max_size=30),
+)
+@settings(max_examples=25)
+def test_runs_read_every_row_once_and_none_costs_more_than_it_may(
+    tmp_path_factory: pytest.TempPathFactory, name: str, limit: int, lost: set[int], items: list[str]
 ) -> None:
-    found = [Partition(f"{n}.jsonl", f"/{n}.jsonl", Format.JSON_LINES, size) for n, size in enumerate(sizes)]
-    spans = {f"{n}.jsonl": SourceSpan(start=0, stop=size, resume=size, size=size) for n, size in enumerate(read)}
-    source = FileSource(PipelineConfig(log="log", run_bytes=limit))
-    runs = list(source.cut(found, LogState(sources=spans), InHand()))
-    assert runs[-1] == found
-    assert all(run == found[: len(run)] for run in runs)
-    new = [max(0, one.size - (spans[one.key].size if one.key in spans else 0)) for one in found]
-    ends = [0, *accumulate(new)]
-    steps = [0, *(len(run) for run in runs)]
-    for before, after in pairwise(steps):
-        assert ends[after] - ends[before] <= 2 * limit + max(new, default=0)
+    folder = tmp_path_factory.mktemp("log")
+    events = [Event("u", f"{item}{number}", number) for number, item in enumerate(items)]
+    for place in ("1", "2"):
+        WRITERS[name](folder / f"{place}{name}", events)
+    config = PipelineConfig(log=str(folder), run_bytes=300 * limit)
+    piece = min(PIECE_COST, config.run_bytes // 8)
+    found, in_hand, read = discover(config.log), InHand(), dict[str, list[str]]()
+    largest = max(int(costs.max()) for one in found for _, costs in extents(Reading(one), config))
+    for number, some in enumerate(FileSource(config).cut(found, LogState(), in_hand)):
+        cost = 0
+        for reading in file_readings(config, some, Seen.of(LogState(), in_hand)):
+            chunks, stop = chunks_of(reading, 1 << 20)
+            # A run that another writer has beaten counts for nothing.
+            if number in lost and some != found:
+                continue
+            rows = [row for chunk in chunks for row in rows_of(chunk, config)]
+            read.setdefault(reading.partition.key, []).extend(rows)
+            in_hand.reached[reading.partition.key] = reading.partition.until or stop or END_OF_TIME
+            last = reading.partition.until or END_OF_TIME
+            new = sum(int(costs[behind <= last].sum()) for behind, costs in extents(reading, config))
+            cost += piece + new if new else 0
+        if not lost:
+            assert cost <= config.run_bytes or cost <= piece + largest
+    assert read == {one.key: [event.item for event in events] for one in found}
+
+
+def rows_of(chunk: Chunk, config: PipelineConfig) -> list[str]:
+    """The items of a chunk."""
+    validator = Validator(config)
+    blocks = [validator.validate(block)[0].rows for block in read_chunk(chunk, config, 7, 1 << 20)]
+    return [item for rows in blocks for item in rows.column("item_id").to_pylist()]
 
 
 def test_the_log_is_files_or_a_topic(tmp_path: Path) -> None:
