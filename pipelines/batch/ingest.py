@@ -39,8 +39,9 @@ from weir.pipelines.runs.run_registry import (
     registered,
     sweep,
 )
+from weir.pipelines.sources.log import log_source
 from weir.pipelines.sources.plan import InHand, RunPlan, make_plan
-from weir.pipelines.sources.source import Source, log_source
+from weir.pipelines.sources.source import Source
 from weir.pipelines.store_settings import check_unchanged, settled
 from weir.pipelines.transforms.commit import RunOutcome
 from weir.readers import HINTS, OUTSIDE, Reason, generation, then_retry

@@ -157,7 +157,8 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         after={"echo techno": [("sleep 2; weir query anna-0 --k 1000 | grep -c techno-blue-note-008", "^0")]},
     ),
     "change-a-store": Page(
-        given=f"{_SMALL} --days 90\n{_ANN_AND_BOB}\nmkdir log; split -l 1500 plays.jsonl log/ --additional-suffix .jsonl\n"
+        given=f"{_SMALL} --days 90\n{_ANN_AND_BOB}\nmkdir log\n"
+        "split -l 1500 plays.jsonl log/ --additional-suffix .jsonl\n"
         f"for file in log/*; do weir ingest --log $file {_WEEKS} {TYPES}; done; weir train --store S",
         words={"--log L": "--log plays.jsonl", "window_seconds=3600": "window_seconds=86400"},
         says={

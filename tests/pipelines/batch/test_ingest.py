@@ -20,8 +20,8 @@ from weir.pipelines.batch.ingest import IngestSummary, _Driver, ingest
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.layout import LayoutError
 from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.sources.log import UselessLogError
 from weir.pipelines.sources.plan import RunPlan
-from weir.pipelines.sources.source import UselessLogError
 from weir.readers import PIECE_COST, LogColumns, discover
 
 CLICKS = [Event("ann", f"item-{number}", number) for number in range(12)]

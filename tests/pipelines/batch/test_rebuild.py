@@ -23,7 +23,8 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.maintenance.erased_files import Forgotten
 from weir.pipelines.maintenance.erasure import forget_users
 from weir.pipelines.metrics import PipelineMetrics
-from weir.pipelines.sources.source import MovedStoreError, UselessLogError
+from weir.pipelines.sources.log import UselessLogError
+from weir.pipelines.sources.source import MovedStoreError
 
 EVENTS = [
     with_features(

@@ -9,8 +9,8 @@ from weir.contracts import LogState
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError
 from weir.pipelines.runs.positions import END_OF_TIME
+from weir.pipelines.sources.log import FileSource, log_source
 from weir.pipelines.sources.plan import InHand, Seen, file_readings
-from weir.pipelines.sources.source import FileSource, log_source
 from weir.readers import (
     PIECE_COST,
     Chunk,
