@@ -4,7 +4,7 @@ Each run writes what it must wait with, and the run that closes a window reads i
 process that starts again reads from the `resume` positions of the commits, and removes what others have left.
 
 A row at (partition, position) of window w is accounted for if, and only if, its position lies below the partition's
-`resume` or below `counted` of w. See docs/windows.md for why.
+`resume` or below `counted` of w. See docs/store.md for why.
 
 A run says only up to which commit: what it carries is copied to every transform, and must not grow with the age of the
 store. Every process reads the panes from the commits, keeps them, and from run to run reads only what is new.
@@ -27,7 +27,7 @@ from weir.contracts import CommitLog, Horizon, Keys, LetterFile, LogState, Sourc
 from weir.contracts.base import columns
 from weir.contracts.commits.commit_log import Cursor
 from weir.contracts.commits.log_state import Panes
-from weir.readers import Int64
+from weir.readers import Int64, cost_of
 
 __all__ = [
     "WHOLE_FILE",
@@ -140,8 +140,9 @@ _CLAIMS: Final = ".claims"
 class OpenRows:
     """A file of keyed rows of one partition and window.
 
-    `lowest` is the lowest of their positions. Claims on keys that nobody owned when the rows were kept are in a file
-    beside theirs (`claims_in_hand`), if there are any: what a run carries is copied to every transform.
+    `lowest` is the lowest of their positions, `cost` what they take of `pipeline.run_bytes`. Claims on keys that nobody
+    owned when the rows were kept are in a file beside theirs (`claims_in_hand`), if there are any: what a run carries
+    is copied to every transform.
     """
 
     partition: str
@@ -149,6 +150,7 @@ class OpenRows:
     name: str
     lowest: int
     has_claims: bool = False
+    cost: int = 0
 
 
 def write_open_rows(
@@ -162,7 +164,8 @@ def write_open_rows(
     store.write(name, sink.getvalue().to_pybytes())
     if claims:
         store.write(f"{name}{_CLAIMS}", msgspec.json.encode(claims))
-    return OpenRows(partition, start_ms, name, pc.min(rows.column(columns.POSITION)).as_py(), bool(claims))
+    lowest = pc.min(rows.column(columns.POSITION)).as_py()
+    return OpenRows(partition, start_ms, name, lowest, bool(claims), cost_of(rows.num_rows, rows.nbytes))
 
 
 def claims_in_hand(store: Store, kept: OpenRows) -> Owners:
@@ -211,6 +214,10 @@ class Listed(Protocol):
     @property
     def size(self) -> int:
         """Where it ends, in the unit of its positions or in bytes."""
+
+    @property
+    def recorded_size(self) -> int:
+        """The size that a commit records once it was read as far as is listed."""
 
     @property
     def arrival_ms(self) -> int | None:
@@ -336,7 +343,7 @@ class Run:
             start=self.base.sources[key].resume if key in self.base.sources else 0,
             stop=stop,
             resume=resume,
-            size=file.size if file else before.size,
+            size=file.recorded_size if file else before.size,
             modified_ms=file.arrival_ms if file else before.modified_ms,
             fingerprint=file.fingerprint if file else before.fingerprint,
             dead=before.dead + sum(one.file.rows for one in letters),

@@ -1,6 +1,6 @@
 """Hostile clients beside good ones: the short form of `tests.integration.hostile`, against a real server process.
 
-Bounds are wide, as the machine may be busy; a server without defences misses them by far (docs/threat-model.md).
+Bounds are wide, as the machine may be busy; a server without defences misses them by far (docs/campaigns.md).
 """
 
 import contextlib

@@ -108,7 +108,7 @@ class TopicSource(LogSource[KafkaPartition]):
 
     def readings(self, partitions: Sequence[KafkaPartition], seen: Seen) -> Sequence[Planned]:
         """Return the ranges of offsets that are unread; a message is always whole."""
-        return plan_ranges(partitions, seen, self.config.run_bytes)
+        return plan_ranges(partitions, seen, self.config.run_bytes - seen.held)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Read, validate and commit; a topic as a whole has no dead letters."""
