@@ -33,7 +33,7 @@ from weir.trainer.ranks.workers import Workers, deterministic
 from weir.trainer.settings.trainer import LossConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.step.batches import Batch
 from weir.trainer.step.inputs import sample_inputs
-from weir.trainer.step.timer import Laps
+from weir.trainer.step.timer import StepTimer
 from weir.trainer.step.vectors import StepVectors
 
 app = command_line(__doc__)
@@ -161,7 +161,7 @@ def rows_of(model: OfflineModel, batch: Batch) -> tuple[Rows, list[Tensor]]:
     table, places = model.select(sampled.used)
     fetched = model.fetch(model.embeddings.route(table), table)
     leaf = fetched.embeddings.requires_grad_()
-    step = StepVectors(model, fetched, table, places).loss_inputs(sampled, batch, 0, Laps())
+    step = StepVectors(model, fetched, table, places).loss_inputs(sampled, batch, 0, StepTimer())
     live, segment = model.live, sampled.share.positions // batch.positives.shape[1]
     items = torch.searchsorted(live, torch.cat([batch.histories, batch.positives], 1)[segment]).clamp(max=len(live) - 1)
     known = torch.cat([batch.histories, batch.positives], 1)[segment] == live[items]

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from benchmarks.harness import F32, command_line, head, recall, row, unit
 from weir.contracts import IndexRows
-from weir.serving.index.eligibility import Passing
+from weir.serving.index.eligibility import RowMask
 from weir.serving.index.index import AnnIndex, ExactIndex, on_device
 from weir.serving.index.popular import rowset
 from weir.serving.index.probing import FilteredSearch
@@ -122,7 +122,7 @@ def _timed(name: str, search: Callable[[F32], Rows], data: Data, truth: list[Row
 def _others(data: Data, rows: Rows, truth: list[Rows], batch: int) -> Iterator[Timed]:
     """Yield the other ways; those that only get dearer end once their recall is enough."""
     index, items = data.index.index, len(data.vectors)
-    passing = Passing(rowset(rows), items)
+    passing = RowMask(rowset(rows), items)
     selector = _faiss.IDSelectorBitmap(passing.bits)
     for probed in (8, 16, 32, 64, 128, 256, 512, 1024, 2048, data.index.lists):
         parameters = _faiss.SearchParametersIVF(sel=selector, nprobe=min(probed, data.index.lists))
@@ -160,7 +160,7 @@ def _first(kept: npt.NDArray[np.bool_], found: Rows) -> Rows:
 
 def _ours(data: Data, case: "_Case", truth: list[Rows], batch: int) -> Timed:
     """Time what the server does: what is seen differs from query to query, and is dropped if it is found."""
-    search = FilteredSearch(data.index, ExactIndex(data.vectors), Passing(rowset(case.rows), len(data.vectors)))
+    search = FilteredSearch(data.index, ExactIndex(data.vectors), RowMask(rowset(case.rows), len(data.vectors)))
 
     def ask(part: F32) -> Rows:
         found = search.search(part, K, excluded=[IndexRows(case.seen)] * len(part)).rows
@@ -199,7 +199,7 @@ def _prepared(data: Data, rows: Rows) -> float:
     """Return the microseconds to work out a filter of two tags and where its rows lie, once for all of its queries."""
     one, other = rowset(rows) | rowset(np.arange(0, len(data.vectors), 2)), rowset(rows)
     started = time.process_time()
-    search = FilteredSearch(data.index, ExactIndex(data.vectors), Passing(one & other, len(data.vectors)))
+    search = FilteredSearch(data.index, ExactIndex(data.vectors), RowMask(one & other, len(data.vectors)))
     search.search(data.queries[:1], K)
     first = time.process_time()
     search.search(data.queries[:1], K)

@@ -72,7 +72,7 @@ from weir.serving.metrics import BundleMetrics
 from weir.trainer.export import export_bundle
 from weir.trainer.export.index import Assigned, Clusters
 from weir.trainer.export.onnx_models import AwaitedError
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import MOST, Cases, RecentCases, Servable
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
@@ -149,7 +149,7 @@ class Stream:
     items: int
     config: TrainerConfig
     world: World
-    keeper: Keeper = field(default_factory=Keeper)
+    planner: ExportPlanner = field(default_factory=ExportPlanner)
     newest: str = ""
     vector: F32 = field(init=False)
 
@@ -197,7 +197,7 @@ class Stream:
         items, histories = ItemKeys(keys[chosen]), ItemKeys(keys[chosen][:, None])
         self.recent.cases = Cases(items, histories, UserLines.nothing(len(items)))
         before = time.process_time()
-        made = export_bundle(self.store, self.state, self.recent, keeper=self.keeper)
+        made = export_bundle(self.store, self.state, self.recent, planner=self.planner)
         return made, time.process_time() - before
 
 
@@ -473,32 +473,32 @@ def rank(items: int, rounds: int, index: str) -> None:
 def figures(items: int, rounds: int, index: str, workers: Workers) -> list[list[float]]:
     """Return for each way what a rank found: medians of what `published` returns."""
     state = filled(TrainerConfig(device="cpu", index=index), items, workers=workers)
-    keeper = Keeper(large=1)
+    planner = ExportPlanner(large=1)
     found: dict[str, list[Sequence[float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        exported(Store(folder), state, keeper, workers)
+        exported(Store(folder), state, planner, workers)
         for way in WAYS * rounds:
             state.embeddings.weight.mul_(-1)
             state.position.step += 1
             state.since.ref = None  # as after steps that touch all rows
-            keeper.beside = way == WAYS[1]
-            found[way].append(published(Store(folder), state, keeper, workers))
+            planner.beside = way == WAYS[1]
+            found[way].append(published(Store(folder), state, planner, workers))
     return [np.median(found[way], axis=0).tolist() for way in WAYS]
 
 
-def published(store: Store, state: TrainerState, keeper: Keeper, workers: Workers) -> list[float]:
+def published(store: Store, state: TrainerState, planner: ExportPlanner, workers: Workers) -> list[float]:
     """Export; return CPU seconds, those that training waits and until the bundle is published, memory, share and steps.
 
     Memory is own memory in MB, at most; the share is that of the items that have moved, on rank 0; of the milliseconds
     of steps it is median and 99th percentile.
     """
     cpu, wall, steps, stepped = time.process_time(), time.perf_counter(), list[float](), 0.0
-    (wait, memory), moved = exported(store, state, keeper, workers)
-    if workers.any(keeper.making is not None):
+    (wait, memory), moved = exported(store, state, planner, workers)
+    if workers.any(planner.making is not None):
         with Peak() as peak:
-            while workers.any(keeper.making is not None and keeper.making.running):
+            while workers.any(planner.making is not None and planner.making.running):
                 stepped += step(steps)
-        (last, more), moved = exported(store, state, keeper, workers)
+        (last, more), moved = exported(store, state, planner, workers)
         wait, memory = wait + last, max(memory, peak.own / 1e6, more)
     spent = [time.process_time() - cpu - stepped, wait, time.perf_counter() - wall, memory, moved]
     if not steps:
@@ -506,7 +506,9 @@ def published(store: Store, state: TrainerState, keeper: Keeper, workers: Worker
     return [*spent, *(1000 * np.quantile(steps, [0.5, 0.99])).tolist()]
 
 
-def exported(store: Store, state: TrainerState, keeper: Keeper, workers: Workers) -> tuple[tuple[float, float], float]:
+def exported(
+    store: Store, state: TrainerState, planner: ExportPlanner, workers: Workers
+) -> tuple[tuple[float, float], float]:
     """Export; return seconds of the clock and own memory in MB, and on rank 0 the share of items that moved.
 
     Of a bundle that is made beside the stream from here on, that share is not known.
@@ -516,7 +518,7 @@ def exported(store: Store, state: TrainerState, keeper: Keeper, workers: Workers
 
     def export() -> None:
         with suppress(AwaitedError):
-            made.append(export_bundle(store, state, keeper=keeper))
+            made.append(export_bundle(store, state, planner=planner))
 
     with Peak() as peak:
         workers.first(export, state.answer)
@@ -539,7 +541,7 @@ class Published:
 
     bound: float
     store: Store
-    keeper: Keeper = field(default_factory=Keeper)
+    planner: ExportPlanner = field(default_factory=ExportPlanner)
     servable: Servable | None = None
     moved: list[float] = field(default_factory=list)
     deltas: list[bool] = field(default_factory=list)
@@ -554,8 +556,8 @@ class Published:
         """Export as a stream with this bound does."""
         mine = copy(state)
         mine.config = state.config.model_copy(update={"publish_bound": self.bound})
-        manifest = export_bundle(self.store, mine, recent, keeper=self.keeper)
-        self.servable = self.keeper.open(BundleLog(self.store), manifest)
+        manifest = export_bundle(self.store, mine, recent, planner=self.planner)
+        self.servable = self.planner.open(BundleLog(self.store), manifest)
         if manifest.moved is not None:
             self.moved.append(manifest.moved)
         self.deltas.append(manifest.depth > 0)

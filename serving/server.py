@@ -40,8 +40,8 @@ from weir.serving.rpc.instrumentation import AccessLog, MetricsInterceptor
 from weir.serving.search.queries import Answer, Task
 from weir.serving.search.retriever import Retriever
 from weir.serving.served_lists import ServedLists, ServedWriter
-from weir.serving.transports import SERVICE, Around, Behind, Fronts
-from weir.serving.variants import Lines, bundles_of, check_roles, only
+from weir.serving.transports import SERVICE, CallHandlers, CallObservers, Transports
+from weir.serving.variants import VariantRouter, bundles_of, check_roles, only
 
 if TYPE_CHECKING:
     from weir.serving.histories.redis_reader import SharedHistories
@@ -250,13 +250,13 @@ class Server:
         await asyncio.sleep(self.config.drain_seconds)
         await fronts.stop()
 
-    def _fronts(self) -> Fronts:
+    def _fronts(self) -> Transports:
         watcher = self.watcher
-        choose = watcher.choose if isinstance(watcher, Lines) else only
-        return Fronts.of(
+        choose = watcher.choose if isinstance(watcher, VariantRouter) else only
+        return Transports.of(
             self.config,
-            Behind(self.batcher, watcher, choose, self.served, self.health, self.native),
-            Around(self.calls, self.metrics, self.rpcs, self.traces, self.lines),
+            CallHandlers(self.batcher, watcher, choose, self.served, self.health, self.native),
+            CallObservers(self.calls, self.metrics, self.rpcs, self.traces, self.lines),
         )
 
     async def _watch_over(self) -> None:

@@ -21,7 +21,7 @@ from weir.serving.metrics import RequestMetrics, RpcMetrics
 from weir.serving.native.front import NativeFront
 from weir.serving.process_setup import leave_out_departed
 from weir.serving.rpc.admission import Admission, AdmissionInterceptor
-from weir.serving.rpc.decoding import Aside, DecodingInterceptor
+from weir.serving.rpc.decoding import DecodingInterceptor, OffloadExecutor
 from weir.serving.rpc.instrumentation import AccessLog, AroundInterceptor, MetricsInterceptor
 from weir.serving.rpc.reflection import enable_reflection
 from weir.serving.rpc.service import RetrievalService
@@ -32,7 +32,7 @@ from weir.serving.variants import Request
 if TYPE_CHECKING:
     from weir.serving.rpc.instrumentation import Traces
 
-__all__ = ["SERVICE", "Around", "Behind", "Fronts"]
+__all__ = ["SERVICE", "CallHandlers", "CallObservers", "Transports"]
 
 SERVICE: Final = retrieval_pb2.DESCRIPTOR.services_by_name["RetrievalService"].full_name
 
@@ -42,7 +42,7 @@ _QUIET_LOOKS: Final = 10
 
 
 @dataclass(frozen=True)
-class Behind:
+class CallHandlers:
     """The parts that the front ends call: batcher, bundles and their choice, served lists, health, native front."""
 
     batcher: Batcher[Task, Answer]
@@ -54,7 +54,7 @@ class Behind:
 
 
 @dataclass(frozen=True)
-class Around:
+class CallObservers:
     """The observers of each call: metrics, and optionally traces and the access log."""
 
     calls: MetricsInterceptor
@@ -65,7 +65,7 @@ class Around:
 
 
 @dataclass(frozen=True)
-class Fronts:
+class Transports:
     """The gRPC server, the HTTP gateway and the native front, started and stopped together."""
 
     config: ServingConfig
@@ -75,11 +75,11 @@ class Fronts:
     native: NativeFront | None = None
 
     @classmethod
-    def of(cls, config: ServingConfig, behind: Behind, around: Around) -> "Fronts":
+    def of(cls, config: ServingConfig, behind: CallHandlers, around: CallObservers) -> "Transports":
         """Build the front ends; nothing listens yet."""
         leave_out_departed()
         keep_headers_out_of_logs()
-        aside = Aside(config.retry_after_seconds)
+        aside = OffloadExecutor(config.retry_after_seconds)
         admission = Admission(config.most_calls, config.retry_after_seconds)
         service = RetrievalService(
             lambda: behind.bundles.loaded,
@@ -161,7 +161,7 @@ class Fronts:
 
 
 def _deciding(
-    config: ServingConfig, access: Access, service: RetrievalService, aside: Aside
+    config: ServingConfig, access: Access, service: RetrievalService, aside: OffloadExecutor
 ) -> list[grpc.aio.ServerInterceptor]:
     """Return the interceptors that may refuse a call before the service: access checks and decoding."""
     decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)

@@ -24,7 +24,7 @@ from weir.serving.bundles.watcher import BundleWatcher, DeltaPolicy
 from weir.serving.config import ServingConfig
 from weir.serving.metrics import BundleMetrics
 
-__all__ = ["LineMetrics", "Lines", "Request", "bundles_of", "check_roles", "chosen", "only"]
+__all__ = ["LineMetrics", "Request", "VariantRouter", "bundles_of", "check_roles", "chosen", "only"]
 
 
 Request = pb.RetrieveRequest | pb.EmbedRequest
@@ -98,7 +98,7 @@ class _Pair(NamedTuple):
 
 
 @dataclass
-class Lines:
+class VariantRouter:
     """The bundles of champion and challenger. `names` are all variants, `share` is the challenger's share of users.
 
     One thread calls `refresh`. `shown`, the exported bundle metrics, are the champion's.
@@ -227,4 +227,4 @@ def bundles_of(
     shown = BundleMetrics(registry)
     if not names:
         return watching(MAIN, shown)
-    return Lines(store, names, config.challenger_share, watching, shown, LineMetrics(registry))
+    return VariantRouter(store, names, config.challenger_share, watching, shown, LineMetrics(registry))

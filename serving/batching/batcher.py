@@ -19,10 +19,10 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weir.serving.batching.lanes import Job, Lanes, Outcome, Part
 from weir.serving.errors import DeadlinePassedError, ShuttingDownError
 
-__all__ = ["BatchObserver", "Batcher", "Bell", "Beside"]
+__all__ = ["BatchObserver", "Batcher", "Wakeup", "WorkSource"]
 
 
-class Beside(Protocol):
+class WorkSource(Protocol):
     """A wake-up that also holds work of its own, answered by the waiting thread."""
 
     @property
@@ -42,7 +42,7 @@ class Beside(Protocol):
         """Refuse waiting and future work: the answering thread has ended."""
 
 
-class Bell(Beside):
+class Wakeup(WorkSource):
     """A wake-up without work of its own."""
 
     waits = False
@@ -118,7 +118,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         self._running_since = 0.0
         self._changes: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._busy: tuple[str, float] | None = None
-        self._beside: Beside = Bell()
+        self._beside: WorkSource = Wakeup()
         self._beside_was_last = False
         self._closed = False
         self._changing = threading.Lock()
@@ -155,7 +155,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         self._beside.ring()
         return done.result()
 
-    def attach(self, beside: Beside) -> None:
+    def attach(self, beside: WorkSource) -> None:
         """Wait on `beside` from now on, and answer its work in turn with batches."""
         with self._changing:
             before, self._beside = self._beside, beside

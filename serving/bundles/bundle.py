@@ -3,7 +3,7 @@
 A `LoadedBundle` is one complete version: a swap is one assignment, and the old version's memory is freed when the last
 request that started with it is answered. It is immutable, with two exceptions: a delta applied in place turns its index
 into that of the next version (`weir.serving.bundles.watcher`), and the catalogue's view of its rows is replaced
-(`Shelf`).
+(`BundleState`).
 """
 
 import time
@@ -22,11 +22,11 @@ from weir.contracts.bundles.rows import BundleRows, ItemRows, tower_rows
 from weir.contracts.interactions.features import FeatureWeights
 from weir.serving.errors import NoBundleError
 from weir.serving.index.cold import ColdItems, WithCold
-from weir.serving.index.eligibility import Sieve, TaggedRows
+from weir.serving.index.eligibility import CatalogueView, Eligibility
 from weir.serving.index.index import AnnIndex, Exact, Index
 from weir.serving.index.popular import Popular
 
-__all__ = ["Handover", "LoadedBundle", "Scorer", "Shelf", "Tower", "session"]
+__all__ = ["BundleState", "IndexTransfer", "LoadedBundle", "Scorer", "Tower", "session"]
 
 
 Floats = npt.NDArray[np.float32]
@@ -117,7 +117,7 @@ _TINY: Final = np.finfo(np.float64).tiny
 
 
 @dataclass
-class Handover:
+class IndexTransfer:
     """State of a bundle's index after in-place deltas: it belongs to version `to`, is `damaged`, or is unchanged.
 
     Written and read by the search thread.
@@ -128,14 +128,14 @@ class Handover:
 
 
 @dataclass
-class Shelf:
+class BundleState:
     """The mutable part of a version: the catalogue's view of its rows, None without a catalogue.
 
-    `tagged` is replaced by the threads that follow bundles and catalogue, `sieve` belongs to the search thread.
+    `view` is replaced by the threads that follow bundles and catalogue, `eligibility` belongs to the search thread.
     """
 
-    tagged: TaggedRows | None = None
-    sieve: Sieve | None = None
+    view: CatalogueView | None = None
+    eligibility: Eligibility | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +161,8 @@ class LoadedBundle:
     scorer: Scorer | None = None
     cold: int = 0
     servable_at: float = field(default_factory=time.time)
-    handover: Handover = field(default_factory=Handover)
-    shelf: Shelf = field(default_factory=Shelf)
+    transfer: IndexTransfer = field(default_factory=IndexTransfer)
+    state: BundleState = field(default_factory=BundleState)
 
     @property
     def version(self) -> str:
@@ -202,7 +202,7 @@ class LoadedBundle:
     @property
     def has_catalogue(self) -> bool:
         """Whether a catalogue with the items' tags is loaded."""
-        return self.shelf.tagged is not None
+        return self.state.view is not None
 
     @property
     def changeable(self) -> AnnIndex | None:
@@ -216,9 +216,9 @@ class LoadedBundle:
         Raises `NoBundleError` if an in-place delta has failed and damaged the index.
         """
         bundle = self
-        while bundle.handover.to is not None:
-            bundle = bundle.handover.to
-        if bundle.handover.damaged:
+        while bundle.transfer.to is not None:
+            bundle = bundle.transfer.to
+        if bundle.transfer.damaged:
             raise NoBundleError
         return bundle
 

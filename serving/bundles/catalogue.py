@@ -25,7 +25,7 @@ from weir.contracts.storage.remote_files import WatchedFile
 from weir.runtime.log_once import LogOnce
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.index.cold import ColdItems, absent_entries, still_absent
-from weir.serving.index.eligibility import TaggedRows, moved_rows
+from weir.serving.index.eligibility import CatalogueView, moved_rows
 from weir.serving.metrics import CatalogueMetrics
 
 __all__ = ["LOOK_SECONDS", "CatalogueFiles", "CatalogueFollower", "Takedown"]
@@ -142,9 +142,9 @@ class CatalogueFollower:
         If the bundle shares its base with `before`, only rows that hold other items are looked up.
         """
         catalogue = self._file.content if self._file else None
-        if catalogue is None or ((known := bundle.shelf.tagged) is not None and known.catalogue is catalogue):
+        if catalogue is None or ((known := bundle.state.view) is not None and known.catalogue is catalogue):
             return
-        known = before.shelf.tagged if before is not None and _same_base(before, bundle) else None
+        known = before.state.view if before is not None and _same_base(before, bundle) else None
         if known is not None and known.catalogue is not catalogue:
             known = None
         cold = self._cold(bundle, catalogue, before, known)
@@ -152,13 +152,13 @@ class CatalogueFollower:
         if before is not None and known is not None:
             tagged = known.moved(before.rows if known.cold is None else known.cold.rows, rows)
         else:
-            tagged = TaggedRows.of(catalogue, rows, bundle.key_secret)
-        bundle.shelf.tagged = replace(tagged, cold=cold)
+            tagged = CatalogueView.of(catalogue, rows, bundle.key_secret)
+        bundle.state.view = replace(tagged, cold=cold)
         self._metrics.cold.set(0 if cold is None else len(cold))
         self._metrics.cold_left_out.set(0 if cold is None else cold.left_out)
 
     def _cold(
-        self, bundle: LoadedBundle, catalogue: Catalogue, before: LoadedBundle | None, known: TaggedRows | None
+        self, bundle: LoadedBundle, catalogue: Catalogue, before: LoadedBundle | None, known: CatalogueView | None
     ) -> ColdItems | None:
         if not self._most_cold or bundle.features is None or not catalogue.features.column_names:
             return None
@@ -173,7 +173,7 @@ class CatalogueFollower:
 
 def _is_described(bundle: LoadedBundle) -> bool:
     """Return whether the catalogue names an item that the bundle can return."""
-    tagged = bundle.shelf.tagged
+    tagged = bundle.state.view
     if tagged is None:
         return False
     return tagged.cold is not None or bool((tagged.entries_of(bundle.rows, bundle.rows.live) >= 0).any())
@@ -273,7 +273,7 @@ def _together(one: pa.Array, other: pa.Array) -> pa.Array:
 
 def _is_known(bundle: LoadedBundle, ids: pa.Array) -> bool:
     """Return whether a bundle, cold items included, has one of the items."""
-    tagged = bundle.shelf.tagged
+    tagged = bundle.state.view
     rows = bundle.rows if tagged is None or tagged.cold is None else tagged.cold.rows
     return bool((rows.item_rows.look_up(ItemKeys(hash_ids(ids, bundle.key_secret))) >= 0).any())
 

@@ -89,9 +89,9 @@ class Change:
         try:
             bundle = replace(self.ready, index=self._changed(self.start.ann.index), servable_at=time.time())
         except Exception as error:
-            self.start.served.handover.damaged = True
+            self.start.served.transfer.damaged = True
             raise DamagedIndexError(f"{self.start.served.version} cannot be searched any more: {error}") from error
-        self.start.served.handover.to = bundle
+        self.start.served.transfer.to = bundle
         return bundle
 
     def _changed(self, index: Any) -> AnnIndex:

@@ -27,8 +27,8 @@ from weir.serving.errors import NotJsonError, RequestError
 from weir.serving.http.connection import HEAD_SECONDS, Bodies, connections
 from weir.serving.http.messages import as_json, message_of, refusals, response_of
 from weir.serving.rpc.admission import ADMITTED, Admission
-from weir.serving.rpc.decoding import Aside
-from weir.serving.rpc.instrumentation import Around, MetricsInterceptor
+from weir.serving.rpc.decoding import OffloadExecutor
+from weir.serving.rpc.instrumentation import HandlerWrapper, MetricsInterceptor
 from weir.serving.rpc.service import RetrievalService
 from weir.serving.rpc.status import DETAILS_KEY
 
@@ -131,12 +131,12 @@ class Gateway:
         service: RetrievalService,
         dimension: Callable[[], int],
         calls: MetricsInterceptor,
-        aside: Aside,
+        aside: OffloadExecutor,
         access: Access,
         *,
         admission: Admission,
         config: ServingConfig,
-        around: Sequence[Around] = (),
+        around: Sequence[HandlerWrapper] = (),
     ) -> None:
         self._service, self._dimension, self._aside, self._config = service, dimension, aside, config
         self._admission, self._access = admission, access

@@ -15,10 +15,10 @@ from pyroaring import BitMap
 
 from weir.contracts import IndexRows
 from weir.contracts.bundles.rows import BundleRows
-from weir.serving.index.eligibility import TaggedRows
+from weir.serving.index.eligibility import CatalogueView
 from weir.serving.index.popular import NO_ROWS, rowset
 
-__all__ = ["DEEPER", "Ranked", "Spread", "TagCap"]
+__all__ = ["DEEPER", "CappedSelection", "Ranked", "TagCap"]
 
 Floats = npt.NDArray[np.float32]
 Ranked = tuple[Floats, IndexRows]
@@ -35,10 +35,10 @@ class TagCap(NamedTuple):
 
 
 @dataclass
-class Spread:
+class CappedSelection:
     """Takes up to `wanted` rows of one version within a tag cap."""
 
-    tagged: TaggedRows
+    tagged: CatalogueView
     rows: BundleRows
     cap: TagCap
     wanted: int

@@ -4,8 +4,8 @@ The server, not the trainer, builds these bitmaps over index rows when it loads 
 then needs no new bundle, and a bundle needs no catalogue. A delta changes few rows, so only these are changed in the
 bitmaps of the version before.
 
-A `Sieve` is valid for one version, one catalogue and one takedown list, until the availability of an item changes. It
-belongs to the search thread, which makes a new one as soon as one of these has changed.
+An `Eligibility` is valid for one version, one catalogue and one takedown list, until the availability of an item
+changes. The search thread owns it, and makes a new one as soon as one of these has changed.
 """
 
 from collections import OrderedDict
@@ -28,7 +28,7 @@ from weir.serving.index.popular import NO_ROWS, bits_of, rows_in, rowset
 if TYPE_CHECKING:
     from weir.serving.index.cold import ColdItems
 
-__all__ = ["NO_TAGS", "Limited", "Passing", "Sieve", "TagFilter", "TaggedRows", "moved_rows"]
+__all__ = ["NO_TAGS", "CatalogueView", "Eligibility", "Limited", "RowMask", "TagFilter", "moved_rows"]
 
 
 Int64 = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class Limited(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TaggedRows:
+class CatalogueView:
     """The catalogue's view of one version: `live` rows hold an item, `tags` maps each tag to its rows.
 
     Immutable. Items that are not in the catalogue have no tags and are always available. `cold` has the catalogue's
@@ -72,7 +72,7 @@ class TaggedRows:
     cold: "ColdItems | None" = None
 
     @classmethod
-    def of(cls, catalogue: Catalogue, rows: BundleRows, secret: str) -> "TaggedRows":
+    def of(cls, catalogue: Catalogue, rows: BundleRows, secret: str) -> "CatalogueView":
         """Look up every row in a catalogue."""
         live = rows.live
         nothing = cls(catalogue, secret, rowset(live), {}, Limited(*(np.empty(0, np.int64) for _ in range(3))))
@@ -80,7 +80,7 @@ class TaggedRows:
         found = {catalogue.tags[number]: rowset(tagged) for number, tagged in nothing.tagged(entries, live)}
         return cls(catalogue, secret, nothing.live, found, nothing.limits(entries, live))
 
-    def moved(self, before: BundleRows, after: BundleRows) -> "TaggedRows":
+    def moved(self, before: BundleRows, after: BundleRows) -> "CatalogueView":
         """Return the view of a later version with the same base: only rows that deltas changed are looked up."""
         moved = moved_rows(before, after)
         if not len(moved):
@@ -94,7 +94,7 @@ class TaggedRows:
                 had = tags.get(self.catalogue.tags[number], NO_ROWS)
                 tags[self.catalogue.tags[number]] = had | rowset(tagged) if sign else had - rowset(tagged)
         entries = self.entries_of(after, there)
-        return TaggedRows(
+        return CatalogueView(
             self.catalogue, self.secret, live, tags, self.limited.replaced(moved, self.limits(entries, there))
         )
 
@@ -166,7 +166,7 @@ NO_TAGS: Final = TagFilter()
 
 
 @dataclass(eq=False)
-class Passing:
+class RowMask:
     """The rows of a version that pass a filter, as a set and, on demand, as an array and a row mask.
 
     `size` is the number of rows of the version. `kept` caches what searches derive, such as the passing rows per list.
@@ -190,12 +190,12 @@ class Passing:
         """The row mask: a bit for each row of the version, the lowest row first."""
         return bits_of(self.array, self.size)
 
-    def split(self, row: int) -> "tuple[Passing, Passing]":
+    def split(self, row: int) -> "tuple[RowMask, RowMask]":
         """Return the passing rows before `row` and those from it on; cached."""
         if "split" not in self.kept:
             before = BitMap(range(row)) & self.rows
-            self.kept["split"] = Passing(before, self.size), Passing(self.rows - before, self.size)
-        found: tuple[Passing, Passing] = self.kept["split"]
+            self.kept["split"] = RowMask(before, self.size), RowMask(self.rows - before, self.size)
+        found: tuple[RowMask, RowMask] = self.kept["split"]
         return found
 
     @contextmanager
@@ -229,19 +229,19 @@ class Passing:
 
 
 @dataclass(eq=False)
-class Sieve:
+class Eligibility:
     """The `blocked` rows, taken down (`down`, item keys) or not available, valid from `since` until before `until`."""
 
     rows: BundleRows
-    tagged: TaggedRows | None
+    tagged: CatalogueView | None
     down: ItemKeys
     blocked: BitMap
     since: float
     until: float
-    _passing: OrderedDict[TagFilter, Passing] = field(default_factory=OrderedDict)
+    _passing: OrderedDict[TagFilter, RowMask] = field(default_factory=OrderedDict)
 
     @classmethod
-    def of(cls, rows: BundleRows, tagged: TaggedRows | None, down: ItemKeys, now: float) -> "Sieve":
+    def of(cls, rows: BundleRows, tagged: CatalogueView | None, down: ItemKeys, now: float) -> "Eligibility":
         """Compute the blocked rows at time `now`, in seconds since 1970."""
         found = rows.item_rows.look_up(down)
         blocked, until = rowset(found[found >= 0]), np.inf
@@ -251,11 +251,11 @@ class Sieve:
             until = max(now + _SHORTEST, tagged.limited.next_change(now_ms) / 1000)
         return cls(rows, tagged, down, blocked, now, until)
 
-    def holds(self, tagged: TaggedRows | None, down: ItemKeys, now: float) -> bool:
-        """Return whether the sieve is still valid at `now`, with this catalogue and takedown list."""
+    def holds(self, tagged: CatalogueView | None, down: ItemKeys, now: float) -> bool:
+        """Return whether the eligibility is still valid at `now`, with this catalogue and takedown list."""
         return self.tagged is tagged and self.down is down and self.since <= now < self.until
 
-    def passing(self, tags: TagFilter, allowed: ItemKeys | None) -> Passing:
+    def passing(self, tags: TagFilter, allowed: ItemKeys | None) -> RowMask:
         """Return the rows that pass a filter and are not blocked; `allowed` are item keys, None: every item."""
         if allowed is not None:
             found = self.rows.item_rows.look_up(allowed)
@@ -268,7 +268,7 @@ class Sieve:
         self._passing.move_to_end(tags)
         return known
 
-    def _made(self, tags: TagFilter, start: BitMap | None) -> Passing:
+    def _made(self, tags: TagFilter, start: BitMap | None) -> RowMask:
         of = self.tagged.tags if self.tagged is not None else {}
         sets = [of.get(tag, NO_ROWS) for tag in tags.all]
         if tags.any:
@@ -281,7 +281,7 @@ class Sieve:
             passing = passing & other
         for other in (*(of.get(tag, NO_ROWS) for tag in tags.none), self.blocked):
             passing = passing - other
-        return Passing(passing, len(self.rows))
+        return RowMask(passing, len(self.rows))
 
     @cached_property
     def _live(self) -> BitMap:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.contracts import IndexRows
-from weir.serving.index.eligibility import Passing
+from weir.serving.index.eligibility import RowMask
 from weir.serving.index.index import AnnIndex, Exact, ExactIndex, Found, best
 
 __all__ = ["COMPARED", "GATHERED", "LEAST", "Depth", "FilteredSearch", "Lists", "Visit", "filtered_cost", "nothing"]
@@ -34,7 +34,7 @@ _ENOUGH: Final = 24.0
 _FOR_GAPS: Final = 110.0
 _MOST_FOR_GAPS: Final = 36.0
 _AT_MOST: Final = 80.0
-"""Passing rows to visit for each wanted row. `_ENOUGH`: if passing rows are spread over the lists at random.
+"""RowMask rows to visit for each wanted row. `_ENOUGH`: if passing rows are spread over the lists at random.
 `_FOR_GAPS`, at most `_MOST_FOR_GAPS`: added in proportion to the share of lists that are empty although a random spread
 would put passing rows there. `_AT_MOST`: for a query whose nearest lists hold no passing rows."""
 
@@ -45,7 +45,7 @@ _UNEVEN: Final = 1.5
 """Variance of the passing share per list, relative to a random spread, above which the filter follows the lists."""
 
 _NEARLY_ALL: Final = 0.9
-"""Passing share of all rows from which on as many lists are visited as without a filter."""
+"""RowMask share of all rows from which on as many lists are visited as without a filter."""
 
 GATHERED: Final = 0.05
 COMPARED: Final = 0.015
@@ -74,7 +74,7 @@ class Lists(NamedTuple):
     shares: Floats | None
 
     @classmethod
-    def of(cls, index: AnnIndex, passing: Passing) -> "Lists":
+    def of(cls, index: AnnIndex, passing: RowMask) -> "Lists":
         """Return the lists of the passing rows, cached in `passing`."""
         known: Lists | None = passing.kept.get("lists")
         if known is None:
@@ -89,7 +89,7 @@ class Lists(NamedTuple):
             enough += (_AT_MOST - enough) * np.maximum(0, 1 - self.shares[near].mean(axis=1))
         return Depth(self.least, np.ceil(enough * max(k, LEAST)).astype(np.int64))
 
-    def cost(self, index: AnnIndex, passing: Passing, depth: "Depth") -> float:
+    def cost(self, index: AnnIndex, passing: RowMask, depth: "Depth") -> float:
         """Estimate the cost of a query in microseconds, if its lists hold an average number of passing rows."""
         share = min(1.0, max(depth.lists / len(self.numbers), float(depth.rows.mean()) / len(passing)))
         visited, rows = share * len(self.numbers), share * len(passing)
@@ -117,7 +117,7 @@ class Visit:
 
     index: AnnIndex
     exact: Exact
-    passing: Passing
+    passing: RowMask
     lists: Lists
     by_chance: bool
 
@@ -175,7 +175,7 @@ class Visit:
 
 
 class _ByList(NamedTuple):
-    """Passing rows (n,) grouped by list: list i begins at ``starts[i]``, (lists + 1,)."""
+    """RowMask rows (n,) grouped by list: list i begins at ``starts[i]``, (lists + 1,)."""
 
     rows: IndexRows
     starts: Int64
@@ -193,7 +193,7 @@ def nothing(queries: int, k: int) -> Found:
     return Found(np.full((queries, k), -np.inf, np.float32), IndexRows(np.full((queries, k), -1, np.int64)))
 
 
-def _found(index: AnnIndex, passing: Passing) -> Lists:
+def _found(index: AnnIndex, passing: RowMask) -> Lists:
     counts = np.bincount(index.lists_of(passing.array), minlength=index.lists)
     numbers = np.flatnonzero(counts)
     share = len(passing) / index.index.ntotal
@@ -252,7 +252,7 @@ def _scan_cost(rows: float, passing: float) -> float:
     return rows * _CHECKED + passing * COMPARED
 
 
-def _by_list(index: AnnIndex, passing: Passing) -> _ByList:
+def _by_list(index: AnnIndex, passing: RowMask) -> _ByList:
     """Return the passing rows by list, cached in `passing`."""
     known: _ByList | None = passing.kept.get("by list")
     if known is None:
@@ -263,7 +263,7 @@ def _by_list(index: AnnIndex, passing: Passing) -> _ByList:
     return known
 
 
-def _scanned(index: AnnIndex, passing: Passing, queries: Floats, k: int, chosen: _Chosen) -> Found:
+def _scanned(index: AnnIndex, passing: RowMask, queries: Floats, k: int, chosen: _Chosen) -> Found:
     """Scan the chosen lists in FAISS, with a selector of the passing rows."""
     shape = (len(queries), k)
     scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
@@ -279,7 +279,7 @@ def _scanned(index: AnnIndex, passing: Passing, queries: Floats, k: int, chosen:
 
 
 _FEW: Final = 2000
-"""Passing rows up to which all of them are always compared."""
+"""RowMask rows up to which all of them are always compared."""
 
 _BLOCK: Final = 1 << 16
 """Rows whose vectors are gathered per block."""
@@ -308,7 +308,7 @@ class FilteredSearch:
 
     index: AnnIndex | None
     exact: Exact
-    passing: Passing
+    passing: RowMask
     cold_from: int | None = None
 
     def search(self, queries: Floats, k: int, nprobe: int = 0, excluded: Sequence[IndexRows] = ()) -> Found:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from weir.contracts import MAX_ID_BYTES
 from weir.runtime.listening import listening
 from weir.serving.access.certificates import Certificate, certificate_of
-from weir.serving.batching.batcher import Batcher, Bell, Beside
+from weir.serving.batching.batcher import Batcher, Wakeup, WorkSource
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
 from weir.serving.errors import DeadlinePassedError, NoTimeLeftError, QueueFullError, ShuttingDownError
@@ -35,7 +35,7 @@ _MOST_ITEMS: Final = FEW - 2
 
 
 @dataclass
-class NativeFront(Beside):
+class NativeFront(WorkSource):
     """The front: it listens on the gRPC port, and passes other calls to the Python server at `upstream`.
 
     With `answers` False, no request counts as plain, so that Python handles every call.
@@ -138,7 +138,7 @@ class NativeFront(Beside):
     async def close(self) -> None:
         """Close all connections and the front."""
         if self._front is not None:
-            self.batcher.attach(Bell())
+            self.batcher.attach(Wakeup())
             await asyncio.to_thread(self._front.close)
         self._folder.cleanup()
 

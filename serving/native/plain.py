@@ -47,11 +47,11 @@ class PlainRetriever:
         It does if no item is blocked, there are no cold items, the default lists hold enough rows despite one excluded
         item, and there is no re-scoring.
         """
-        tagged = bundle.shelf.tagged
+        tagged = bundle.state.view
         if self.retriever.candidates(bundle):
             return False
         has_cold = tagged is not None and tagged.cold is not None and len(tagged.cold) > 0
-        if has_cold or self.retriever.sieve(bundle, tagged).blocked:
+        if has_cold or self.retriever.eligibility(bundle, tagged).blocked:
             return False
         return not (wanted.of(Kind.ITEM).any() and lists_beyond(bundle, 1))
 

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from weir.serving.errors import InvalidRequestError, QueueFullError, RequestError, UndecodableRequestError, Violation
 from weir.serving.rpc.instrumentation import WrappingInterceptor
 
-__all__ = ["Aside", "DecodingInterceptor", "has_more_fields"]
+__all__ = ["DecodingInterceptor", "OffloadExecutor", "has_more_fields"]
 
 
 Made = TypeVar("Made")
@@ -29,7 +29,7 @@ _WAITING: Final = 64
 """Most requests that may wait for the thread: they hold memory."""
 
 
-class Aside:
+class OffloadExecutor:
     """Runs calls in one background thread; a refused client should wait `retry_after` seconds."""
 
     def __init__(self, retry_after: float) -> None:
@@ -72,7 +72,7 @@ class DecodingInterceptor(WrappingInterceptor):
         Most fields of a request, including all nested messages.
     """
 
-    def __init__(self, refuse: Refuse, aside: Aside, most: int) -> None:
+    def __init__(self, refuse: Refuse, aside: OffloadExecutor, most: int) -> None:
         super().__init__()
         self._refuse, self._aside, self._most = refuse, aside, most
 

@@ -41,10 +41,10 @@ from weir.serving.metrics import BatchTimes, RpcMetrics, call_trace, exemplar
 
 __all__ = [
     "AccessLog",
-    "Around",
     "AroundInterceptor",
-    "Ending",
+    "CallTimer",
     "Handler",
+    "HandlerWrapper",
     "MetricsInterceptor",
     "Traces",
     "WrappingInterceptor",
@@ -58,7 +58,7 @@ __all__ = [
 
 
 Handler = Callable[[Any, Any], Awaitable[Any]]
-Around = Callable[[Handler, str, str], Handler]
+HandlerWrapper = Callable[[Handler, str, str], Handler]
 """Takes a handler, its service and its method; returns the wrapped handler."""
 
 
@@ -91,7 +91,7 @@ class WrappingInterceptor(grpc.aio.ServerInterceptor):
 class AroundInterceptor(WrappingInterceptor):
     """Wraps every unary call, such as in the span of its trace."""
 
-    def __init__(self, around: Around) -> None:
+    def __init__(self, around: HandlerWrapper) -> None:
         super().__init__()
         self._around = around
 
@@ -119,7 +119,7 @@ _ROUNDED: Final = 0.02
 """Share of a deadline that may still be left here when the client's has passed: gRPC rounds it up, by 1 % at most."""
 
 
-class Ending:
+class CallTimer:
     """Context manager around the answer to a call: sets `code` and `seconds` on exit. Exceptions propagate."""
 
     __slots__ = ("_allowed", "_context", "_start", "code", "seconds")
@@ -186,7 +186,7 @@ class MetricsInterceptor(WrappingInterceptor):
         async def handle(request: Any, context: Any) -> Any:
             started.inc()
             self.under_way += 1
-            ending = Ending(context)
+            ending = CallTimer(context)
             try:
                 with ending:
                     return await inner(request, context)
@@ -254,7 +254,7 @@ class Traces:
             parent = _PROPAGATOR.extract(dict(context.invocation_metadata() or ()), Context())
             span = self._calls.start_span(f"{service}/{method}", parent, SpanKind.SERVER, attributes)
             kept = _Call(span, self._batches) if span.is_recording() else None
-            before, ending = call_trace.set(kept), Ending(context)
+            before, ending = call_trace.set(kept), CallTimer(context)
             try:
                 with ending:
                     return await inner(request, context)
@@ -357,7 +357,7 @@ class AccessLog:
             facts: dict[str, Any] = {"time": _now(), "method": f"{service}/{method}"}
             if request_id := dict(context.invocation_metadata() or ()).get(_REQUEST_ID):
                 facts["request_id"] = request_id
-            before, ending = _facts.set(facts), Ending(context)
+            before, ending = _facts.set(facts), CallTimer(context)
             try:
                 with ending:
                     return await inner(request, context)

@@ -20,7 +20,7 @@ from weir.serving.config import ServingConfig
 from weir.serving.errors import AnswerTooLargeError, DeadlinePassedError, NoBundleError, RequestError
 from weir.serving.metrics import RequestMetrics, call_trace
 from weir.serving.rpc.admission import Admission
-from weir.serving.rpc.decoding import Aside
+from weir.serving.rpc.decoding import OffloadExecutor
 from weir.serving.rpc.instrumentation import is_over, note
 from weir.serving.rpc.requests import embed_task, item_ids, retrieve_task
 from weir.serving.rpc.responses import TOKEN_BYTES, embed_response, info_response, retrieve_response
@@ -55,7 +55,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         batcher: Batcher[Task, Answer],
         config: ServingConfig,
         metrics: RequestMetrics,
-        aside: Aside,
+        aside: OffloadExecutor,
         *,
         served: ServedLists,
         admission: Admission,

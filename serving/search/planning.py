@@ -13,10 +13,10 @@ from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.histories.files import Histories, KnownUsers, nothing_known
 from weir.serving.index.cold import WithCold
 from weir.serving.index.diversity import DEEPER, Ranked
-from weir.serving.index.eligibility import Passing, Sieve
+from weir.serving.index.eligibility import Eligibility, RowMask
 from weir.serving.index.index import AnnIndex, Found
 from weir.serving.index.popular import rows_in
-from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Said, Task
+from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, QueryFeatures, Task
 
 __all__ = ["Plan", "Planner", "QueryVectors"]
 
@@ -135,16 +135,16 @@ _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans a batch of queries of one bundle; `sieve` has its eligible rows.
+    """Plans a batch of queries of one bundle; `eligibility` has its eligible rows.
 
     `candidates` per query are re-scored; 0: none.
     """
 
     bundle: LoadedBundle
     histories: Histories
-    sieve: Sieve
+    eligibility: Eligibility
     candidates: int = 0
-    _passing: dict[int, Passing] = field(default_factory=dict, init=False)
+    _passing: dict[int, RowMask] = field(default_factory=dict, init=False)
 
     @cached_property
     def listed(self) -> AnnIndex | None:
@@ -154,15 +154,15 @@ class Planner:
             index = index.inner
         return index if isinstance(index, AnnIndex) and index.chooses_lists else None
 
-    def passing(self, task: Task) -> Passing | None:
+    def passing(self, task: Task) -> RowMask | None:
         """Return the rows that pass a task's filter; None: no filter needed, plans exclude blocked rows themselves."""
         if task.allowed is None and not task.tags.tags:
-            few = len(self.sieve.blocked) <= _BLOCKED and (self.listed is None or task.exact)
-            if few or not self.sieve.blocked:
+            few = len(self.eligibility.blocked) <= _BLOCKED and (self.listed is None or task.exact)
+            if few or not self.eligibility.blocked:
                 return None
         known = self._passing.get(id(task))
         if known is None:
-            known = self._passing[id(task)] = self.sieve.passing(task.tags, task.allowed)
+            known = self._passing[id(task)] = self.eligibility.passing(task.tags, task.allowed)
         return known
 
     def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[Plan], Floats]:
@@ -170,7 +170,7 @@ class Planner:
         known = self._known(pairs)
         histories, seen = self._histories_of(pairs, known), self._seen(known.seen)
         vectors = QueryVectors(self.bundle)
-        said = Said.of(self.bundle.user_features, [query.features for _, query in pairs])
+        said = QueryFeatures.of(self.bundle.user_features, [query.features for _, query in pairs])
         plans = []
         for number, (task, query) in enumerate(pairs):
             source = query.source
@@ -224,8 +224,8 @@ class Planner:
         rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded) if len(task.excluded) else _NO_ROWS
         if task.exclude_seen:
             rows = np.concatenate([rows, seen])
-        if self.sieve.blocked and self.passing(task) is None:
-            rows = np.concatenate([rows, rows_in(self.sieve.blocked)])
+        if self.eligibility.blocked and self.passing(task) is None:
+            rows = np.concatenate([rows, rows_in(self.eligibility.blocked)])
         excluded = IndexRows(np.sort(rows[rows >= 0])) if len(rows) else _NO_ROWS
         return Plan(task, query, place, missing, excluded, candidates=self.candidates if place >= 0 else 0)
 

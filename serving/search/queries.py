@@ -27,7 +27,7 @@ __all__ = [
     "Features",
     "Hits",
     "Query",
-    "Said",
+    "QueryFeatures",
     "Source",
     "Task",
     "joined",
@@ -44,7 +44,7 @@ Features = Mapping[str, tuple[str, ...] | float]
 NO_FEATURES: Features = {}
 
 
-class Said(NamedTuple):
+class QueryFeatures(NamedTuple):
     """Feature vectors of n queries, `vectors` (n, dimension), None without features, and names the bundle lacks."""
 
     vectors: Floats | None

@@ -23,8 +23,8 @@ from weir.contracts import IndexRows, ItemKeys
 from weir.contracts.base.arrays import ascending
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.histories.files import Histories
-from weir.serving.index.diversity import Ranked, Spread
-from weir.serving.index.eligibility import NO_TAGS, Passing, Sieve, TaggedRows
+from weir.serving.index.diversity import CappedSelection, Ranked
+from weir.serving.index.eligibility import NO_TAGS, CatalogueView, Eligibility, RowMask
 from weir.serving.index.index import Found
 from weir.serving.index.popular import rowset
 from weir.serving.index.probing import FilteredSearch
@@ -130,19 +130,19 @@ class Retriever:
         bundles = [task.answering() for task in tasks]
         for numbers in _grouped(range(len(tasks)), lambda number: id(bundles[number])):
             group = [tasks[number] for number in numbers]
-            bundle, tagged = bundles[numbers[0]], bundles[numbers[0]].shelf.tagged
+            bundle, tagged = bundles[numbers[0]], bundles[numbers[0]].state.view
             if tagged is not None and tagged.cold is not None and len(tagged.cold):
                 bundle = bundle.with_cold(tagged.cold)
-            planner = Planner(bundle, self.histories, self.sieve(bundle, tagged), self.candidates(bundle))
+            planner = Planner(bundle, self.histories, self.eligibility(bundle, tagged), self.candidates(bundle))
             answers.update(zip(numbers, _Batch(planner).answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]
 
-    def sieve(self, bundle: LoadedBundle, tagged: TaggedRows | None) -> Sieve:
+    def eligibility(self, bundle: LoadedBundle, tagged: CatalogueView | None) -> Eligibility:
         """Return the rows of a bundle that may be returned now; cached until something changes."""
-        shelf, down, now = bundle.shelf, self.taken_down(bundle.key_secret), time.time()
-        if shelf.sieve is None or not shelf.sieve.holds(tagged, down, now):
-            shelf.sieve = Sieve.of(bundle.rows, tagged, down, now)
-        return shelf.sieve
+        state, down, now = bundle.state, self.taken_down(bundle.key_secret), time.time()
+        if state.eligibility is None or not state.eligibility.holds(tagged, down, now):
+            state.eligibility = Eligibility.of(bundle.rows, tagged, down, now)
+        return state.eligibility
 
 
 @dataclass(frozen=True)
@@ -252,26 +252,26 @@ class _Batch:
             for plan, query, ranked in zip(plans, queries, rescored(self.bundle, plans, queries, kept), strict=True)
         ]
 
-    def filtered(self, task: Task, passing: Passing) -> FilteredSearch:
+    def filtered(self, task: Task, passing: RowMask) -> FilteredSearch:
         return FilteredSearch(None if task.exact else self.planner.listed, self.bundle.exact, passing, self.cold_from)
 
     def again(self, plan: Plan, query: Floats, left: BitMap, count: int) -> Ranked:
         """Search the remaining rows `left` for `count` more items."""
-        passing = Passing(left, len(self.bundle.rows))
+        passing = RowMask(left, len(self.bundle.rows))
         scores, rows = self.filtered(plan.task, passing).search(query, count, plan.task.nprobe)
         return rescored(self.bundle, [plan], query, [plan.kept(Found(scores[0], IndexRows(rows[0])))])[0]
 
     def chosen(self, plan: Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
         """Return the best k rows that the tag cap allows, or the first k without a cap; `rank` finds more."""
         scores, rows = found
-        cap, tagged, k = plan.task.cap, self.planner.sieve.tagged, plan.query.k
+        cap, tagged, k = plan.task.cap, self.planner.eligibility.tagged, plan.query.k
         if cap is None or tagged is None:
             return scores[:k], IndexRows(rows[:k])
-        spread = Spread(tagged, self.bundle.rows, cap, k)
+        spread = CappedSelection(tagged, self.bundle.rows, cap, k)
         spread.take(scores, rows)
         if not spread.done:
             passing = self.planner.passing(plan.task)
-            left = self.planner.sieve.passing(NO_TAGS, None) if passing is None else passing
+            left = self.planner.eligibility.passing(NO_TAGS, None) if passing is None else passing
             spread.go_on(left.rows - rowset(plan.excluded) - rowset(rows), rank)
         return spread.taken
 
@@ -286,7 +286,7 @@ class _Batch:
 
     def next_popular(self, left: BitMap, count: int) -> Ranked:
         """Return the `count` most popular of the remaining rows `left`."""
-        rows = Passing(left, len(self.bundle.rows)).most_popular(self.bundle.popularity.__getitem__, count)
+        rows = RowMask(left, len(self.bundle.rows)).most_popular(self.bundle.popularity.__getitem__, count)
         return self.by_popularity(rows)
 
     def by_popularity(self, rows: IndexRows) -> Found:

@@ -23,7 +23,7 @@ from weir.serving.monitor.loop import Monitor
 from weir.serving.monitor.metrics import MonitorMetrics
 from weir.trainer.export.compaction import compact
 from weir.trainer.export.servable import Servable
-from weir.trainer.export.snapshot import Kept
+from weir.trainer.export.snapshot import PublishedSnapshot
 from weir.trainer.settings.trainer import NegativesConfig, TowerConfig, TrainerConfig
 from weir.trainer.train import train
 
@@ -106,7 +106,7 @@ def build(folder: Path) -> Store:
     assert any(manifest.depth for manifest in bundles.manifests()), "no bundle is a delta"
     newest, older = bundles.manifests()[-1], bundles.manifests()[0]
     servable = Servable.open(bundles, newest)
-    compact(bundles, Kept.of(servable), servable)
+    compact(bundles, PublishedSnapshot.of(servable), servable)
     why = {"sequence": newest.trained_sequence, "window": newest.trained_window, "cases": 200, "verdict": "fell"}
     bundles.withdraw(Withdrawal(version=older.version, fallback=newest.version, at=time.time(), **why))
     bundles.set_pin(Pin(version=newest.version, by="somebody", at=time.time(), why="a trial"))

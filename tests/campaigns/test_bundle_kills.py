@@ -22,9 +22,9 @@ from weir.trainer.export import export_bundle
 from weir.trainer.export import index as clusters
 from weir.trainer.export import plan as fit
 from weir.trainer.export.compaction import compact
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import Servable
-from weir.trainer.export.snapshot import Kept
+from weir.trainer.export.snapshot import PublishedSnapshot
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
@@ -60,9 +60,9 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_ITEMS_PER_LIST", 2)
 
 
-def a_delta(store: Store, state: TrainerState) -> Keeper:
+def a_delta(store: Store, state: TrainerState) -> ExportPlanner:
     """Get ready for an export that is a delta of a delta."""
-    keeper = Keeper()
+    keeper = ExportPlanner()
     export_bundle(store, state, keeper=keeper)
     turn(state, 1)
     export_bundle(store, state, keeper=keeper)
@@ -70,9 +70,9 @@ def a_delta(store: Store, state: TrainerState) -> Keeper:
     return keeper
 
 
-def a_repair(store: Store, state: TrainerState) -> Keeper:
+def a_repair(store: Store, state: TrainerState) -> ExportPlanner:
     """Get ready for an export that appends lists."""
-    keeper = Keeper()
+    keeper = ExportPlanner()
     export_bundle(store, state, keeper=keeper)
     rows = state.live[:10]
     state.embeddings.weight[rows] = -3 * state.embeddings.weight[state.live].mean(0)
@@ -80,9 +80,9 @@ def a_repair(store: Store, state: TrainerState) -> Keeper:
     return keeper
 
 
-def a_training(store: Store, state: TrainerState) -> Keeper:
+def a_training(store: Store, state: TrainerState) -> ExportPlanner:
     """Get ready for an export that takes new lists, and retires a chain."""
-    keeper = Keeper()
+    keeper = ExportPlanner()
     export_bundle(store, state, keeper=keeper)
     turn(state, 1)
     # The lists are too old now, which the delta does not wait for.
@@ -95,7 +95,7 @@ def a_training(store: Store, state: TrainerState) -> Keeper:
     return keeper
 
 
-def a_compacted_chain(store: Store, state: TrainerState) -> Keeper:
+def a_compacted_chain(store: Store, state: TrainerState) -> ExportPlanner:
     """Get ready for an export after which what a compacted chain was made of goes."""
     keeper = a_delta(store, state)
     compacted(store)
@@ -108,7 +108,7 @@ def compacted(store: Store) -> None:
     """Compact the chain of the promoted bundle."""
     log = BundleLog(store)
     servable = Servable.open(log, log.manifest(str(log.current())))
-    compact(log, Kept.of(servable), servable)
+    compact(log, PublishedSnapshot.of(servable), servable)
 
 
 def is_delta(made: BundleManifest) -> bool:
@@ -123,12 +123,12 @@ def is_training(made: BundleManifest) -> bool:
     return made.depth == 0 and made.index.fit is not None and made.index.fit.changed == 1
 
 
-def replica(state: TrainerState, keeper: Keeper) -> tuple[TrainerState, Keeper]:
+def replica(state: TrainerState, keeper: ExportPlanner) -> tuple[TrainerState, ExportPlanner]:
     """Return a process's state and keeper as another process would have them at the same moment."""
     return copy.deepcopy(state), copy.copy(keeper)
 
 
-def killed_exports(before: Path, state: TrainerState, keeper: Keeper) -> Iterator[Store]:
+def killed_exports(before: Path, state: TrainerState, keeper: ExportPlanner) -> Iterator[Store]:
     """Yield stores in which an export was killed: before its first change, before its second, and so on."""
     for change in count():
         folder = before.parent / f"killed-{change}"
@@ -152,7 +152,7 @@ def killed_exports(before: Path, state: TrainerState, keeper: Keeper) -> Iterato
 def test_killed_before_any_change_the_next_export_goes_on(
     tmp_path: Path,
     state: TrainerState,
-    prepare: Callable[[Store, TrainerState], Keeper],
+    prepare: Callable[[Store, TrainerState], ExportPlanner],
     is_it: Callable[[BundleManifest], bool],
 ) -> None:
     before = Store(str(tmp_path / "before"))
@@ -169,7 +169,7 @@ def test_killed_before_any_change_the_next_export_goes_on(
             row.faults += 1
             assert_sound(store, served)
             # The process starts again, and makes the same once more.
-            restarted, again_state = Keeper(), copy.deepcopy(state)
+            restarted, again_state = ExportPlanner(), copy.deepcopy(state)
             again = export_bundle(store, again_state, keeper=restarted)
             assert (again.version, BundleLog(store).current()) == (whole.version, whole.version)
             assert_sound(store, served)

@@ -10,10 +10,10 @@ from weir.contracts import BundleLog, FeatureNames, Store
 from weir.contracts.interactions.catalogue import CATALOGUE_SCHEMA
 from weir.contracts.interactions.catalogue import Catalogue as Described
 from weir.contracts.interactions.features import MAX_DENSE, FeatureWeights, Moments
-from weir.serving.bundles.bundle import LoadedBundle, Shelf
+from weir.serving.bundles.bundle import BundleState, LoadedBundle
 from weir.serving.bundles.loading import load_bundle
 from weir.serving.index.cold import ColdItems, absent_entries
-from weir.serving.index.eligibility import TaggedRows
+from weir.serving.index.eligibility import CatalogueView
 
 COLD = 40
 """How many of the items of a catalogue no bundle has: the last ones."""
@@ -83,7 +83,7 @@ def loaded(store: Store, catalogue: Catalogue, index: str, *, cold: bool, **para
     write_warm(store, "v1", catalogue, index, **parameters)
     bundle, about = load_bundle(BundleLog(store), "v1"), described(catalogue)
     there = cold_of(bundle, about)
-    return replace(bundle, shelf=Shelf(replace(TaggedRows.of(about, there.rows, ""), cold=there)))
+    return replace(bundle, state=BundleState(replace(CatalogueView.of(about, there.rows, ""), cold=there)))
 
 
 def cold_of(bundle: LoadedBundle, about: Described, limit: int = 1000) -> ColdItems:

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from weir.contracts.interactions.catalogue import CATALOGUE_SCHEMA, Catalogue
-from weir.serving.bundles.bundle import LoadedBundle, Shelf
+from weir.serving.bundles.bundle import BundleState, LoadedBundle
 from weir.serving.index import probing as filtered
 from weir.serving.index import probing as visits
 from weir.serving.index.diversity import TagCap
-from weir.serving.index.eligibility import TagFilter, TaggedRows
+from weir.serving.index.eligibility import CatalogueView, TagFilter
 from weir.serving.index.probing import FilteredSearch
 
 
@@ -39,9 +39,9 @@ class Described:
 
     def beside(self, bundle: LoadedBundle) -> LoadedBundle:
         """Return a bundle with it as its catalogue, and the cold items that the bundle has."""
-        cold = bundle.shelf.tagged.cold if bundle.shelf.tagged else None
+        cold = bundle.state.view.cold if bundle.state.view else None
         rows = bundle.rows if cold is None else cold.rows
-        return replace(bundle, shelf=Shelf(replace(TaggedRows.of(self.catalogue(), rows, ""), cold=cold)))
+        return replace(bundle, state=BundleState(replace(CatalogueView.of(self.catalogue(), rows, ""), cold=cold)))
 
     def passes(self, item: str, tags: TagFilter, now_ms: int) -> bool:
         """Say whether an item is available and passes a filter."""

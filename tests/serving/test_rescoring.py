@@ -21,7 +21,7 @@ from weir.serving.bundles.loading import Route, load_bundle
 from weir.serving.bundles.watcher import Change as ChangeInPlace
 from weir.serving.bundles.watcher import Start
 from weir.serving.index.diversity import TagCap
-from weir.serving.index.eligibility import TaggedRows
+from weir.serving.index.eligibility import CatalogueView
 from weir.serving.processes.arrays import MappedArrays, SharedArrays
 from weir.serving.processes.version import Models, SharedVersion
 from weir.serving.search.cost import task_cost
@@ -164,7 +164,7 @@ def test_a_cap_on_tags_takes_the_candidates_in_the_new_order(
     bundle, retriever = served
     rare = {item for place, item in enumerate(catalogue.ids) if place % 20 == 1}
     says = Described({item: {"rare" if item in rare else "usual"} for item in catalogue.ids})
-    bundle = replace(bundle, shelf=replace(bundle.shelf, tagged=TaggedRows.of(says.catalogue(), bundle.rows, "")))
+    bundle = replace(bundle, shelf=replace(bundle.state, tagged=CatalogueView.of(says.catalogue(), bundle.rows, "")))
     user = catalogue.user(["item-1"])
     hits = asked(retriever, Task(bundle, (Query(history("item-1"), 6),), cap=TagCap(3)))
     first = [item for item, _ in ranked(catalogue, user, 24)]

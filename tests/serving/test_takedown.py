@@ -192,11 +192,11 @@ def test_a_catalogue_in_another_encoding_is_read_right_or_changes_nothing(
     if ending != "parquet":
         path.write_text(text)
         follower.look(bundle)
-        assert bundle.shelf.tagged is not None
-    before = None if (tagged := bundle.shelf.tagged) is None else (sorted(tagged.limited.rows), sorted(tagged.tags))
+        assert bundle.state.view is not None
+    before = None if (tagged := bundle.state.view) is None else (sorted(tagged.limited.rows), sorted(tagged.tags))
     draft = tmp_path / "draft"
     draft.write_bytes(encode(text.encode()))
     draft.replace(path)
     follower.look(bundle)
-    after = None if (tagged := bundle.shelf.tagged) is None else (sorted(tagged.limited.rows), sorted(tagged.tags))
+    after = None if (tagged := bundle.state.view) is None else (sorted(tagged.limited.rows), sorted(tagged.tags))
     assert after == before

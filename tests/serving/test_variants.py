@@ -29,7 +29,7 @@ from weir.serving.bundles.watcher import BundleWatcher, DeltaPolicy
 from weir.serving.client import by_embedding, by_history, by_item, by_user
 from weir.serving.config import ServingConfig
 from weir.serving.server import serve
-from weir.serving.variants import LineMetrics, Lines, bundles_of, check_roles, chosen, only
+from weir.serving.variants import LineMetrics, VariantRouter, bundles_of, check_roles, chosen, only
 
 
 def write(store: Store, catalogue: Catalogue, variant: str, version: str = "v1") -> str:
@@ -38,15 +38,15 @@ def write(store: Store, catalogue: Catalogue, variant: str, version: str = "v1")
     return name
 
 
-def follow(store: Store, *names: str, **config: object) -> tuple[Lines, CollectorRegistry]:
+def follow(store: Store, *names: str, **config: object) -> tuple[VariantRouter, CollectorRegistry]:
     registry = CollectorRegistry()
     settings = ServingConfig.model_validate(config)
     made = bundles_of(store, settings, registry, names, between=lambda change: change(), describe=lambda _, __: None)
-    assert isinstance(made, Lines)
+    assert isinstance(made, VariantRouter)
     return made, registry
 
 
-def versions(lines: Lines) -> list[str]:
+def versions(lines: VariantRouter) -> list[str]:
     return [bundle.version for bundle in lines.loaded]
 
 

@@ -256,18 +256,18 @@ def test_a_bundle_that_is_made_beside_a_window_is_published_in_the_middle_of_it(
     tmp_path: Path, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And training ends where it would have ended without."""
-    store, alone, keeper = Store(str(tmp_path / "store")), Store(str(tmp_path / "alone")), HeldKeeper()
+    store, alone, planner = Store(str(tmp_path / "store")), Store(str(tmp_path / "alone")), HeldKeeper()
     for one in (store, alone):
         writer = WindowWriter(one)
         synthetic(writer, windows=1)
         synthetic(writer, windows=1, events=6400, seed=3, step_ms=7_200_000)
-    monkeypatch.setattr(weir.trainer.export.exporter, "Keeper", lambda **_: keeper)
+    monkeypatch.setattr(weir.trainer.export.exporter, "ExportPlanner", lambda **_: planner)
     log, seen = BundleLog(store), dict[tuple[int, int], list[str]]()
 
     def note(progress: TrainProgress) -> None:
         seen[progress.sequence, progress.batch] = log.versions()
-        if progress.sequence == 1 and keeper.making is not None:
-            keeper.let_go()
+        if progress.sequence == 1 and planner.making is not None:
+            planner.let_go()
         if progress.sequence == 1 and progress.batch == progress.batches:
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -13,7 +13,7 @@ import faiss
 
 from weir.contracts import BundleManifest
 
-__all__ = ["Making", "beside", "none_left"]
+__all__ = ["BackgroundBuild", "beside", "none_left"]
 
 
 _NICENESS: Final = 10
@@ -78,7 +78,7 @@ def _end(thread: threading.Thread, until: float) -> None:
     faiss.PythonInterruptCallback.reset()
 
 
-class Making:
+class BackgroundBuild:
     """Makes a bundle in a thread, as far as it needs no state; `make` returns the function that finishes it.
 
     It has the stream's priority: until it ends, no newer bundle is published.

@@ -16,13 +16,13 @@ from weir.contracts.base.models import CommitRef
 from weir.contracts.bundles.manifest import Recipe, Stretch
 from weir.contracts.bundles.variants import MAIN, line_of, version_of
 from weir.contracts.storage.format import software_version
-from weir.trainer.export.background import Making
+from weir.trainer.export.background import BackgroundBuild
 from weir.trainer.export.content import fault_of, fault_of_items
 from weir.trainer.export.files import write_complete, write_delta
-from weir.trainer.export.gate import Evidence, Gate, PairedGate, Trial, Verdict, current_or_none
+from weir.trainer.export.gate import CanaryEvaluation, Evidence, Gate, PairedGate, Verdict, current_or_none
 from weir.trainer.export.onnx_models import AwaitedError, ExportError, scorer_to_onnx, tower_to_onnx
 from weir.trainer.export.plan import Complete, Delta
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import Cases, RecentCases, Servable
 from weir.trainer.items.rows import TableRows
 from weir.trainer.ranks.workers import Workers
@@ -77,12 +77,12 @@ def export_bundle(
     state: TrainerState,
     recent: RecentCases | None = None,
     gate: Gate | None = None,
-    keeper: Keeper | None = None,
+    planner: ExportPlanner | None = None,
 ) -> BundleManifest:
     """Write the bundle of a state, evaluate it in the gate, promote it if it passes, and remove old bundles.
 
     An existing bundle is not written again, only promoted if that was missed. While an operator's
-    pin holds, no bundle is promoted. If the keeper has a background export, this waits for it and
+    pin holds, no bundle is promoted. If the planner has a background export, this waits for it and
     finishes it.
 
     Parameters
@@ -93,7 +93,7 @@ def export_bundle(
         Events for the comparison; read from the store's windows unless given: the line of a variant has no windows.
     gate
         Promotion rule; by default that of the settings.
-    keeper
+    planner
         Data kept from the previous export; read from the store unless given.
 
     Raises
@@ -103,8 +103,8 @@ def export_bundle(
     ExportError
         If the table has no items, or a model cannot be converted.
     """
-    if keeper is not None and keeper.making is not None:
-        making, keeper.making = keeper.making, None
+    if planner is not None and planner.making is not None:
+        making, planner.making = planner.making, None
         return making.finish()
     if not len(state.table):
         raise ExportError(
@@ -116,7 +116,7 @@ def export_bundle(
         state,
         recent or RecentCases(store, state.config),
         gate or PairedGate.of(state.config),
-        keeper or Keeper(),
+        planner or ExportPlanner(),
     )
     found = export.existing()
     return export.write() if found is None else export.published(found)
@@ -135,11 +135,13 @@ class _Written(NamedTuple):
 class _Export:
     """One export of a state."""
 
-    def __init__(self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, keeper: Keeper) -> None:
-        self.store, self.state, self.recent, self.gate, self.keeper = store, state, recent, gate, keeper
+    def __init__(
+        self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, planner: ExportPlanner
+    ) -> None:
+        self.store, self.state, self.recent, self.gate, self.planner = store, state, recent, gate, planner
         self.log = BundleLog(store)
-        self.content = keeper.content(self.log, state)
-        self.version = version_of(self.content.version, keeper.variant)
+        self.content = planner.content(self.log, state)
+        self.version = version_of(self.content.version, planner.variant)
 
     def existing(self) -> BundleManifest | None:
         """Return the manifest if this bundle exists; a damaged bundle is written again."""
@@ -152,18 +154,18 @@ class _Export:
             logger.error("bundle %s is written again: %s", self.version, error)
             return None
         # It is the newest bundle, the parent of the next one.
-        self.keeper.forget_other(found)
+        self.planner.forget_other(found)
         return found
 
     def write(self) -> BundleManifest:
         """Write the files, run the gate, commit and publish the bundle; raises `AwaitedError` if a thread does it."""
-        draft: Complete | Delta | None = self.keeper.draft_touched(self.log, self.content)
+        draft: Complete | Delta | None = self.planner.draft_touched(self.log, self.content)
         model = ModelPart.of(self.state, self.content.touched)
         cases = self.recent.up_to(self.state.position.trained_sequence)
-        if draft is None and self.keeper.makes_beside(self.content):
+        if draft is None and self.planner.makes_beside(self.content):
             self._make_beside(model, cases)
             raise AwaitedError(f"bundle {self.version} is made beside the stream")
-        draft = draft or self.keeper.draft_whole(self.log, self.content.whole())
+        draft = draft or self.planner.draft_whole(self.log, self.content.whole())
         return self._commit(self._written(draft, model, cases))
 
     def _make_beside(self, model: ModelPart, cases: Cases) -> None:
@@ -171,10 +173,10 @@ class _Export:
         self.state.since.snapshot()
 
         def make() -> Callable[[], BundleManifest]:
-            draft = self.keeper.draft_whole(self.log, snapshot)
+            draft = self.planner.draft_whole(self.log, snapshot)
             return partial(self._commit, self._written(draft, model, cases))
 
-        self.keeper.making = Making(make)
+        self.planner.making = BackgroundBuild(make)
 
     def _written(self, draft: Complete | Delta, model: ModelPart, cases: Cases) -> _Written:
         """Write the files and evaluate the bundle; needs no state.
@@ -184,8 +186,8 @@ class _Export:
         manifest = self._manifest(draft, model, cases)
         if fault := model.fault or fault_of_items(draft.content):
             return _Written(manifest, draft, cases, None, fault)
-        servable = self.keeper.read(self.log, manifest)
-        if self.keeper.is_recall_due(draft):
+        servable = self.planner.read(self.log, manifest)
+        if self.planner.is_recall_due(draft):
             manifest = _with_recall(manifest, servable, cases)
         elif manifest.index.fit is not None:
             manifest = _with_fit(manifest, unmeasured=manifest.index.fit.unmeasured + manifest.changed)
@@ -200,7 +202,7 @@ class _Export:
             sentence = f"held: {pinned}; otherwise {sentence}"
         manifest = written.manifest.model_copy(update={"promoted": verdict.promoted, "verdict": sentence})
         ref = self.log.commit(manifest)
-        self.keeper.note(
+        self.planner.note(
             self.log, written.draft, ref, written.servable and replace(written.servable, manifest=manifest)
         )
         return self.published(manifest)
@@ -225,7 +227,7 @@ class _Export:
     def _retire(self) -> None:
         """Remove old bundles, except any that may still be needed."""
         try:
-            spare = Trial.read(self.store).reference
+            spare = CanaryEvaluation.read(self.store).reference
             config = self.state.config
             self.log.retire(config.bundles_kept, [spare] if spare else [], config.rollback_window_seconds)
         except CorruptArtefactError as error:
@@ -237,7 +239,7 @@ class _Export:
         tower, read = config.tower, cases.histories.shape[1]
         manifest = BundleManifest(
             version=self.version,
-            variant=self.keeper.variant,
+            variant=self.planner.variant,
             created_at=time.time(),
             trained_sequence=max(at.trained_sequence, 0),
             trained_window=at.trained_window,
@@ -281,7 +283,7 @@ class _Export:
             promoted = self.log.current()
             if promoted is None:
                 return Verdict(promoted=True, sentence="promoted: the first bundle")
-            old = self.keeper.open(self.log, self.log.manifest(promoted)).hits(written.cases, self.gate.cutoff)
+            old = self.planner.open(self.log, self.log.manifest(promoted)).hits(written.cases, self.gate.cutoff)
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.error("no bundle to compare with: %s", error)
             return Verdict(promoted=True, sentence=f"promoted: the current bundle cannot be compared with ({error})")
@@ -332,4 +334,4 @@ def export(store: Store, config: TrainerConfig, variant: str = MAIN) -> BundleMa
     state = checkpoints.load(checkpoints.continued(config, workers), workers)
     if state is None:
         raise ExportError(f"{line.path('checkpoints')}: holds no complete checkpoint; train first")
-    return export_bundle(line, state, RecentCases(store, state.config), keeper=Keeper(variant=variant))
+    return export_bundle(line, state, RecentCases(store, state.config), planner=ExportPlanner(variant=variant))

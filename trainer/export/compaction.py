@@ -16,7 +16,7 @@ from weir.contracts.bundles.files import MappedFiles
 from weir.trainer.export.background import beside
 from weir.trainer.export.files import write_compacted
 from weir.trainer.export.servable import Servable, searched_in
-from weir.trainer.export.snapshot import ByRow, Kept
+from weir.trainer.export.snapshot import ByRow, PublishedSnapshot
 
 __all__ = ["Compacted", "Compaction"]
 
@@ -30,7 +30,7 @@ class Compacted:
     servable: Servable
     assigned: ByRow | None
 
-    def under(self, log: BundleLog, kept: Kept) -> tuple[Kept, Servable] | None:
+    def under(self, log: BundleLog, kept: PublishedSnapshot) -> tuple[PublishedSnapshot, Servable] | None:
         """Return a later version as if it were built on the compacted bundle: as kept for exports, and as a servable.
 
         None if the version does not build on this chain. Reads only the deltas since. Raises as `Servable.open`.
@@ -45,13 +45,13 @@ class Compacted:
             live, gone = since.keys[since.values != PADDING_KEY], since.keys[since.values == PADDING_KEY]
             assigned = self.assigned.replaced(live, kept.lists.assigned.take(live), gone)
             lists = replace(kept.lists, item_rows=rows.item_rows, vectors=rows.vectors, assigned=assigned)
-        return Kept(kept.manifest, rows, kept.free, lists), later
+        return PublishedSnapshot(kept.manifest, rows, kept.free, lists), later
 
 
 class Compaction:
     """A background compaction of the chain of a published version; the process does not wait for it."""
 
-    def __init__(self, log: BundleLog, kept: Kept, servable: Servable) -> None:
+    def __init__(self, log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> None:
         self._result: Compacted | None = None
         self._thread = beside("weir-bundle-compaction", partial(self._compact, log, kept, servable))
 
@@ -69,7 +69,7 @@ class Compaction:
         """The result; None while it is running, or if it failed."""
         return None if self.running else self._result
 
-    def _compact(self, log: BundleLog, kept: Kept, servable: Servable) -> None:
+    def _compact(self, log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> None:
         version = kept.manifest.version
         try:
             self._result = compact(log, kept, servable)
@@ -79,7 +79,7 @@ class Compaction:
         logger.info("the chain of bundle %s, %d deltas, is compacted", version, kept.manifest.depth)
 
 
-def compact(log: BundleLog, kept: Kept, servable: Servable) -> Compacted:
+def compact(log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> Compacted:
     """Write the complete bundle that replaces a delta, and return it.
 
     Raises

@@ -11,10 +11,10 @@ from weir.contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefact
 from weir.contracts.bundles.variants import MAIN, line_of, log_of
 from weir.contracts.commits.commit_log import LogMismatchError
 from weir.trainer.export.bundle import export_bundle
-from weir.trainer.export.gate import Challenge, Gate, PairedGate, Trials, current_or_none
+from weir.trainer.export.gate import Gate, PairedGate, PromotionCheck, Trials, current_or_none
 from weir.trainer.export.index import check_index
 from weir.trainer.export.onnx_models import AwaitedError, is_traced
-from weir.trainer.export.planner import Keeper, recognise
+from weir.trainer.export.planner import ExportPlanner, recognise
 from weir.trainer.export.servable import MOST, RecentCases
 from weir.trainer.export.tracing import Tracing, tracing_of
 from weir.trainer.settings.trainer import TrainerConfig
@@ -61,9 +61,9 @@ class Exporter:
         self._last = self.clock()
         self._recent = RecentCases(self.store, self.config)
         self._gate: Gate = PairedGate.of(self.config)
-        self._keeper = Keeper(beside=self.follows, variant=self.variant)
+        self._keeper = ExportPlanner(beside=self.follows, variant=self.variant)
         self._line = line_of(self.store, self.variant)
-        self._challenge = Challenge(self.store, self.config, self._gate, self.variant)
+        self._challenge = PromotionCheck(self.store, self.config, self._gate, self.variant)
         self._is_pinned()
 
     def review(self, window: WindowManifest, found: SharedWindow) -> None:

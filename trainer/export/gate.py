@@ -32,7 +32,16 @@ from weir.contracts.storage.documents import Document, read_document, write_docu
 from weir.trainer.export.servable import ENOUGH, Cases, Servable
 from weir.trainer.settings.trainer import TrainerConfig
 
-__all__ = ["Challenge", "Evidence", "Gate", "PairedGate", "Trial", "Trials", "Verdict", "current_or_none"]
+__all__ = [
+    "CanaryEvaluation",
+    "Evidence",
+    "Gate",
+    "PairedGate",
+    "PromotionCheck",
+    "Trials",
+    "Verdict",
+    "current_or_none",
+]
 
 
 _STANDARD_ERRORS: Final = 3.0
@@ -166,14 +175,14 @@ class _Session(StoredModel):
     evidence: Evidence
 
 
-class Trial(Document):
+class CanaryEvaluation(Document):
     """``bundles/TRIAL.json``: the reference bundle, and the evidence since it was confirmed."""
 
     reference: str | None = None
     sessions: tuple[_Session, ...] = ()
 
     @classmethod
-    def read(cls, store: Store) -> "Trial":
+    def read(cls, store: Store) -> "CanaryEvaluation":
         """Return the stored trial; an empty one if it is missing or damaged."""
         try:
             return read_document(store, _TRIAL, cls)
@@ -185,7 +194,7 @@ class Trial(Document):
 
     def write(self, store: Store) -> None:
         """Store the trial, unless it is unchanged."""
-        if self != Trial.read(store):
+        if self != CanaryEvaluation.read(store):
             write_document(store, _TRIAL, self)
 
     @property
@@ -217,12 +226,12 @@ class Trials:
         A window counts once, even if reviewed again. Raises `CorruptArtefactError` for a damaged pin.
         """
         log = BundleLog(self.store)
-        current, pin, trial = current_or_none(log), log.pin(), Trial.read(self.store)
+        current, pin, trial = current_or_none(log), log.pin(), CanaryEvaluation.read(self.store)
         if current is None:
             return None
         if pin is not None or trial.reference is None or current == trial.reference:
             # A pinned bundle, and the very first one, are trusted without a test.
-            Trial(reference=pin.version if pin else current).write(self.store)
+            CanaryEvaluation(reference=pin.version if pin else current).write(self.store)
             return None
         if (withdrawn := log.withdrawal(current)) is not None:
             # Killed before the fallback was promoted, or promoted by hand and unpinned again.
@@ -232,7 +241,9 @@ class Trials:
         trial.write(self.store)
         return self._decide(log, trial, current, window)
 
-    def _with(self, log: BundleLog, trial: Trial, current: str, window: WindowManifest, cases: Cases) -> Trial:
+    def _with(
+        self, log: BundleLog, trial: CanaryEvaluation, current: str, window: WindowManifest, cases: Cases
+    ) -> CanaryEvaluation:
         """Add the evidence of a window, unless it was added or one of the two bundles was trained on it."""
         if not len(cases) or any(session.sequence == window.sequence for session in trial.sessions):
             return trial
@@ -243,25 +254,27 @@ class Trials:
             new, old = (self._hits(log, manifest, cases) for manifest in pair)
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.error("bundle %s cannot be tested against %s: %s", current, trial.reference, error)
-            return Trial(reference=current)
+            return CanaryEvaluation(reference=current)
         session = _Session(sequence=window.sequence, promoted=current, evidence=Evidence.of(new, old))
         return trial.model_copy(update={"sessions": (*trial.sessions, session)})
 
     def _hits(self, log: BundleLog, manifest: BundleManifest, cases: Cases) -> npt.NDArray[np.bool_]:
         return self.opened(log, manifest).hits(cases, self.gate.cutoff)
 
-    def _decide(self, log: BundleLog, trial: Trial, current: str, window: WindowManifest) -> Withdrawal | None:
+    def _decide(
+        self, log: BundleLog, trial: CanaryEvaluation, current: str, window: WindowManifest
+    ) -> Withdrawal | None:
         verdict = self.gate.after(trial.evidence)
         if verdict is None:
             return None
         if verdict.promoted:
             logger.info("bundle %s: %s", current, verdict.sentence)
-            Trial(reference=current).write(self.store)
+            CanaryEvaluation(reference=current).write(self.store)
             return None
         return self._roll_back(log, trial, current, window, verdict.sentence)
 
     def _roll_back(
-        self, log: BundleLog, trial: Trial, current: str, window: WindowManifest, sentence: str
+        self, log: BundleLog, trial: CanaryEvaluation, current: str, window: WindowManifest, sentence: str
     ) -> Withdrawal:
         """Withdraw all bundles promoted since the last confirmation, then promote the confirmed one."""
         withdrawal = Withdrawal(
@@ -277,7 +290,7 @@ class Trials:
         for version in sorted(suspects & set(log.versions())):
             log.withdraw(withdrawal.model_copy(update={"version": version}))
         log.publish(withdrawal.fallback)
-        Trial(reference=trial.reference).write(self.store)
+        CanaryEvaluation(reference=trial.reference).write(self.store)
         return withdrawal
 
 
@@ -285,7 +298,7 @@ _SECONDS_BETWEEN_LOOKS: Final = 5.0
 
 
 @dataclass
-class Challenge:
+class PromotionCheck:
     """Checks, in the trainer of `variant`, whether it has beaten the champion; not thread-safe."""
 
     store: Store

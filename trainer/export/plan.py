@@ -15,15 +15,15 @@ from weir.contracts.bundles.faiss_index import takes_deltas
 from weir.contracts.bundles.manifest import BundleRef
 from weir.trainer.export.content import Content
 from weir.trainer.export.index import Assigned, Clusters, empty_index, factory, info_of, least_items
-from weir.trainer.export.snapshot import ByRow, Kept, Lists, rows_of
+from weir.trainer.export.snapshot import ByRow, Lists, PublishedSnapshot, rows_of
 from weir.trainer.items.rows import SHARED
 
 __all__ = [
+    "AssignedLists",
     "Chain",
     "Complete",
     "Delta",
     "Difference",
-    "Placed",
     "calls_for_compaction",
     "calls_for_repair",
     "complete",
@@ -105,7 +105,7 @@ def is_outgrown(fit: IndexFit, items: int, now: float, every_seconds: float | No
 Rows = npt.NDArray[np.int64]
 
 
-class Placed(NamedTuple):
+class AssignedLists(NamedTuple):
     """The lists of an IVF index, and the list of each of a content's items, (n,)."""
 
     clusters: Clusters
@@ -122,7 +122,7 @@ class Complete:
     content: Content
     index: Callable[[], Any]
     info: IndexInfo
-    placed: Placed | None = None
+    placed: AssignedLists | None = None
     moved: float | None = None
 
 
@@ -144,13 +144,13 @@ class Delta:
     """
 
     content: Content
-    parent: Kept
+    parent: PublishedSnapshot
     chain: Chain
     info: IndexInfo
     items: Rows
     places: Rows
     removed: Rows
-    placed: Placed | None = None
+    placed: AssignedLists | None = None
     appended: npt.NDArray[np.float32] | None = None
     moved: float | None = None
 
@@ -169,14 +169,14 @@ class Difference:
     more than the bound; `removed` are rows of removed items, ascending; `items` is the number of items of the state.
     """
 
-    kept: Kept
+    kept: PublishedSnapshot
     rows: Rows
     moved: npt.NDArray[np.bool_]
     removed: Rows
     items: int
 
     @classmethod
-    def of(cls, kept: Kept, content: Content, bound: float) -> Self:
+    def of(cls, kept: PublishedSnapshot, content: Content, bound: float) -> Self:
         """Compare every item of a content with the kept bundle."""
         rows = rows_of(kept.rows.item_rows, content.keys)
         there = np.flatnonzero(rows >= 0)
@@ -203,7 +203,7 @@ class Difference:
         return items, rows, self.removed[len(new) :]
 
 
-def _missing(kept: Kept, there: Rows) -> Rows:
+def _missing(kept: PublishedSnapshot, there: Rows) -> Rows:
     """Return the rows in use except `there` (n,)."""
     is_gone = np.zeros(len(kept.rows), np.bool_)
     is_gone[kept.rows.live] = True
@@ -211,7 +211,7 @@ def _missing(kept: Kept, there: Rows) -> Rows:
     return np.flatnonzero(is_gone)
 
 
-def _gone(kept: Kept, content: Content, left: ItemKeys) -> Rows:
+def _gone(kept: PublishedSnapshot, content: Content, left: ItemKeys) -> Rows:
     """Return the index rows of evicted items that were not admitted again."""
     gone = ItemKeys(left[content.state.table.rows(left) == SHARED])
     rows = rows_of(kept.rows.item_rows, gone)
@@ -261,7 +261,7 @@ def complete(empty: Any, kind: str, content: Content, difference: Difference | N
     return Complete(content, lambda: empty, info, moved=_share(difference))
 
 
-def filled(content: Content, placed: Placed, difference: Difference | None) -> Complete:
+def filled(content: Content, placed: AssignedLists, difference: Difference | None) -> Complete:
     """Return the plan of a complete bundle from a whole content, with all items in their lists."""
     # This also sets the search parameters of the clusters' own index, which the filled index copies.
     info = info_for(content, placed)
@@ -273,7 +273,7 @@ def _share(difference: Difference | None) -> float | None:
     return None if difference is None else difference.share
 
 
-def info_for(content: Content, placed: Placed) -> IndexInfo:
+def info_for(content: Content, placed: AssignedLists) -> IndexInfo:
     """Return the description of an index with these lists."""
     clusters = placed.clusters
     return info_of(clusters.empty, clusters.kind, content.state.config.nprobe, clusters.fit)
@@ -284,7 +284,7 @@ def delta_of(
     difference: Difference,
     content: Content,
     info: IndexInfo,
-    placed: Placed | None = None,
+    placed: AssignedLists | None = None,
     *,
     room: int,
 ) -> Delta | None:
@@ -338,22 +338,26 @@ def known_lists(lists: Lists, difference: Difference) -> Assigned:
     return lists.assigned.take(np.where(difference.moved, -1, difference.rows))
 
 
-def placed_in(clusters: Clusters, assign: Callable[[npt.NDArray[np.int64]], Assigned], known: Assigned) -> Placed:
+def placed_in(
+    clusters: Clusters, assign: Callable[[npt.NDArray[np.int64]], Assigned], known: Assigned
+) -> AssignedLists:
     """Assign lists to the items without one, (m,), by `assign`, and record how well they fit."""
     changed = np.flatnonzero(known.lists < 0)
     found = assign(changed)
     known.lists[changed], known.cosines[changed] = found
     unfit = float((found.cosines < clusters.fit.cosine).mean()) if len(changed) else 0.0
     fit = clusters.fit.model_copy(update={"changed": len(changed), "unfit": unfit})
-    return Placed(replace(clusters, fit=fit), known)
+    return AssignedLists(replace(clusters, fit=fit), known)
 
 
-def calls_for_repair(placed: Placed) -> bool:
+def calls_for_repair(placed: AssignedLists) -> bool:
     """Return whether the lists fit badly and may be repaired."""
     return is_unfit(placed.clusters.fit) and may_repair(placed.clusters.fit, placed.clusters.lists)
 
 
-def repaired_in(placed: Placed, vectors: npt.NDArray[np.float32], changed: npt.NDArray[np.bool_]) -> Placed:
+def repaired_in(
+    placed: AssignedLists, vectors: npt.NDArray[np.float32], changed: npt.NDArray[np.bool_]
+) -> AssignedLists:
     """Repair the lists of all items if they fit badly, and record how badly the `changed` items (n,) still fit."""
     clusters, known = placed
     repaired = clusters.repaired(vectors, known) if calls_for_repair(placed) else None
@@ -365,4 +369,4 @@ def repaired_in(placed: Placed, vectors: npt.NDArray[np.float32], changed: npt.N
         "of %d new and moved items %.0f %% fitted no list: with %d lists it is %.0f %%",
         *(clusters.fit.changed, 100 * clusters.fit.unfit, after.lists, 100 * left),
     )
-    return Placed(replace(after, fit=after.fit.model_copy(update={"unfit_left": left})), assigned)
+    return AssignedLists(replace(after, fit=after.fit.model_copy(update={"unfit_left": left})), assigned)

@@ -26,15 +26,15 @@ from weir.contracts.bundles.faiss_index import takes_deltas
 from weir.contracts.bundles.manifest import BundleRef
 from weir.contracts.bundles.rows import FIRST_ITEM_ROW, BundleRows
 from weir.contracts.bundles.variants import MAIN, version_of
-from weir.trainer.export.background import Making
+from weir.trainer.export.background import BackgroundBuild
 from weir.trainer.export.compaction import Compaction
 from weir.trainer.export.content import Content, Line, name_of, place_of
 from weir.trainer.export.index import Clusters
 from weir.trainer.export.plan import (
+    AssignedLists,
     Complete,
     Delta,
     Difference,
-    Placed,
     calls_for_compaction,
     calls_for_repair,
     complete,
@@ -50,11 +50,11 @@ from weir.trainer.export.plan import (
     without_lists,
 )
 from weir.trainer.export.servable import Servable
-from weir.trainer.export.snapshot import Kept, Lists, OpenBundles, Opening, Training
+from weir.trainer.export.snapshot import BackgroundLoad, Lists, OpenBundles, PublishedSnapshot, Training
 from weir.trainer.items.rows import FIRST_ITEM, TableRows
 from weir.trainer.state.trainer_state import TrainerState
 
-__all__ = ["Keeper", "is_known", "note_published", "publish_all", "recognise"]
+__all__ = ["ExportPlanner", "is_known", "note_published", "publish_all", "recognise"]
 
 
 _AT_ONCE: Final = 1 << 16
@@ -125,7 +125,7 @@ _LARGE: Final = 1 << 16
 
 
 @dataclass
-class Keeper:
+class ExportPlanner:
     """Plans each export from the previous one; used by one thread, or by that of `making`, which exports wait for.
 
     With `beside`, chains are compacted in the background; without it, a complete bundle ends a long chain. With it,
@@ -140,16 +140,16 @@ class Keeper:
     large: int = _LARGE
     is_last: bool = False
     compared: float = 1.0
-    making: Making | None = None
-    _kept: Kept | None = None
-    _opening: Opening | None = None
+    making: BackgroundBuild | None = None
+    _kept: PublishedSnapshot | None = None
+    _opening: BackgroundLoad | None = None
     _training: Training | None = None
     _compaction: Compaction | None = None
     _opened: OpenBundles = field(default_factory=OpenBundles)
 
     def start(self, log: BundleLog) -> None:
         """Start to open the newest bundle of a store in the background."""
-        self._opening = Opening(log)
+        self._opening = BackgroundLoad(log)
 
     def _take_opened(self) -> None:
         opening, self._opening = self._opening, None
@@ -172,7 +172,7 @@ class Keeper:
         if self._kept is not None or not (manifests := log.manifests()):
             return
         try:
-            self._kept = Kept.of(self.open(log, manifests[-1]))
+            self._kept = PublishedSnapshot.of(self.open(log, manifests[-1]))
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.warning("the next bundle is complete, with an index from nothing: %s", error)
 
@@ -243,7 +243,7 @@ class Keeper:
         trained = self._trained()
         lists = trained or (difference.kept.lists if difference else None)
         if lists is None or not lists.suits(empty, kind, content.state.config.index):
-            return filled(content, Placed(*Clusters.trained(empty, kind, content.vectors)), difference)
+            return filled(content, AssignedLists(*Clusters.trained(empty, kind, content.vectors)), difference)
         if trained is not None or difference is None:
             known = lists.known(content.keys, content.vectors, content.state.config.publish_bound)
         else:
@@ -279,7 +279,7 @@ class Keeper:
             clusters = replace(draft.placed.clusters, fit=fit)
             lists = Lists(clusters, rows.item_rows, rows.vectors, lists_by_row(draft, draft.placed.assigned))
         free = draft.free() if isinstance(draft, Delta) else np.empty(0, np.int64)
-        self._kept = Kept(servable.manifest, rows, free, lists)
+        self._kept = PublishedSnapshot(servable.manifest, rows, free, lists)
         self._opened.add(servable)
         note_published(draft, rows, ref)
         if self.is_last:

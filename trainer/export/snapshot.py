@@ -20,7 +20,7 @@ from weir.trainer.export.servable import ListSearch, Servable
 from weir.trainer.state.published import are_apart
 from weir.trainer.step.shuffling import Spool, blocks
 
-__all__ = ["ByRow", "Kept", "Lists", "OpenBundles", "Opening", "Training", "have_moved", "rows_of"]
+__all__ = ["BackgroundLoad", "ByRow", "Lists", "OpenBundles", "PublishedSnapshot", "Training", "have_moved", "rows_of"]
 
 
 _BLOCK: Final = 1 << 14
@@ -84,7 +84,7 @@ class Lists:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class PublishedSnapshot:
     """The newest bundle in memory; `free` are its rows without an item, ascending.
 
     `lists` is None if its index has no lists that can be kept.
@@ -201,15 +201,15 @@ class OpenBundles:
         return servable
 
 
-class Opening:
+class BackgroundLoad:
     """Opens the newest bundle in a thread."""
 
     def __init__(self, log: BundleLog) -> None:
-        self._found: tuple[Servable, Kept] | None = None
+        self._found: tuple[Servable, PublishedSnapshot] | None = None
         # Awaited at exit, as it takes no longer than a start: an error there must not kill the thread halfway.
         self._thread = beside("weir-bundle-opening", partial(self._open, log), is_awaited=True)
 
-    def result(self) -> tuple[Servable, Kept] | None:
+    def result(self) -> tuple[Servable, PublishedSnapshot] | None:
         """Wait for the thread, and return the bundle as a servable and as kept for exports.
 
         None if there is no bundle, or it cannot be opened: users of the bundle try again and report the error.
@@ -221,6 +221,6 @@ class Opening:
         try:
             for newest in log.manifests()[-1:]:
                 servable = Servable.open(log, newest)
-                self._found = servable, Kept.of(servable)
+                self._found = servable, PublishedSnapshot.of(servable)
         except Exception:
             logger.debug("the newest bundle cannot be opened", exc_info=True)

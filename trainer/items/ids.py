@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 
 from weir.trainer.items.key_lookup import Asked
-from weir.trainer.items.rows import Stripes, TableRows, no_rows
+from weir.trainer.items.rows import RowSharding, TableRows, no_rows
 from weir.trainer.ranks.workers import Workers
 
 __all__ = ["IDS", "ItemIds", "pack_ids", "unpack_ids"]
@@ -25,7 +25,7 @@ _AT_ONCE: Final = 1 << 16
 
 
 class ItemIds:
-    """Ids by row, None for rows without an item; `kept` holds the ids of this rank's rows (`Stripes`).
+    """Ids by row, None for rows without an item; `kept` holds the ids of this rank's rows (`RowSharding`).
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class ItemIds:
 
     def __init__(self, capacity: int, workers: Workers | None = None) -> None:
         self._workers = workers or Workers()
-        self._stripes = Stripes(self._workers.rank, self._workers.world_size)
+        self._stripes = RowSharding(self._workers.rank, self._workers.world_size)
         self.kept: Ids = np.full(self._stripes.count(capacity), None, object)
 
     def put(self, rows: TableRows, ids: Ids | None) -> None:

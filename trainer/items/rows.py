@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from weir.contracts.base.arrays import ascending
 
-__all__ = ["FIRST_ITEM", "PADDING", "SHARED", "Reader", "Stripes", "TableRows", "TouchedRows", "no_rows"]
+__all__ = ["FIRST_ITEM", "PADDING", "SHARED", "Reader", "RowSharding", "TableRows", "TouchedRows", "no_rows"]
 
 
 TableRows = NewType("TableRows", npt.NDArray[np.int64])
@@ -98,7 +98,7 @@ Lines = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Stripes:
+class RowSharding:
     """The rows of one rank as local lines; for a single rank, lines equal rows."""
 
     rank: int = 0

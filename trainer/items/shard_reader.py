@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from weir.trainer.items.placement import Places
-from weir.trainer.items.rows import Stripes, TableRows, no_rows
+from weir.trainer.items.rows import RowSharding, TableRows, no_rows
 from weir.trainer.items.table import ID_BYTES, ID_SIZES, KEYS, SEEN_MS
 
-__all__ = ["OwnBytes", "OwnLines", "OwnListed", "OwnPlaces", "OwnSizes", "OwnStripes", "own_table"]
+__all__ = ["OwnBytes", "OwnListed", "OwnPlaces", "OwnRowSharding", "OwnSizes", "ShardSelection", "own_table"]
 
 _AT_ONCE: Final = 1 << 16
 """Listed rows examined at a time: each takes several numbers of temporary memory."""
 
 
-class OwnLines(Protocol):
+class ShardSelection(Protocol):
     """Selects one rank's lines of a stored array."""
 
     @property
@@ -76,8 +76,8 @@ class OwnPlaces:
             _put(lines[own], into, self.places.local(stored[own]))
 
 
-class OwnStripes:
-    """Lines of a rank's stripe of rows (`Stripes`), stored by row.
+class OwnRowSharding:
+    """Lines of a rank's stripe of rows (`RowSharding`), stored by row.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class OwnStripes:
         Rows of the table.
     """
 
-    def __init__(self, stripes: Stripes, capacity: int) -> None:
+    def __init__(self, stripes: RowSharding, capacity: int) -> None:
         self._stripes, self._capacity = stripes, capacity
 
     @property
@@ -151,7 +151,7 @@ class OwnSizes:
         Reader of the rank's lines.
     """
 
-    def __init__(self, lines: OwnStripes | OwnListed) -> None:
+    def __init__(self, lines: OwnRowSharding | OwnListed) -> None:
         self._lines = lines
         self.edges, self.total = torch.empty((self.count, 2), dtype=torch.int64), 0
 
@@ -216,7 +216,7 @@ def _put(lines: Tensor, into: Tensor, at: Tensor) -> None:
     into.numpy()[at.numpy()] = lines.numpy()
 
 
-def own_table(rows: OwnStripes | OwnListed) -> dict[str, OwnLines]:
+def own_table(rows: OwnRowSharding | OwnListed) -> dict[str, ShardSelection]:
     """Return the shard reader of each array of the item table by name, from that of its rows."""
     sizes = OwnSizes(rows)
     return {KEYS: rows, SEEN_MS: rows, ID_SIZES: sizes, ID_BYTES: OwnBytes(sizes)}

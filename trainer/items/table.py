@@ -21,7 +21,17 @@ from weir.contracts.base.arrays import ascending
 from weir.trainer.items.ids import IDS, ItemIds, pack_ids
 from weir.trainer.items.key_lookup import Asked, KeyShare
 from weir.trainer.items.placement import LiveRows
-from weir.trainer.items.rows import FIRST_ITEM, PADDING, SHARED, Lines, Reader, Stripes, TableRows, TouchedRows, no_rows
+from weir.trainer.items.rows import (
+    FIRST_ITEM,
+    PADDING,
+    SHARED,
+    Lines,
+    Reader,
+    RowSharding,
+    TableRows,
+    TouchedRows,
+    no_rows,
+)
 from weir.trainer.ranks.workers import Workers
 
 __all__ = [
@@ -34,9 +44,9 @@ __all__ = [
     "SEEN_MS",
     "SHARED",
     "TOO_MANY",
+    "EvictedKeys",
     "ItemTable",
     "LastSeen",
-    "LeftKeys",
     "RowChanges",
     "TableRows",
 ]
@@ -95,7 +105,7 @@ TOO_MANY: Final = PADDING_KEY
 """Stands for more keys than there are rows: the export then compares all items, at no more cost."""
 
 
-class LeftKeys:
+class EvictedKeys:
     """Keys of items evicted from rows of this rank since the last `clear`; only `TOO_MANY` beyond a limit.
 
     After `snapshot`, later keys are also collected separately.
@@ -103,15 +113,15 @@ class LeftKeys:
 
     def __init__(self) -> None:
         self._parts, self._size = list[ItemKeys](), 0
-        self._later: LeftKeys | None = None
+        self._later: EvictedKeys | None = None
 
     def snapshot(self) -> None:
         """Start to collect later keys separately, too."""
-        self._later = LeftKeys()
+        self._later = EvictedKeys()
 
     def keep_later(self) -> None:
         """Drop the keys from before the snapshot."""
-        later = self._later or LeftKeys()
+        later = self._later or EvictedKeys()
         self._parts, self._size, self._later = later._parts, later._size, None
 
     def add(self, keys: ItemKeys, most: int) -> None:
@@ -181,12 +191,12 @@ class ItemTable:
 
     def __init__(self, capacity: int = 1024, workers: Workers | None = None) -> None:
         self._workers = workers or Workers()
-        self._stripes = Stripes(self._workers.rank, self._workers.world_size)
+        self._stripes = RowSharding(self._workers.rank, self._workers.world_size)
         self.capacity = capacity
         lines = self._stripes.count(capacity)
         self.keys, self.seen_ms = ItemKeys(np.full(lines, PADDING_KEY, np.int64)), np.zeros(lines, np.int64)
         self.ids, self.touched = ItemIds(capacity, workers), TouchedRows(lines)
-        self.left = LeftKeys()
+        self.left = EvictedKeys()
         self._index: _Index | None = _Index(LiveRows(), KeyShare(self._workers))
         self._seen = None
 

@@ -23,8 +23,8 @@ from weir.trainer.items.embeddings import Embeddings, Line
 from weir.trainer.items.featured import FeaturedItems
 from weir.trainer.items.features import FeatureLine
 from weir.trainer.items.placement import Places
-from weir.trainer.items.rows import Stripes, TableRows, no_rows
-from weir.trainer.items.shard_reader import OwnLines, OwnListed, OwnPlaces, OwnStripes, own_table
+from weir.trainer.items.rows import RowSharding, TableRows, no_rows
+from weir.trainer.items.shard_reader import OwnListed, OwnPlaces, OwnRowSharding, ShardSelection, own_table
 from weir.trainer.items.stored import SharedLines, described, fetched, tabled
 from weir.trainer.items.table import ItemTable
 from weir.trainer.log_q.row_counts import RowCounts, counted
@@ -137,7 +137,7 @@ class StoredLinks:
     def whole(self) -> dict[str, Tensor]:
         """Read the full checkpoint."""
         embeddings = OwnPlaces(self._places, by_place=True)
-        table = OwnStripes(self._stripes, self._places.capacity)
+        table = OwnRowSharding(self._stripes, self._places.capacity)
         return self._read(0, self._own(0, embeddings, OwnPlaces(self._places, by_place=False), table))
 
     def deltas(self) -> Iterator[Delta]:
@@ -164,8 +164,8 @@ class StoredLinks:
         return Places(capacity, self.workers.rank, self.workers.world_size)
 
     @property
-    def _stripes(self) -> Stripes:
-        return Stripes(self.workers.rank, self.workers.world_size)
+    def _stripes(self) -> RowSharding:
+        return RowSharding(self.workers.rank, self.workers.world_size)
 
     def _listed(self, number: int) -> TableRows:
         one, mark = self.links[number]
@@ -173,8 +173,8 @@ class StoredLinks:
         return TableRows(read_tensors(self.store, f"checkpoints/{one.name}", first, mark.files)[ROWS].numpy())
 
     def _own(
-        self, number: int, embeddings: OwnLines, others: OwnLines, table: OwnStripes | OwnListed
-    ) -> dict[str, OwnLines]:
+        self, number: int, embeddings: ShardSelection, others: ShardSelection, table: OwnRowSharding | OwnListed
+    ) -> dict[str, ShardSelection]:
         """Return the shard reader of each tensor by name, given the readers for embeddings and table.
 
         `others` reads counts and features.
@@ -184,6 +184,6 @@ class StoredLinks:
         own |= {name: others for name in self.marks[number].tensors if is_feature_line(name)}
         return own | {f"table.{array}": lines for array, lines in own_table(table).items()}
 
-    def _read(self, number: int, own: Mapping[str, OwnLines]) -> dict[str, Tensor]:
+    def _read(self, number: int, own: Mapping[str, ShardSelection]) -> dict[str, Tensor]:
         one, mark = self.links[number]
         return read_tensors(self.store, f"checkpoints/{one.name}", mark.tensors, mark.files, own)

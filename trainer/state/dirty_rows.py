@@ -19,7 +19,7 @@ from weir.contracts.base.string_arrays import zeros_in_scratch
 from weir.sketches.hashing import fmix64, splitmix64
 from weir.trainer.items.embeddings import Embeddings
 from weir.trainer.items.placement import Places
-from weir.trainer.items.rows import Reader, Stripes, TableRows
+from weir.trainer.items.rows import Reader, RowSharding, TableRows
 from weir.trainer.items.table import ItemTable
 from weir.trainer.ranks.workers import Workers
 
@@ -134,7 +134,7 @@ class Fingerprint:
 
     def __init__(self, table: ItemTable, embeddings: Embeddings) -> None:
         self._table, self._embeddings = table, embeddings
-        self._stripes = Stripes(embeddings.places.rank, embeddings.places.ranks)
+        self._stripes = RowSharding(embeddings.places.rank, embeddings.places.ranks)
         self._places: Places | None = None
         self._of_keys, self._of_embeddings = (np.empty(0, np.uint64) for _ in range(2))
         self._total = 0

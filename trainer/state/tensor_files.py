@@ -19,7 +19,7 @@ from torch import Tensor
 from weir.contracts import FileEntry, Store
 from weir.contracts.bundles.checkpoint import TensorEntry
 from weir.trainer.items.rows import TableRows
-from weir.trainer.items.shard_reader import OwnLines
+from weir.trainer.items.shard_reader import ShardSelection
 from weir.trainer.items.stored import SharedLines
 
 __all__ = [
@@ -144,7 +144,7 @@ def read_tensors(
     folder: str,
     entries: Mapping[str, TensorEntry],
     files: tuple[FileEntry, ...],
-    own: Mapping[str, OwnLines] | None = None,
+    own: Mapping[str, ShardSelection] | None = None,
 ) -> dict[str, Tensor]:
     """Return the tensors of `entries`, on the CPU; for names in `own`, only this rank's lines.
 
@@ -195,7 +195,7 @@ def _whole(run: _Run, first: int, entry: TensorEntry) -> Tensor:
     return tensor
 
 
-def _own(run: _Run, first: int, entry: TensorEntry, own: OwnLines) -> Tensor:
+def _own(run: _Run, first: int, entry: TensorEntry, own: ShardSelection) -> Tensor:
     """Read the rank's own lines, whole lines at a time."""
     number, shape = own.wanted.start, entry.shape[1:]
     tensor = torch.empty(own.count, *shape, dtype=getattr(torch, entry.dtype))

@@ -15,7 +15,7 @@ from weir.contracts import PADDING_KEY, ItemKeys
 from weir.trainer.items.table import FIRST_ITEM, PADDING, ItemTable
 from weir.trainer.log_q.row_counts import Users
 from weir.trainer.step.positives import Positives, SharedWindow
-from weir.trainer.step.shuffling import Dealt, Ints, Shuffled
+from weir.trainer.step.shuffling import Ints, ShardedBatches, Shuffled
 from weir.trainer.towers.features import FeatureInputs
 from weir.trainer.towers.user_features import FeaturedUsers, Layout, UserLines
 
@@ -137,7 +137,7 @@ def batches(
     columns = _columns(found, table, users)
     admitted = np.flatnonzero(columns.rows >= FIRST_ITEM)
     order = admitted[torch.randperm(len(admitted), generator=generator).numpy()]
-    dealt = Dealt(order, size, found.workers)
+    dealt = ShardedBatches(order, size, found.workers)
     reader = partial(_said, featured, found.layout) if featured is not None and found.layout.width else _nothing
     length, shown = (keys.shape[1] for keys in (found.own.histories, found.own.exposed))
     lines = _Lines(_dealt(found, table, dealt), (length, length + shown), reader)
@@ -158,7 +158,7 @@ def _columns(found: SharedWindow, table: ItemTable, users: Users | None) -> _Col
     )
 
 
-def _dealt(found: SharedWindow, table: ItemTable, dealt: Dealt) -> Shuffled:
+def _dealt(found: SharedWindow, table: ItemTable, dealt: ShardedBatches) -> Shuffled:
     """Look up the rows of histories and exposed items, and send each line to the rank that trains on it.
 
     A line also carries the encoded user features, unchanged.
@@ -172,7 +172,7 @@ def _dealt(found: SharedWindow, table: ItemTable, dealt: Dealt) -> Shuffled:
     return lines
 
 
-def _in_order(columns: _Columns, dealt: Dealt, lines: _Lines, start: int) -> Iterator[Batch]:
+def _in_order(columns: _Columns, dealt: ShardedBatches, lines: _Lines, start: int) -> Iterator[Batch]:
     groups = lines.every.groups(start)
     for chosen in dealt.batches(start):
         # The last batch may have no rows for this rank.
@@ -192,7 +192,9 @@ def _said(featured: FeaturedUsers, layout: Layout, lines: npt.NDArray[np.int32])
     return featured.inputs(UserLines(layout, lines))
 
 
-def _padded(columns: _Columns, chosen: Ints, mine: list[npt.NDArray[np.int32]], reader: _Reader, dealt: Dealt) -> Batch:
+def _padded(
+    columns: _Columns, chosen: Ints, mine: list[npt.NDArray[np.int32]], reader: _Reader, dealt: ShardedBatches
+) -> Batch:
     missing, absent = dealt.size - len(chosen), len(dealt.here) - len(mine[0])
     rows, weights, counts, _ = (torch.from_numpy(column[chosen]) for column in columns)
     # -1, all bits set, encodes no bucket and no number.

@@ -21,7 +21,7 @@ from torch.nn import functional
 from weir.trainer.items.placement import order_of
 from weir.trainer.towers.tower import History
 
-__all__ = ["Lookup", "Placed", "Sum"]
+__all__ = ["GatheredHistories", "Lookup", "Sum"]
 
 
 class Lookup:
@@ -102,7 +102,7 @@ _AT_ONCE: Final = 1 << 17
 """Numbers that each thread gathers at a time to compare them: 0.5 MB, a quarter of a core's own cache."""
 
 
-class Placed(History):
+class GatheredHistories(History):
     """Histories whose items are at `places` (B, L) in the vectors (n, d) of a lookup.
 
     `compare` and `mix` are made for a CPU; a GPU uses `every`.
@@ -126,9 +126,9 @@ class Placed(History):
         """Return the vector at each position, (B, L, d)."""
         return self._look_up(self._places)
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Placed":
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "GatheredHistories":
         """Apply `change` to the n distinct vectors instead of B * L."""
-        return Placed(Lookup(change(self._look_up.vectors)), self._places, self._occurrences)
+        return GatheredHistories(Lookup(change(self._look_up.vectors)), self._places, self._occurrences)
 
     def compare(self, asked: Tensor) -> Tensor:
         """Return the dot products (B, K, L) of `asked` (B, K, d) with the vectors of the same history."""
@@ -138,9 +138,9 @@ class Placed(History):
         """Return weighted sums (B, K, d) of the vectors of each history, for `weights` (B, K, L)."""
         return self._read(weights, mixes=True)
 
-    def split(self, count: int) -> Sequence["Placed"]:
+    def split(self, count: int) -> Sequence["GatheredHistories"]:
         """Split into parts of `count` histories; the last part may be smaller."""
-        return [Placed(self._look_up, part) for part in torch.split(self._places, count)]
+        return [GatheredHistories(self._look_up, part) for part in torch.split(self._places, count)]
 
     def _read(self, given: Tensor, *, mixes: bool) -> Tensor:
         source = self._occurrences, self._look_up.sum

@@ -11,7 +11,7 @@ import torch
 from weir.contracts.base.string_arrays import naming_the_disk, scratch
 from weir.trainer.ranks.workers import Workers
 
-__all__ = ["Dealt", "Ints", "Shuffled", "Spool", "blocks"]
+__all__ = ["Ints", "ShardedBatches", "Shuffled", "Spool", "blocks"]
 
 
 _AT_ONCE: Final = 1 << 15
@@ -135,7 +135,7 @@ class Shuffled:
         return 4 * (1 + self._width)
 
 
-class Dealt:
+class ShardedBatches:
     """Batches of `size` examples, each split over the ranks; `here` is the share of this rank.
 
     Parameters

@@ -21,7 +21,7 @@ from weir.trainer.step.batches import Batch
 from weir.trainer.step.inputs import sample_inputs
 from weir.trainer.step.model import Model
 from weir.trainer.step.seeds import seed_dropout
-from weir.trainer.step.timer import Clock, Laps
+from weir.trainer.step.timer import Clock, StepTimer
 from weir.trainer.step.vectors import StepVectors
 
 __all__ = ["Gradients", "StepResult", "Sums", "compute_gradients", "sum_over_ranks", "train_step"]
@@ -106,7 +106,7 @@ def train_step(
 
     Loss and gradients are sums over all ranks, so all ranks refuse or clip a step together.
     """
-    laps = Laps(clock)
+    laps = StepTimer(clock)
     gradients = compute_gradients(model, batch, workers, stop=stop, laps=laps)
     loss, hits, stops = gradients.totals.tolist()
     norm, limit = _norm(gradients), model.config.optimizer.max_gradient_norm
@@ -157,7 +157,7 @@ def _update(model: Model, gradients: Gradients) -> None:
 
 
 def compute_gradients(
-    model: Model, batch: Batch, workers: Workers, *, stop: bool = False, laps: Laps | None = None
+    model: Model, batch: Batch, workers: Workers, *, stop: bool = False, laps: StepTimer | None = None
 ) -> Gradients:
     """Return the gradients of the whole batch's mean loss.
 
@@ -172,7 +172,7 @@ def compute_gradients(
         raise ValueError(
             f"{workers.world_size} ranks share the batch, but {model.embeddings.places.ranks} the item table"
         )
-    laps = laps or Laps()
+    laps = laps or StepTimer()
     batch = batch.to(model.embeddings.weight.device)
     sampled = sample_inputs(model, batch, workers)
     laps.end("draw")

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 
-__all__ = ["Clock", "Laps"]
+__all__ = ["Clock", "StepTimer"]
 
 Clock = Callable[[], float]
 
 
-class Laps:
+class StepTimer:
     """Seconds by part of a step, in the order in which the parts ended.
 
     Parameters

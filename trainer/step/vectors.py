@@ -8,11 +8,11 @@ from weir.trainer.items.table import PADDING
 from weir.trainer.losses.inputs import LossInputs, Population, Rescored
 from weir.trainer.negatives import accidental_hits, bayesian_choice, shared_pool
 from weir.trainer.step.batches import Batch
-from weir.trainer.step.gathered import Lookup, Placed
+from weir.trainer.step.gathered import GatheredHistories, Lookup
 from weir.trainer.step.inputs import BatchRows, RankShare, SampledInputs
 from weir.trainer.step.model import Fetched, Model
 from weir.trainer.step.seeds import Purpose, generator
-from weir.trainer.step.timer import Laps
+from weir.trainer.step.timer import StepTimer
 from weir.trainer.towers import project, read_out
 from weir.trainer.towers.in_training import Forward, in_parts, in_training
 
@@ -51,7 +51,7 @@ class StepVectors:
         place = torch.searchsorted(self._keys, keys).clamp(max=len(self.rows) - 1)
         return torch.where(self.rows[place] == rows, place, -1)
 
-    def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: Laps) -> LossInputs:
+    def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: StepTimer) -> LossInputs:
         """Return the inputs that the loss needs for this rank's share; the search for hits has its own lap."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
         places, times = self._columns(sampled)
@@ -151,7 +151,7 @@ class StepVectors:
     def _users(self, sampled: SampledInputs, batch: Batch) -> Tensor:
         """Return the user vectors (b, d): tower output for their histories, plus their features."""
         share, tower = sampled.share, self.model.tower
-        history, mask = Placed(self._look_up, self._read_places(share)), share.histories != PADDING
+        history, mask = GatheredHistories(self._look_up, self._read_places(share)), share.histories != PADDING
         if batch.positives.ndim > 1:
             users = torch.cat([read_out(tower, *part, every=True) for part in in_parts(history, mask)])
         else:

@@ -20,7 +20,7 @@ from weir.trainer.ranks.workers import Workers, deterministic
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.batches import Batch, batches
-from weir.trainer.step.gathered import Lookup, Placed
+from weir.trainer.step.gathered import GatheredHistories, Lookup
 from weir.trainer.step.inputs import sample_inputs
 from weir.trainer.step.positives import SharedWindow
 from weir.trainer.step.seeds import Purpose, generator
@@ -139,7 +139,7 @@ def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
     state.tower.train()
 
     def call() -> object:
-        read = forward(Placed(Lookup(vectors), places.view_as(mask)), mask)
+        read = forward(GatheredHistories(Lookup(vectors), places.view_as(mask)), mask)
         return torch.autograd.grad(read, [vectors, *parameters], above, allow_unused=True)
 
     return call

@@ -15,7 +15,7 @@ from weir.serving.errors import InvalidRequestError, Violation
 from weir.serving.http.connection import Bodies
 from weir.serving.http.messages import object_of
 
-__all__ = ["CALLER", "Door", "Rights", "guard", "secured"]
+__all__ = ["CALLER", "PageAccess", "Rights", "guard", "secured"]
 
 
 CALLER: Final = web.RequestKey("caller", Caller)
@@ -37,7 +37,7 @@ _RIGHTS: Final[dict[str, tuple[Right, ...]]] = {
 """Rights per path, as the server would require them: the page calls the server as a single client for all users."""
 
 
-class Door:
+class PageAccess:
     """Authenticates callers. The static files are public; all data comes from ``/api/``, which is protected.
 
     Parameters

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from google.rpc import status_pb2
 
-from weir.page.access import CALLER, Door, Rights, guard, secured
+from weir.page.access import CALLER, PageAccess, Rights, guard, secured
 from weir.page.questions import Questions, k_in
 from weir.page.reader import Letter
 from weir.page.watch import Watch
@@ -165,7 +165,7 @@ def _file(name: str) -> Handler:
 
 
 def application(
-    watch: Watch, questions: Questions, rights: Rights, host: str, door: Door | None = None
+    watch: Watch, questions: Questions, rights: Rights, host: str, door: PageAccess | None = None
 ) -> web.Application:
     """Return the application of a page that listens on `host`; `door` authenticates callers if given."""
     behind = [] if door is None else [door.guard()]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from weir.contracts import Store
 from weir.interact import Answer, Asker
 from weir.page.atlas import MOST_ITEMS, Atlas, draw
-from weir.page.reader import Tags
+from weir.page.reader import ItemFeatures
 from weir.pipelines.config import PipelineConfig
 from weir.readers import is_topic
 from weir.serving.client import RetrievalClient, by_history, by_item, by_user
@@ -47,7 +47,7 @@ class Questions:
     client: RetrievalClient
     store: Store
     pipeline: PipelineConfig
-    tags: Tags
+    tags: ItemFeatures
     _ranks: Mapping[str, int] = field(default_factory=dict, init=False)
     _ranked: tuple[str, float] = field(default=("", 0.0), init=False)
     _atlas: Atlas | None = field(default=None, init=False)

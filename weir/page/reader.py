@@ -14,7 +14,7 @@ from weir.contracts.bundles.variants import champions_log
 from weir.serving.client import Info, RetrievalClient, RetrievalError
 from weir.serving.monitor.results import NewestRecalls, WindowRecall
 
-__all__ = ["RECALLS", "Letter", "NewestCommits", "Reader", "Seen", "Tags"]
+__all__ = ["RECALLS", "ItemFeatures", "Letter", "NewestCommits", "Reader", "Seen"]
 
 
 _KEPT: Final = 300
@@ -85,7 +85,7 @@ _MOST: Final = 100_000
 
 
 @dataclass
-class Tags:
+class ItemFeatures:
     """Features of the items in the newest windows; empty without `pipeline.item_features`."""
 
     store: Store
@@ -148,7 +148,7 @@ class Reader:
     store: Store
     client: RetrievalClient
     commits: NewestCommits
-    tags: Tags
+    tags: ItemFeatures
     _problems: dict[str, str] = field(default_factory=dict, init=False)
     _manifests: dict[str, BundleManifest] = field(default_factory=dict, init=False)
 

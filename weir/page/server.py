@@ -12,10 +12,10 @@ from aiohttp import web
 
 from weir.config import Settings
 from weir.contracts import Store
-from weir.page.access import Door, Rights
+from weir.page.access import PageAccess, Rights
 from weir.page.app import application
 from weir.page.questions import Questions, can_click
-from weir.page.reader import Tags
+from weir.page.reader import ItemFeatures
 from weir.page.watch import Watch
 from weir.runtime.listening import in_url, is_loopback, listening
 from weir.serving.access.access import Access
@@ -69,7 +69,7 @@ def _is_secure(settings: Settings) -> bool:
     return page_scheme(settings) == "https"
 
 
-def _door(settings: Settings) -> Door | None:
+def _door(settings: Settings) -> PageAccess | None:
     """Return the authentication of the page, if the server has one: on loopback too, open to any local process."""
     is_local = is_loopback(settings.monitor.page_host)
     if settings.serving.auth.jwks is None:
@@ -78,16 +78,16 @@ def _door(settings: Settings) -> Door | None:
         return None
     if not is_local and not _is_secure(settings):
         log.warning("tokens travel in plain text to the page: set serving.tls, or put a proxy in front of it")
-    return Door(Access(settings.serving.auth), secure=_is_secure(settings))
+    return PageAccess(Access(settings.serving.auth), secure=_is_secure(settings))
 
 
 async def _serve(
-    settings: Settings, store: Store, listeners: list[socket.socket], door: Door | None, stop: asyncio.Event
+    settings: Settings, store: Store, listeners: list[socket.socket], door: PageAccess | None, stop: asyncio.Event
 ) -> None:
     config = settings.monitor
     rights = Rights.on(config.page_host, shows_data=config.page_shows_data, has_folder=can_click(settings.pipeline))
     with RetrievalClient(config.target, config.timeout_seconds, settings.client) as client:
-        tags = Tags(store)
+        tags = ItemFeatures(store)
         watch = Watch(settings, store, client, tags, lines=rights.data)
         questions = Questions(client, store, settings.pipeline, tags)
         made = application(watch, questions, rights, config.page_host, door)

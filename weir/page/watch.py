@@ -10,7 +10,7 @@ from aiohttp import ClientSession
 from weir.config import Settings
 from weir.contracts import Store
 from weir.freshness import event_to_answer
-from weir.page.reader import Letter, NewestCommits, Reader, Tags
+from weir.page.reader import ItemFeatures, Letter, NewestCommits, Reader
 from weir.page.state import Rates, Samples, addresses, point_of, recall_points, scrape, state_of
 from weir.serving.client import RetrievalClient
 from weir.serving.monitor.results import WindowRecall
@@ -76,7 +76,9 @@ class Watch:
         Whether refused lines are read.
     """
 
-    def __init__(self, settings: Settings, store: Store, client: RetrievalClient, tags: Tags, *, lines: bool) -> None:
+    def __init__(
+        self, settings: Settings, store: Store, client: RetrievalClient, tags: ItemFeatures, *, lines: bool
+    ) -> None:
         self.state: dict[str, Any] = {}
         self.history = History()
         self.recalls: dict[int, dict[str, Any]] = {}

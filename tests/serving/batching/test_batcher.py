@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from weir.serving.batching.batcher import Batcher, Bell
+from weir.serving.batching.batcher import Batcher, Wakeup
 from weir.serving.batching.lanes import Outcome, Part
 from weir.serving.errors import DeadlinePassedError, QueueFullError, ShuttingDownError
 
@@ -351,7 +351,7 @@ def test_a_batch_that_hangs_is_a_problem_until_it_ends() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_when_the_thread_ends_everybody_is_told() -> None:
-    class Ending(BaseException):
+    class CallTimer(BaseException):
         pass
 
     async def scenario() -> None:
@@ -359,7 +359,7 @@ def test_when_the_thread_ends_everybody_is_told() -> None:
 
         def run(tasks: Sequence[int]) -> list[int]:
             gate(tasks)
-            raise Ending
+            raise CallTimer
 
         recorder = Recorder()
         core = Numbers(run, recorder, max_batch=1, max_cost=100, limit=9, retry_after=0.5)
@@ -498,8 +498,8 @@ def test_a_closed_batcher_takes_no_change_and_refuses_those_that_wait() -> None:
         assert len(refused) == 2
 
 
-class Work(Bell):
-    """Beside the batches: so many pieces of work, each of which notes when it was done."""
+class Work(Wakeup):
+    """WorkSource the batches: so many pieces of work, each of which notes when it was done."""
 
     def __init__(self, gate: Gate, pieces: int, *, hangs: threading.Event | None = None, fails: bool = False) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
 import threading
 
-from weir.serving.batching.batcher import Bell
+from weir.serving.batching.batcher import Wakeup
 
 
 def test_a_ring_before_the_wait_ends_it_once() -> None:
-    bell, rounds = Bell(), list[int]()
+    bell, rounds = Wakeup(), list[int]()
     bell.ring()
     bell.ring()
     bell.wait()

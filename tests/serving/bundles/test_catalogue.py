@@ -10,7 +10,7 @@ from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import BundleLog, Store, hash_id
 from weir.serving.bundles.catalogue import CatalogueFiles, CatalogueFollower, Takedown
 from weir.serving.bundles.loading import load_bundle
-from weir.serving.index.eligibility import TaggedRows
+from weir.serving.index.eligibility import CatalogueView
 from weir.serving.index.popular import rows_in
 from weir.serving.metrics import CatalogueMetrics
 
@@ -38,20 +38,20 @@ def test_a_catalogue_describes_the_served_bundle_and_is_read_again_when_it_chang
     bundle, path = load_bundle(BundleLog(store), "v1"), tmp_path / "items.jsonl"
     follower = CatalogueFollower(CatalogueFiles(str(path)), metrics)
     follower.look(bundle)
-    assert bundle.shelf.tagged is None
+    assert bundle.state.view is None
     assert registry.get_sample_value("weir_catalogue_unusable", {"file": "catalogue"}) == 1
     replace(path, '{"item_id": "item-3", "tags": ["jazz"]}\n{"item_id": "gone", "tags": ["jazz"]}\n')
     follower.look(bundle)
-    first = bundle.shelf.tagged
+    first = bundle.state.view
     assert first is not None
     assert rows_in(first.tags["jazz"]).tolist() == [3]
     assert registry.get_sample_value("weir_catalogue_items") == 2
     follower.look(bundle)
-    assert bundle.shelf.tagged is first
+    assert bundle.state.view is first
     replace(path, '{"item_id": "item-4", "tags": ["jazz"]}\n[]\n')
     follower.look(bundle)
-    assert bundle.shelf.tagged is not None
-    assert rows_in(bundle.shelf.tagged.tags["jazz"]).tolist() == [4]
+    assert bundle.state.view is not None
+    assert rows_in(bundle.state.view.tags["jazz"]).tolist() == [4]
     assert registry.get_sample_value("weir_catalogue_refused_rows") == 1
 
 
@@ -67,7 +67,7 @@ def test_what_cannot_be_read_changes_nothing_and_is_said_once(
     follower = CatalogueFollower(CatalogueFiles(str(path)), metrics)
     replace(path, "item_id,tags\nitem-3,jazz\n")
     follower.look(bundle)
-    good = bundle.shelf.tagged
+    good = bundle.state.view
     with caplog.at_level(logging.ERROR):
         for text in ("name\nitem-3\n", "name\nitem-4\n"):
             replace(path, text)
@@ -76,7 +76,7 @@ def test_what_cannot_be_read_changes_nothing_and_is_said_once(
         path.unlink()
         follower.look(bundle)
         follower.look(bundle)
-    assert bundle.shelf.tagged is good is not None
+    assert bundle.state.view is good is not None
     errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
     assert [message.count("the one read before stays") for message in errors] == [1, 1]
     assert registry.get_sample_value("weir_catalogue_unusable", {"file": "catalogue"}) == 1
@@ -98,23 +98,23 @@ def test_a_new_version_is_described_by_what_has_moved(
     write_delta(store, "v1", manifest, changed(catalogue, change), change)
     after = load_bundle(BundleLog(store), "v1", served=before)
     with monkeypatch.context() as patch:
-        patch.setattr(TaggedRows, "of", lambda *_: pytest.fail("every row was looked up"))
+        patch.setattr(CatalogueView, "of", lambda *_: pytest.fail("every row was looked up"))
         follower.describe(after, before)
-    assert after.shelf.tagged is not None
-    assert rows_in(after.shelf.tagged.tags["jazz"]).tolist() == [3]
-    assert not after.shelf.tagged.tags["new"]
+    assert after.state.view is not None
+    assert rows_in(after.state.view.tags["jazz"]).tolist() == [3]
+    assert not after.state.view.tags["new"]
     # Of another base, and of another catalogue, all rows are.
     write_bundle(store, "v2", Catalogue.random(items=7))
     other = load_bundle(BundleLog(store), "v2")
     follower.describe(other, after)
-    assert other.shelf.tagged is not None
-    assert rows_in(other.shelf.tagged.live).tolist() == list(range(7))
+    assert other.state.view is not None
+    assert rows_in(other.state.view.live).tolist() == list(range(7))
     replace(path, "item_id,tags\nitem-2,jazz\n")
     follower.look()
     late = load_bundle(BundleLog(store), "v1", served=before)
     follower.describe(late, before)
-    assert late.shelf.tagged is not None
-    assert rows_in(late.shelf.tagged.tags["jazz"]).tolist() == [2]
+    assert late.state.view is not None
+    assert rows_in(late.state.view.tags["jazz"]).tolist() == [2]
 
 
 def test_a_version_that_was_swapped_in_meanwhile_is_described_at_the_next_look(
@@ -127,20 +127,20 @@ def test_a_version_that_was_swapped_in_meanwhile_is_described_at_the_next_look(
     follower.look()
     bundle = load_bundle(BundleLog(store), "v1")
     follower.describe(bundle)
-    old = bundle.shelf.tagged
+    old = bundle.state.view
     replace(path, "item_id,tags\nitem-4,jazz\n")
     follower.look()
-    assert bundle.shelf.tagged is old
+    assert bundle.state.view is old
     follower.look(bundle)
-    assert bundle.shelf.tagged is not None
-    assert rows_in(bundle.shelf.tagged.tags["jazz"]).tolist() == [4]
+    assert bundle.state.view is not None
+    assert rows_in(bundle.state.view.tags["jazz"]).tolist() == [4]
 
 
 def test_without_a_catalogue_there_is_nothing_to_describe(store: Store, metrics: CatalogueMetrics) -> None:
     write_bundle(store, "v1", Catalogue.random(items=20))
     bundle = load_bundle(BundleLog(store), "v1")
     CatalogueFollower(CatalogueFiles(), metrics).look(bundle)
-    assert bundle.shelf.tagged is None
+    assert bundle.state.view is None
 
 
 def test_items_are_taken_down_by_a_list_of_ids(

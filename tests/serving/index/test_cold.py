@@ -17,7 +17,7 @@ from weir.serving.bundles.catalogue import CatalogueFiles, CatalogueFollower
 from weir.serving.bundles.loading import Route, load_bundle
 from weir.serving.bundles.watcher import Change, Start
 from weir.serving.index.cold import absent_entries, still_absent
-from weir.serving.index.eligibility import TaggedRows
+from weir.serving.index.eligibility import CatalogueView
 from weir.serving.metrics import CatalogueMetrics
 from weir.serving.search.queries import ByHistory, ByItem, Hits, Query, Task
 from weir.serving.search.retriever import Retriever
@@ -40,7 +40,7 @@ def history(*ids: str) -> ByHistory:
 
 def with_catalogue(bundle: LoadedBundle, about: Described, limit: int = 1000) -> LoadedBundle:
     cold = cold_of(bundle, about, limit)
-    bundle.shelf.tagged = replace(TaggedRows.of(about, cold.rows, ""), cold=cold)
+    bundle.state.view = replace(CatalogueView.of(about, cold.rows, ""), cold=cold)
     return bundle
 
 
@@ -130,8 +130,8 @@ def test_without_features_nothing_is_cold(
     files = CatalogueFiles(str(path), features=names() if features is None else features)
     bundle = load_bundle(BundleLog(store), "v1")
     CatalogueFollower(files, CatalogueMetrics(CollectorRegistry()), 30).look(bundle)
-    assert bundle.shelf.tagged is not None
-    assert bundle.shelf.tagged.cold is None
+    assert bundle.state.view is not None
+    assert bundle.state.view.cold is None
 
 
 @pytest.mark.parametrize("how", ["beside", "in place"])

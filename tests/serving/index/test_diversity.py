@@ -11,8 +11,8 @@ from tests.serving.tagging import Described
 from weir.contracts import IndexRows, ItemKeys, hash_ids
 from weir.contracts.base.arrays import Layers
 from weir.contracts.bundles.rows import BundleRows, ItemRows
-from weir.serving.index.diversity import Ranked, Spread, TagCap
-from weir.serving.index.eligibility import TaggedRows
+from weir.serving.index.diversity import CappedSelection, Ranked, TagCap
+from weir.serving.index.eligibility import CatalogueView
 
 ITEMS = [f"item-{number}" for number in range(40)]
 TAGS = ["a", "ab", "b", "ba", "é", "z"]
@@ -57,7 +57,7 @@ def test_the_best_that_the_cap_allows_are_taken_whatever_was_found_first(
     tags: list[set[str]], order: list[int], first: int, cap: TagCap, wanted: int
 ) -> None:
     says = Described(dict(zip(ITEMS, tags, strict=True)))
-    spread = Spread(TaggedRows.of(says.catalogue(), ROWS, ""), ROWS, cap, wanted)
+    spread = CappedSelection(CatalogueView.of(says.catalogue(), ROWS, ""), ROWS, cap, wanted)
     search = Search(-np.argsort(order).astype(np.float64))
     scores, rows = search(BitMap(range(len(ITEMS))), first)
     spread.take(scores, rows)
@@ -69,7 +69,7 @@ def test_the_best_that_the_cap_allows_are_taken_whatever_was_found_first(
 
 def test_what_is_found_late_still_comes_in_its_place() -> None:
     says = Described({item: ["a"] for item in ITEMS[:20]})
-    spread = Spread(TaggedRows.of(says.catalogue(), ROWS, ""), ROWS, TagCap(1), 3)
+    spread = CappedSelection(CatalogueView.of(says.catalogue(), ROWS, ""), ROWS, TagCap(1), 3)
     spread.take(np.array([0.5, 0.4], np.float32), IndexRows(np.array([3, 4])))
     spread.go_on(
         BitMap(range(len(ITEMS))), lambda *_: (np.array([0.9, 0.3], np.float32), IndexRows(np.array([30, 31])))

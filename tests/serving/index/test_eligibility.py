@@ -13,7 +13,7 @@ from tests.serving.tagging import Described
 from weir.contracts import BundleLog, IndexRows, ItemKeys, Store, hash_id
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.bundles.loading import load_bundle
-from weir.serving.index.eligibility import NO_TAGS, Passing, Sieve, TagFilter, TaggedRows, moved_rows
+from weir.serving.index.eligibility import NO_TAGS, CatalogueView, Eligibility, RowMask, TagFilter, moved_rows
 from weir.serving.index.popular import bits_of, rows_in, rowset
 
 NAMES = ["jazz", "blues", "new", "unheard-of"]
@@ -49,9 +49,9 @@ def keys(items: list[str]) -> ItemKeys:
 def test_what_passes_is_what_passes_one_by_one(
     *, bundle: LoadedBundle, says: Described, wanted: TagFilter, down: list[str], allowed: list[str] | None, now: int
 ) -> None:
-    tagged = TaggedRows.of(says.catalogue(), bundle.rows, "")
-    sieve = Sieve.of(bundle.rows, tagged, keys(down), now)
-    passing = sieve.passing(wanted, None if allowed is None else keys(allowed))
+    tagged = CatalogueView.of(says.catalogue(), bundle.rows, "")
+    eligibility = Eligibility.of(bundle.rows, tagged, keys(down), now)
+    passing = eligibility.passing(wanted, None if allowed is None else keys(allowed))
     expected = [
         item
         for item in says.passing(bundle.ids.base.tolist(), wanted, now * 1000)
@@ -67,29 +67,29 @@ def test_what_passes_is_what_passes_one_by_one(
 
 def test_it_holds_until_the_next_item_comes_or_goes_but_a_second_at_least(bundle: LoadedBundle) -> None:
     says = Described({}, {"item-1": (10_000, 20_000), "item-2": (None, 10_300)})
-    tagged, down = TaggedRows.of(says.catalogue(), bundle.rows, ""), keys(["item-3"])
-    sieve = Sieve.of(bundle.rows, tagged, down, 5.0)
-    assert sieve.holds(tagged, down, 9.9)
-    assert not sieve.holds(tagged, down, 10.0)
-    assert not sieve.holds(tagged, down, 4.0), "the clock was set back"
-    assert not sieve.holds(tagged, keys(["item-3"]), 9.9)
-    assert not sieve.holds(None, down, 9.9)
-    busy = Sieve.of(bundle.rows, tagged, down, 10.1)
+    tagged, down = CatalogueView.of(says.catalogue(), bundle.rows, ""), keys(["item-3"])
+    eligibility = Eligibility.of(bundle.rows, tagged, down, 5.0)
+    assert eligibility.holds(tagged, down, 9.9)
+    assert not eligibility.holds(tagged, down, 10.0)
+    assert not eligibility.holds(tagged, down, 4.0), "the clock was set back"
+    assert not eligibility.holds(tagged, keys(["item-3"]), 9.9)
+    assert not eligibility.holds(None, down, 9.9)
+    busy = Eligibility.of(bundle.rows, tagged, down, 10.1)
     assert busy.holds(tagged, down, 11.0)
     assert not busy.holds(tagged, down, 11.1)
-    assert Sieve.of(bundle.rows, None, down, 5.0).holds(None, down, 1e12)
+    assert Eligibility.of(bundle.rows, None, down, 5.0).holds(None, down, 1e12)
 
 
 def test_the_rows_of_a_filter_are_kept_but_not_of_every_one(bundle: LoadedBundle) -> None:
-    tagged = TaggedRows.of(Described({"item-1": ["jazz"]}).catalogue(), bundle.rows, "")
-    sieve = Sieve.of(bundle.rows, tagged, keys([]), 0.0)
-    jazz = sieve.passing(TagFilter(any=("jazz",)), None)
-    assert sieve.passing(TagFilter(any=("jazz",)), None) is jazz
-    assert sieve.passing(TagFilter(any=("jazz",)), keys(["item-1"])) is not jazz
+    tagged = CatalogueView.of(Described({"item-1": ["jazz"]}).catalogue(), bundle.rows, "")
+    eligibility = Eligibility.of(bundle.rows, tagged, keys([]), 0.0)
+    jazz = eligibility.passing(TagFilter(any=("jazz",)), None)
+    assert eligibility.passing(TagFilter(any=("jazz",)), None) is jazz
+    assert eligibility.passing(TagFilter(any=("jazz",)), keys(["item-1"])) is not jazz
     for number in range(100):
-        sieve.passing(TagFilter(none=(str(number),)), None)
-    assert sieve.passing(TagFilter(any=("jazz",)), None) is not jazz
-    assert len(sieve.passing(NO_TAGS, None)) == 40
+        eligibility.passing(TagFilter(none=(str(number),)), None)
+    assert eligibility.passing(TagFilter(any=("jazz",)), None) is not jazz
+    assert len(eligibility.passing(NO_TAGS, None)) == 40
 
 
 @given(
@@ -97,7 +97,7 @@ def test_the_rows_of_a_filter_are_kept_but_not_of_every_one(bundle: LoadedBundle
     hidden=st.lists(st.integers(0, 99)),
 )
 def test_rows_are_hidden_for_a_while(rows: set[int], hidden: list[int]) -> None:
-    passing, everything = Passing(rowset(np.array(sorted(rows), np.int64)), 100), IndexRows(np.arange(100))
+    passing, everything = RowMask(rowset(np.array(sorted(rows), np.int64)), 100), IndexRows(np.arange(100))
     with passing.without(IndexRows(np.array(hidden, np.int64))):
         assert set(passing.shown(everything).tolist()) == rows - set(hidden)
         assert len(passing) == len(rows)
@@ -114,7 +114,7 @@ def described(rng: np.random.Generator, items: list[str]) -> Described:
     return Described(tags, limits)
 
 
-def assert_right(tagged: TaggedRows, says: Described, ids: list[str]) -> None:
+def assert_right(tagged: CatalogueView, says: Described, ids: list[str]) -> None:
     """Compare with a look at every row; a row without an item has an empty id."""
     live = [row for row, item in enumerate(ids) if item]
     assert rows_in(tagged.live).tolist() == live
@@ -143,7 +143,7 @@ def test_rows_follow_a_chain_of_deltas(store: Store, kind: str, seed: int) -> No
     says = described(rng, names)
     log = BundleLog(store)
     loaded = load_bundle(log, "v0")
-    tagged = TaggedRows.of(says.catalogue(), loaded.rows, loaded.key_secret)
+    tagged = CatalogueView.of(says.catalogue(), loaded.rows, loaded.key_secret)
     assert_right(tagged, says, catalogue.ids)
     for number in range(1, 5):
         change = drawn(catalogue, rng, number)
@@ -154,14 +154,14 @@ def test_rows_follow_a_chain_of_deltas(store: Store, kind: str, seed: int) -> No
         assert set(moved.tolist()) == {*change.new, *change.removed}
         tagged, loaded = tagged.moved(loaded.rows, later.rows), later
         assert_right(tagged, says, catalogue.ids)
-        assert_right(TaggedRows.of(says.catalogue(), later.rows, ""), says, catalogue.ids)
+        assert_right(CatalogueView.of(says.catalogue(), later.rows, ""), says, catalogue.ids)
 
 
 def test_nothing_is_looked_up_again_where_no_item_moves(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     base(store)
     loaded = load_bundle(BundleLog(store), "v0")
-    tagged = TaggedRows.of(Described({"item-1": ["jazz"]}).catalogue(), loaded.rows, "")
+    tagged = CatalogueView.of(Described({"item-1": ["jazz"]}).catalogue(), loaded.rows, "")
     assert tagged.moved(loaded.rows, loaded.rows) is tagged
 
 

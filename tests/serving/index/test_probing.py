@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.serving.tagging import WAYS, search_by
 from weir.contracts import IndexRows
 from weir.serving.index import probing as filtered
-from weir.serving.index.eligibility import Passing
+from weir.serving.index.eligibility import RowMask
 from weir.serving.index.index import AnnIndex, ExactIndex, on_device
 from weir.serving.index.popular import rowset
 from weir.serving.index.probing import FilteredSearch, filtered_cost
@@ -37,7 +37,7 @@ class Space:
         self.exact = ExactIndex(self.vectors)
 
     def search(self, rows: np.ndarray, index: AnnIndex | None = None) -> FilteredSearch:
-        return FilteredSearch(index, self.exact, Passing(rowset(rows), len(self.vectors)))
+        return FilteredSearch(index, self.exact, RowMask(rowset(rows), len(self.vectors)))
 
     def truth(self, rows: np.ndarray, k: int) -> np.ndarray:
         scores = self.queries @ self.vectors[rows].T

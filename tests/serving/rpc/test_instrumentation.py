@@ -33,7 +33,7 @@ from weir.serving.rpc import instrumentation as access_log
 from weir.serving.rpc.instrumentation import (
     AccessLog,
     AroundInterceptor,
-    Ending,
+    CallTimer,
     Handler,
     WrappingInterceptor,
     go_name,
@@ -182,8 +182,8 @@ class ContextEnding:
         return self._code
 
 
-def ended(context: ContextEnding, error: BaseException | None) -> Ending:
-    ending = Ending(context)
+def ended(context: ContextEnding, error: BaseException | None) -> CallTimer:
+    ending = CallTimer(context)
     if error is None:
         with ending:
             pass

@@ -30,7 +30,7 @@ from weir.serving.bundles.loading import load_bundle
 from weir.serving.config import LimitsConfig, ServedConfig, ServingConfig
 from weir.serving.metrics import RequestMetrics, RpcMetrics, ServedMetrics
 from weir.serving.rpc.admission import Admission, AdmissionInterceptor
-from weir.serving.rpc.decoding import Aside, DecodingInterceptor
+from weir.serving.rpc.decoding import DecodingInterceptor, OffloadExecutor
 from weir.serving.rpc.instrumentation import MetricsInterceptor
 from weir.serving.rpc.service import RetrievalService
 from weir.serving.search.queries import Answer, Task
@@ -88,7 +88,7 @@ async def serving(
     batcher: Batcher[Task, Answer] = Batcher(
         served.run, metrics, max_batch=8, max_cost=config.max_batch_cost, limit=queue, retry_after=0.25
     )
-    aside = Aside(config.retry_after_seconds)
+    aside = OffloadExecutor(config.retry_after_seconds)
     service = RetrievalService(
         lambda: [] if served.bundle is None else [served.bundle],
         batcher,

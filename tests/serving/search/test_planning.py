@@ -10,7 +10,7 @@ from weir.contracts import BundleLog, ItemKeys, SeenItems, Store, UserKeys, hash
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.bundles.loading import load_bundle
 from weir.serving.histories.files import KnownUsers
-from weir.serving.index.eligibility import Sieve
+from weir.serving.index.eligibility import Eligibility
 from weir.serving.search.planning import Planner
 from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, Query, Source, Task
 
@@ -55,7 +55,7 @@ class Users:
 
 
 def planner(bundle: LoadedBundle, down: int = 0, candidates: int = 0) -> Planner:
-    sieve = Sieve.of(bundle.rows, None, keys(*(f"item-{number}" for number in range(down))), 0.0)
+    sieve = Eligibility.of(bundle.rows, None, keys(*(f"item-{number}" for number in range(down))), 0.0)
     return Planner(bundle, Users(), sieve, candidates)
 
 

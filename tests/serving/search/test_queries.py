@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.serving.support import user_weights
 from weir.contracts import FeatureNames
 from weir.contracts.interactions.features import FeatureWeights
-from weir.serving.search.queries import Said, said_in
+from weir.serving.search.queries import QueryFeatures, said_in
 
 WEIGHTS = user_weights()
 
@@ -34,7 +34,7 @@ def alone(query: dict[str, Any], weights: FeatureWeights = WEIGHTS) -> np.ndarra
 
 @given(queries)
 def test_each_query_says_what_it_says_alone(found: list[dict[str, Any]]) -> None:
-    said = Said.of(WEIGHTS, found)
+    said = QueryFeatures.of(WEIGHTS, found)
     for number, query in enumerate(found):
         vector = said.of_query(number)
         np.testing.assert_allclose(np.zeros(8) if vector is None else vector, alone(query), rtol=1e-6, atol=1e-7)
@@ -44,7 +44,7 @@ def test_each_query_says_what_it_says_alone(found: list[dict[str, Any]]) -> None
 
 @given(queries)
 def test_a_bundle_without_weights_knows_no_feature(found: list[dict[str, Any]]) -> None:
-    said = Said.of(None, found)
+    said = QueryFeatures.of(None, found)
     assert said.vectors is None
     assert said.missing == [list(query) for query in found]
     assert all(said.of_query(number) is None for number in range(len(found)))
@@ -62,5 +62,5 @@ def test_what_weights_say_nothing_about_is_nothing() -> None:
     untrained = FeatureWeights(
         FeatureNames(categorical=("country",)), np.zeros((4, 8), np.float32), np.zeros((8, 32), np.float32), ()
     )
-    said = Said.of(untrained, [{"country": ("de",)}])
+    said = QueryFeatures.of(untrained, [{"country": ("de",)}])
     assert (said.of_query(0), said.missing) == (None, [[]])

@@ -17,7 +17,7 @@ from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.bundles.loading import Route, load_bundle
 from weir.serving.bundles.watcher import Change, Start
 from weir.serving.index.diversity import TagCap
-from weir.serving.index.eligibility import NO_TAGS, TagFilter, TaggedRows
+from weir.serving.index.eligibility import NO_TAGS, CatalogueView, TagFilter
 from weir.serving.search import retriever
 from weir.serving.search.queries import ByEmbedding, ByHistory, ByUser, Hits, Query, Task
 from weir.serving.search.retriever import Retriever
@@ -183,12 +183,12 @@ def test_tags_stay_with_their_items_through_deltas(
     says = Described({item: rng.choice(NAMES, rng.integers(0, 4), replace=False).tolist() for item in names})
     log, asked = BundleLog(store), Retriever(histories_of(store))
     served = load_bundle(log, "v0", places=True)
-    served.shelf.tagged = TaggedRows.of(says.catalogue(), served.rows, "")
+    served.state.view = CatalogueView.of(says.catalogue(), served.rows, "")
     for number in range(1, 6):
         change = deltas.drawn(catalogue, rng, number)
         catalogue = deltas.changed(catalogue, change)
         manifest = deltas.write_delta(store, f"v{number}", manifest, catalogue, change)
-        before, tagged = served, served.shelf.tagged
+        before, tagged = served, served.state.view
         if how == "clone":
             served = load_bundle(log, f"v{number}", served=before, places=True)
         else:
@@ -197,7 +197,7 @@ def test_tags_stay_with_their_items_through_deltas(
             assert start is not None
             served = Change.prepare(start, route, 1).take()
         assert tagged is not None
-        served.shelf.tagged = tagged.moved(before.rows, served.rows)
+        served.state.view = tagged.moved(before.rows, served.rows)
         dense = deltas.dense(catalogue)
         for wanted in (TagFilter(any=("jazz",)), TagFilter(all=("jazz", "new")), TagFilter(none=("blues",)), NO_TAGS):
             vector = deltas.QUERIES[number % len(deltas.QUERIES)]

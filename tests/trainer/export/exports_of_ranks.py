@@ -16,9 +16,8 @@ from tests.trainer.export.test_touched import HOUR, a_stream, facts
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES
 from weir.contracts import BundleManifest, Store, WindowLog
-from weir.trainer.export import content, export_bundle
-from weir.trainer.export import planner as keeper
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export import content, export_bundle, planner
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import RecentCases
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
@@ -43,7 +42,7 @@ class Line:
 
     def __init__(self, store: Store, config: TrainerConfig, workers: Workers | None, *, beside: bool = False) -> None:
         self.store, self.workers, self.config, self.beside = store, workers or Workers(), config, beside
-        self.state, self.keeper = TrainerState.fresh(config, workers=workers), self.new_keeper()
+        self.state, self.planner = TrainerState.fresh(config, workers=workers), self.new_keeper()
         self.recent = RecentCases(Store(f"{store.url}-none"), config)
 
     def learn(self, log: WindowLog, sequence: int) -> None:
@@ -65,16 +64,16 @@ class Line:
         checkpoints.save(self.state, self.workers)
         found = checkpoints.load(self.config, self.workers)
         assert found is not None
-        self.state, self.keeper = found, self.new_keeper()
+        self.state, self.planner = found, self.new_keeper()
 
-    def new_keeper(self) -> Keeper:
-        return HeldKeeper() if self.beside else Keeper()
+    def new_keeper(self) -> ExportPlanner:
+        return HeldKeeper() if self.beside else ExportPlanner()
 
     def export(self) -> BundleManifest | None:
         """Export; None where the bundle is made beside the stream, to be published by another call."""
-        if isinstance(self.keeper, HeldKeeper):
-            return export_or_none(self.store, self.state, self.recent, self.keeper)
-        return export_bundle(self.store, self.state, self.recent, keeper=self.keeper)
+        if isinstance(self.planner, HeldKeeper):
+            return export_or_none(self.store, self.state, self.recent, self.planner)
+        return export_bundle(self.store, self.state, self.recent, planner=self.planner)
 
 
 def follow_beside(folder: str, config: TrainerConfig, features: dict[str, dict[str, Any]], workers: Workers) -> int:
@@ -106,9 +105,9 @@ def follow_beside(folder: str, config: TrainerConfig, features: dict[str, dict[s
     for sequence in range(_WINDOWS):
         for line in (alone, shared) if workers.is_first else (shared,):
             line.learn(log, sequence)
-        if isinstance(shared.keeper, HeldKeeper):
+        if isinstance(shared.planner, HeldKeeper):
             # Other ranks answer nothing meanwhile.
-            shared.keeper.let_go()
+            shared.planner.let_go()
         if sequence >= _FIRST_EXPORTED:
             workers.first(compare, shared.state.answer)
     return made
@@ -134,8 +133,8 @@ def follow(folder: str, config: TrainerConfig, features: dict[str, dict[str, Any
             wanted = alone.export()
             assert wanted is not None
             assert facts(made[0]) == facts(wanted)
-            assert shared.keeper.compared == alone.keeper.compared
-            assert sequence != _RESTARTED or (made[0].removed and shared.keeper.compared < 1)
+            assert shared.planner.compared == alone.planner.compared
+            assert sequence != _RESTARTED or (made[0].removed and shared.planner.compared < 1)
             deltas += made[0].depth > 0
     return deltas
 
@@ -150,7 +149,7 @@ def main(folder: str) -> None:
         with several, patch.object(Assigner, "assign_rows", autospec=True, side_effect=Assigner.assign_rows) as of_many:
             deltas.append(follow(f"{folder}/machines", WITH_LISTS, FEATURES, workers))
         assert of_a_machine.called == of_many.called == workers.is_first
-        with patch.object(keeper, "calls_for_compaction", return_value=False):
+        with patch.object(planner, "calls_for_compaction", return_value=False):
             beside = follow_beside(
                 f"{folder}/beside", WITH_LISTS.model_copy(update={"bundle_chain": 1}), FEATURES, workers
             )

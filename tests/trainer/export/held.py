@@ -1,4 +1,4 @@
-"""A keeper whose exports of all items are made beside the stream, and end when a test says so."""
+"""A planner whose exports of all items are made beside the stream, and end when a test says so."""
 
 import threading
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from weir.trainer.export import export_bundle
 from weir.trainer.export.content import Content
 from weir.trainer.export.onnx_models import AwaitedError
 from weir.trainer.export.plan import Complete, Delta
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import RecentCases
 from weir.trainer.state.trainer_state import TrainerState
 
@@ -16,7 +16,7 @@ __all__ = ["HeldKeeper", "export_or_none"]
 
 
 @dataclass
-class HeldKeeper(Keeper):
+class HeldKeeper(ExportPlanner):
     """Drafts nothing of what it is to make before `going` is set."""
 
     beside: bool = True
@@ -35,13 +35,15 @@ class HeldKeeper(Keeper):
             self.making._thread.join()
 
 
-def export_or_none(store: Store, state: TrainerState, recent: RecentCases, keeper: HeldKeeper) -> BundleManifest | None:
+def export_or_none(
+    store: Store, state: TrainerState, recent: RecentCases, planner: HeldKeeper
+) -> BundleManifest | None:
     """Export, or publish what was being made; return None where that goes on beside the stream."""
-    if keeper.making is None:
-        keeper.going.clear()
+    if planner.making is None:
+        planner.going.clear()
     else:
-        keeper.let_go()
+        planner.let_go()
     try:
-        return export_bundle(store, state, recent, keeper=keeper)
+        return export_bundle(store, state, recent, planner=planner)
     except AwaitedError:
         return None

@@ -16,11 +16,10 @@ from tests.trainer.export.test_touched import WINDOWS, a_stream, expiring, facts
 from tests.trainer.windows import FEATURES
 from weir.contracts import BundleLog, BundleManifest, Store, WindowLog
 from weir.contracts.verification import verify
-from weir.trainer.export import export_bundle
-from weir.trainer.export import planner as keeper
-from weir.trainer.export.background import Making, beside, none_left
+from weir.trainer.export import export_bundle, planner
+from weir.trainer.export.background import BackgroundBuild, beside, none_left
 from weir.trainer.export.onnx_models import AwaitedError
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import RecentCases
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
@@ -125,12 +124,12 @@ def test_they_are_those_that_are_made_while_training_waits(
 ) -> None:
     """While one is made, the state learns a window, and items come, go, and change hands; deltas follow."""
     a_stream(log.store, case.seed, case.features)
-    monkeypatch.setattr(keeper, "calls_for_compaction", lambda _: False)
+    monkeypatch.setattr(planner, "calls_for_compaction", lambda _: False)
     config = TrainerConfig.model_validate(expiring(config, case.index, 0.05) | {"bundle_chain": 2})
     # The second of each is elsewhere: files are made here, and uploaded.
     elsewhere = f"memory://{tmp_path.name}"
     waiting, beside = Store(str(tmp_path / "waiting")), Store(str(tmp_path / "beside") if case.seed == 1 else elsewhere)
-    kept, held, recent = Keeper(), HeldKeeper(), nothing_recent(tmp_path, config)
+    kept, held, recent = ExportPlanner(), HeldKeeper(), nothing_recent(tmp_path, config)
     one, other, draw = TrainerState.fresh(config), TrainerState.fresh(config), np.random.default_rng(case.seed)
     wanted, made = list[BundleManifest](), list[BundleManifest | None]()
     for sequence in range(WINDOWS):
@@ -140,9 +139,9 @@ def test_they_are_those_that_are_made_while_training_waits(
             made[-1] = export_or_none(beside, other, recent, held)
         if held.making is None and draw.random() < 0.3:
             one, other = reopened(waiting, one), reopened(beside, other)
-            kept, held = Keeper(), HeldKeeper()
+            kept, held = ExportPlanner(), HeldKeeper()
         if sequence >= 4:
-            wanted.append(export_bundle(waiting, one, recent, keeper=kept))
+            wanted.append(export_bundle(waiting, one, recent, planner=kept))
             made.append(export_or_none(beside, other, recent, held))
     if held.making is not None:
         made[-1] = export_or_none(beside, other, recent, held)
@@ -213,15 +212,15 @@ def test_what_fails_beside_the_stream_is_raised_where_the_bundle_is_asked_for() 
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        Making(failing).finish()
+        BackgroundBuild(failing).finish()
 
 
 def test_tables_that_are_not_large_are_exported_at_once(tmp_path: Path, log: WindowLog, config: TrainerConfig) -> None:
     a_stream(log.store, 5)
     store, state, recent = Store(str(tmp_path)), TrainerState.fresh(config), nothing_recent(tmp_path, config)
     learn(state, log, 0)
-    export_bundle(store, state, recent, keeper=Keeper(beside=True, large=len(state.table) + 1))
+    export_bundle(store, state, recent, planner=ExportPlanner(beside=True, large=len(state.table) + 1))
     state.position.step += 1
     state.since.ref = None
     with pytest.raises(AwaitedError, match=r"bundle \S+ is made beside the stream"):
-        export_bundle(store, state, recent, keeper=Keeper(beside=True, large=len(state.table)))
+        export_bundle(store, state, recent, planner=ExportPlanner(beside=True, large=len(state.table)))

@@ -27,9 +27,9 @@ from weir.serving.bundles.loading import load_bundle
 from weir.trainer.export import Content, ExportError, export_bundle
 from weir.trainer.export.compaction import compact
 from weir.trainer.export.onnx_models import scorer_to_onnx
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import Servable
-from weir.trainer.export.snapshot import Kept
+from weir.trainer.export.snapshot import PublishedSnapshot
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
@@ -117,13 +117,13 @@ def test_a_second_phase_is_part_of_complete_bundles_deltas_and_compacted_ones(
     store: Store, state: TrainerState
 ) -> None:
     on = {"rescoring": {"kind": "mixture_of_logits", "dimension": 4, "candidates": 7}}
-    state, keeper, log = absorbed(store, configured(state.config, on)), Keeper(), BundleLog(store)
+    state, planner, log = absorbed(store, configured(state.config, on)), ExportPlanner(), BundleLog(store)
     state.position.trained_sequence = 0
     scorers = []
     for batch in batches_of(store, state)[:2]:
         train_step(state, batch, Workers())
         state.embeddings.touched.mark(state.table.live[:2])
-        manifest = export_bundle(store, state, keeper=keeper)
+        manifest = export_bundle(store, state, planner=planner)
         assert manifest.rescored == 7
         assert state.second is not None
         scorers.append(log.read(manifest, BundleFile.SCORER))
@@ -131,7 +131,7 @@ def test_a_second_phase_is_part_of_complete_bundles_deltas_and_compacted_ones(
     assert manifest == log.manifest(manifest.version)
     assert scorers[0] != scorers[1]
     servable = Servable.open(log, manifest)
-    whole = compact(log, Kept.of(servable), servable).servable
+    whole = compact(log, PublishedSnapshot.of(servable), servable).servable
     assert whole.manifest.rescored == 7
     assert whole.scorer is not None
     assert log.read(whole.manifest, BundleFile.SCORER) == scorers[1]

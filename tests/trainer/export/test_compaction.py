@@ -23,9 +23,9 @@ from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.bundles.loading import load_bundle
 from weir.trainer.export import compaction, export_bundle
 from weir.trainer.export.compaction import Compaction, compact
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import Servable
-from weir.trainer.export.snapshot import Kept
+from weir.trainer.export.snapshot import PublishedSnapshot
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 
@@ -61,7 +61,7 @@ def change(state: TrainerState, what: str, draw: np.random.Generator) -> None:
 def compacted(store: Store, version: str) -> BundleManifest:
     log = BundleLog(store)
     servable = Servable.open(log, log.manifest(version))
-    return compact(log, Kept.of(servable), servable).servable.manifest
+    return compact(log, PublishedSnapshot.of(servable), servable).servable.manifest
 
 
 def assert_same(one: LoadedBundle, other: LoadedBundle, draw: np.random.Generator) -> None:
@@ -92,11 +92,11 @@ def test_a_compacted_chain_answers_as_the_chain_and_so_does_what_builds_on_it(
 ) -> None:
     draw, log = np.random.default_rng(seed), BundleLog(store)
     store.remove("bundles")
-    keeper = Keeper()
-    versions = [export_bundle(store, state, keeper=keeper).version]
+    planner = ExportPlanner()
+    versions = [export_bundle(store, state, planner=planner).version]
     for what in [*before, *after]:
         change(state, what, draw)
-        versions.append(export_bundle(store, state, keeper=keeper).version)
+        versions.append(export_bundle(store, state, planner=planner).version)
     middle, newest = versions[len(before)], versions[-1]
     first, *plain = (load_bundle(log, version) for version in (versions[0], middle, newest))
     whole = compacted(store, middle)
@@ -123,12 +123,12 @@ def test_a_compacted_chain_answers_as_the_chain_and_so_does_what_builds_on_it(
 
 def test_ids_are_those_of_the_chain_and_none_is_a_string_of_python(store: Store, state: TrainerState) -> None:
     """Some rows hold no item."""
-    log, keeper = BundleLog(store), Keeper()
-    export_bundle(store, state, keeper=keeper)
+    log, planner = BundleLog(store), ExportPlanner()
+    export_bundle(store, state, planner=planner)
     for what in ("leave", "replace"):
         change(state, what, np.random.default_rng(7))
-    chain = Servable.open(log, export_bundle(store, state, keeper=keeper))
-    whole = compact(log, Kept.of(chain), chain).servable
+    chain = Servable.open(log, export_bundle(store, state, planner=planner))
+    whole = compact(log, PublishedSnapshot.of(chain), chain).servable
     live = chain.rows.live
     assert len(live) < len(chain.rows)
     for found in (whole, Servable.open(log, whole.manifest)):
@@ -146,10 +146,10 @@ def last_ids(path: Path) -> int:
 
 @pytest.mark.parametrize("name", [BundleFile.INDEX, BundleFile.EMBEDDINGS, BundleFile.VECTORS])
 def test_what_is_damaged_after_it_was_opened_is_not_copied(store: Store, state: TrainerState, name: str) -> None:
-    log, keeper = BundleLog(store), Keeper()
-    base = export_bundle(store, state, keeper=keeper)
+    log, planner = BundleLog(store), ExportPlanner()
+    base = export_bundle(store, state, planner=planner)
     change(state, "turn", np.random.default_rng(6))
-    delta = export_bundle(store, state, keeper=keeper)
+    delta = export_bundle(store, state, planner=planner)
     servable = Servable.open(log, delta)
     path = Path(store.path(f"{base.folder}/{name}"))
     data = bytearray(path.read_bytes())
@@ -157,32 +157,32 @@ def test_what_is_damaged_after_it_was_opened_is_not_copied(store: Store, state: 
     with path.open("r+b") as file:  # in place, where it is mapped
         file.write(data)
     with pytest.raises(CorruptArtefactError, match=f"{name}.*has checksum"):
-        compact(log, Kept.of(servable), servable)
+        compact(log, PublishedSnapshot.of(servable), servable)
     assert log.compacted(delta) is None
 
 
-def follower(store: Store, state: TrainerState) -> Keeper:
-    """Return a keeper whose first bundle is there."""
-    keeper = Keeper()
-    export_bundle(store, state, keeper=keeper)
-    keeper.beside = True
-    return keeper
+def follower(store: Store, state: TrainerState) -> ExportPlanner:
+    """Return a planner whose first bundle is there."""
+    planner = ExportPlanner()
+    export_bundle(store, state, planner=planner)
+    planner.beside = True
+    return planner
 
 
 def test_a_follower_exports_no_further_complete_bundle(store: Store, state: TrainerState) -> None:
     draw, log = np.random.default_rng(5), BundleLog(store)
     with_settings(state, bundle_chain=4, bundles_kept=1)
-    keeper, made = follower(store, state), []
+    planner, made = follower(store, state), []
     for what in ["turn", "come", "leave", "replace", "turn", "come", "turn", "leave", "turn", "come", "turn", "turn"]:
         served = load_bundle(log, str(log.current()))
         change(state, what, draw)
-        made.append(export_bundle(store, state, keeper=keeper))
+        made.append(export_bundle(store, state, planner=planner))
         # A running server reads the newest delta only, a new one at most the chain.
         new = load_bundle(log, made[-1].version)
         assert_same(load_bundle(log, made[-1].version, served=served), new, draw)
         assert_published(store, made[-1], state)
-        if keeper._compaction is not None:
-            keeper._compaction.wait()
+        if planner._compaction is not None:
+            planner._compaction.wait()
     assert all(one.parent is not None for one in made)
     assert [one.depth for one in made] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]
     assert [one.base for one in made[3::3]] == [one.version for one in made[2:-1:3]]
@@ -193,22 +193,22 @@ def test_a_follower_exports_no_further_complete_bundle(store: Store, state: Trai
 
 def test_what_is_kept_by_row_is_what_a_restarted_process_would_keep(store: Store, state: TrainerState) -> None:
     draw, log = np.random.default_rng(6), BundleLog(store)
-    keeper = follower(store, state)
+    planner = follower(store, state)
     for what in ["come", "leave", "turn"]:
         change(state, what, draw)
-        newest = export_bundle(store, state, keeper=keeper)
-    assert keeper._kept is not None
-    servable = keeper.open(log, newest)
-    made = compact(log, keeper._kept, servable)
+        newest = export_bundle(store, state, planner=planner)
+    assert planner._kept is not None
+    servable = planner.open(log, newest)
+    made = compact(log, planner._kept, servable)
     change(state, "leave", draw)
-    newest = export_bundle(store, state, keeper=keeper)
-    found = made.under(log, keeper._kept)
+    newest = export_bundle(store, state, planner=planner)
+    found = made.under(log, planner._kept)
     assert found is not None
-    (kept, answers), fresh = found, Kept.of(Servable.open(log, newest))
+    (kept, answers), fresh = found, PublishedSnapshot.of(Servable.open(log, newest))
     live = fresh.rows.live
     assert kept.manifest == answers.manifest == newest
     assert kept.free.tolist() == fresh.free.tolist()
-    assert len(kept.rows.vectors.over) < len(keeper._kept.rows.vectors.over)
+    assert len(kept.rows.vectors.over) < len(planner._kept.rows.vectors.over)
     np.testing.assert_array_equal(kept.rows.vectors[live], fresh.rows.vectors[live])
     assert (kept.lists is None) == (fresh.lists is None)
     if kept.lists is not None and fresh.lists is not None:
@@ -221,42 +221,42 @@ def test_no_export_waits_for_a_slow_compaction_and_a_failed_one_ends_in_a_comple
     store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_settings(state, bundle_chain=2)
-    draw, keeper = np.random.default_rng(7), follower(store, state)
+    draw, planner = np.random.default_rng(7), follower(store, state)
     end, depths = threading.Event(), []
     monkeypatch.setattr(compaction, "compact", lambda *_: end.wait())
     for _ in range(5):
         change(state, "turn", draw)
-        depths.append(export_bundle(store, state, keeper=keeper).depth)
+        depths.append(export_bundle(store, state, planner=planner).depth)
     assert depths == [1, 2, 3, 4, 0]
     end.set()
 
     def failing(*_: Any) -> None:
         raise OSError("no space left")
 
-    keeper, depths = Keeper(beside=True), []
+    planner, depths = ExportPlanner(beside=True), []
     monkeypatch.setattr(compaction, "compact", failing)
     for _ in range(4):
         change(state, "turn", draw)
-        depths.append(export_bundle(store, state, keeper=keeper).depth)
-        if keeper._compaction is not None:
-            keeper._compaction.wait()
+        depths.append(export_bundle(store, state, planner=planner).depth)
+        if planner._compaction is not None:
+            planner._compaction.wait()
     assert depths == [1, 2, 0, 1]
 
 
 def test_what_is_compacted_is_dropped_where_another_chain_has_started(store: Store, state: TrainerState) -> None:
     with_settings(state, bundle_chain=2)
-    draw, keeper = np.random.default_rng(8), follower(store, state)
+    draw, planner = np.random.default_rng(8), follower(store, state)
     for _ in range(2):
         change(state, "turn", draw)
-        export_bundle(store, state, keeper=keeper)
-    assert keeper._compaction is not None
-    keeper._compaction.wait()
-    keeper._kept = None
+        export_bundle(store, state, planner=planner)
+    assert planner._compaction is not None
+    planner._compaction.wait()
+    planner._kept = None
     turn(state, *range(20))
-    other = export_bundle(store, state, keeper=keeper)
+    other = export_bundle(store, state, planner=planner)
     assert other.depth == 0
     change(state, "turn", draw)
-    made = export_bundle(store, state, keeper=keeper)
+    made = export_bundle(store, state, planner=planner)
     assert (made.base, made.depth) == (other.version, 1)
     assert_published(store, made, state)
 
@@ -264,12 +264,12 @@ def test_what_is_compacted_is_dropped_where_another_chain_has_started(store: Sto
 def test_a_compaction_gives_way_to_the_stream(
     store: Store, state: TrainerState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper, seen = Keeper(), []
-    made = export_bundle(store, state, keeper=keeper)
-    assert keeper._kept is not None
+    planner, seen = ExportPlanner(), []
+    made = export_bundle(store, state, planner=planner)
+    assert planner._kept is not None
     monkeypatch.setattr(compaction, "compact", lambda *_: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    one = Compaction(BundleLog(store), keeper._kept, keeper.open(BundleLog(store), made))
+    one = Compaction(BundleLog(store), planner._kept, planner.open(BundleLog(store), made))
     one.wait()
     # For a thread, 0 is the thread itself.
     assert seen == [min(own + 10, 19)]

@@ -12,7 +12,7 @@ from weir.contracts import PADDING_KEY, BundleLog, BundleManifest, ItemKeys, Sto
 from weir.contracts.verification import verify
 from weir.serving.bundles.loading import load_bundle
 from weir.trainer.export import Content, export_bundle
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import Servable
 from weir.trainer.items.rows import TableRows
 from weir.trainer.ranks.workers import Workers
@@ -81,18 +81,18 @@ def assert_published(store: Store, manifest: BundleManifest, state: TrainerState
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_what_moved_came_and_went_is_published(store: Store, state: TrainerState, *, restarted: bool) -> None:
-    keeper = Keeper()
-    first = export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    first = export_bundle(store, state, planner=planner)
     assert (first.parent, first.schema_version, first.depth) == (None, 1, 0)
     turn(state, 3, 9)
-    second = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
+    second = export_bundle(store, state, planner=ExportPlanner() if restarted else planner)
     assert (parent_of(second), second.base, second.depth) == (first.version, first.version, 1)
     assert (second.schema_version, second.changed, second.removed) == (2, 2, 0)
     assert (first.moved, second.moved) == (None, 2 / second.items)
     assert_published(store, second, state)
     replace_item(state, 5, 12345, "another")
     turn(state, 7)
-    third = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
+    third = export_bundle(store, state, planner=ExportPlanner() if restarted else planner)
     assert (parent_of(third), third.base, third.depth) == (second.version, first.version, 2)
     # The new item has the row of the one that is gone.
     assert (third.changed, third.removed, third.items) == (2, 0, first.items)
@@ -102,18 +102,18 @@ def test_what_moved_came_and_went_is_published(store: Store, state: TrainerState
 
 
 def test_a_row_without_an_item_is_taken_by_a_later_one(store: Store, state: TrainerState) -> None:
-    keeper = Keeper()
-    first = export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    first = export_bundle(store, state, planner=planner)
     row = state.table.live[4]
     key, name = int(state.table.keys[row]), str(state.table.ids.kept[row])
     replace_item(state, 4, 0, "")
     turn(state, 8)
-    second = export_bundle(store, state, keeper=keeper)
+    second = export_bundle(store, state, planner=planner)
     assert (second.items, second.changed, second.removed) == (first.items - 1, 1, 1)
     assert_published(store, second, state)
     set_item(state, row, key, name)
     state.position.step += 1
-    third = export_bundle(store, state, keeper=keeper)
+    third = export_bundle(store, state, planner=planner)
     assert (third.items, third.changed, third.removed) == (first.items, 1, 0)
     assert_published(store, third, state)
     assert len(load_bundle(BundleLog(store), third.version).rows) == first.items
@@ -121,58 +121,58 @@ def test_a_row_without_an_item_is_taken_by_a_later_one(store: Store, state: Trai
 
 def test_an_item_that_has_got_another_table_row_is_neither_new_nor_gone(store: Store, state: TrainerState) -> None:
     """It has expired and come back between two exports, and its row belongs to another one."""
-    keeper = Keeper()
-    first = export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    first = export_bundle(store, state, planner=planner)
     row, other = state.table.live[4], state.table.live[-1] + 1
     set_item(state, other, int(state.table.keys[row]), str(state.table.ids.kept[row]))
     state.embeddings.weight[other] = state.embeddings.weight[row]
     set_item(state, row, 12345, "another")
     turn(state, 4)
-    second = export_bundle(store, state, keeper=keeper)
+    second = export_bundle(store, state, planner=planner)
     assert (second.changed, second.removed, second.items) == (1, 0, first.items + 1)
-    assert keeper.compared == 2 / second.items
+    assert planner.compared == 2 / second.items
     assert_published(store, second, state)
 
 
 def test_what_is_off_by_less_than_the_bound_is_not_published(store: Store, state: TrainerState) -> None:
-    keeper = Keeper()
+    planner = ExportPlanner()
     with_settings(state, publish_bound=0.05)
-    export_bundle(store, state, keeper=keeper)
+    export_bundle(store, state, planner=planner)
     turn(state, 2, by=0.01)
     turn(state, 3, by=0.5)
-    second = export_bundle(store, state, keeper=keeper)
+    second = export_bundle(store, state, planner=planner)
     assert second.changed == 1
     assert_published(store, second, state, bound=0.05)
     # Small moves add up: the bound is against what was published.
     for _ in range(10):
         turn(state, 2, by=0.01)
-    third = export_bundle(store, state, keeper=keeper)
+    third = export_bundle(store, state, planner=planner)
     assert third.changed == 1
     assert_published(store, third, state, bound=0.05)
 
 
 def test_a_long_chain_and_a_large_delta_end_in_a_complete_bundle(store: Store, state: TrainerState) -> None:
-    keeper = Keeper()
+    planner = ExportPlanner()
     with_settings(state, bundle_chain=2)
     made = []
     for item in range(4):
-        made.append(export_bundle(store, state, keeper=keeper))
+        made.append(export_bundle(store, state, planner=planner))
         turn(state, item)
     assert [one.depth for one in made] == [0, 1, 2, 0]
     turn(state, *range(20))
-    assert export_bundle(store, state, keeper=keeper).depth == 0
+    assert export_bundle(store, state, planner=planner).depth == 0
 
 
 def test_the_deltas_of_a_chain_describe_no_more_rows_than_the_complete_bundle(
     store: Store, state: TrainerState
 ) -> None:
-    keeper, made = Keeper(), [export_bundle(store, state)]
+    planner, made = ExportPlanner(), [export_bundle(store, state)]
     fifth = made[0].items // 5
     for _ in range(6):
         # Turned round, not to one place: there they would be too close to tell apart.
         state.embeddings.weight[state.live[:fifth]] *= -1
         turn(state, *range(fifth), by=0.0)
-        made.append(export_bundle(store, state, keeper=keeper))
+        made.append(export_bundle(store, state, planner=planner))
     assert [one.changed for one in made[1:6]] == [fifth] * 5
     assert [one.depth for one in made] == [0, 1, 2, 3, 4, 5, 0]
     assert 5 * fifth <= made[0].items < 6 * fifth
@@ -180,11 +180,11 @@ def test_the_deltas_of_a_chain_describe_no_more_rows_than_the_complete_bundle(
 
 
 def test_a_chain_is_kept_as_long_as_what_is_built_on_it(store: Store, state: TrainerState) -> None:
-    keeper, log = Keeper(), BundleLog(store)
+    planner, log = ExportPlanner(), BundleLog(store)
     with_settings(state, bundles_kept=1, bundle_chain=3)
     made = []
     for item in range(6):
-        made.append(export_bundle(store, state, keeper=keeper).version)
+        made.append(export_bundle(store, state, planner=planner).version)
         turn(state, item)
     assert [log.manifest(version).depth for version in log.versions()] == [0, 1]
     assert log.versions() == made[-2:]
@@ -192,15 +192,15 @@ def test_a_chain_is_kept_as_long_as_what_is_built_on_it(store: Store, state: Tra
 
 
 def test_the_gate_judges_a_delta(store: Store, state: TrainerState) -> None:
-    keeper = Keeper()
+    planner = ExportPlanner()
     for _ in range(20):
         for batch in batches_of(store, state):
             train_step(state, batch, Workers())
-    good = export_bundle(store, state, keeper=keeper)
+    good = export_bundle(store, state, planner=planner)
     for parameter in state.tower.parameters():
         parameter.data.mul_(-1)
     turn(state, 1)
-    bad = export_bundle(store, state, keeper=keeper)
+    bad = export_bundle(store, state, planner=planner)
     assert bad.depth == 1
     assert bad.verdict.startswith("held: recall@5")
     assert BundleLog(store).current() == good.version
@@ -208,48 +208,48 @@ def test_the_gate_judges_a_delta(store: Store, state: TrainerState) -> None:
     for parameter in state.tower.parameters():
         parameter.data.mul_(-1)
     turn(state, 1)
-    better = export_bundle(store, state, keeper=keeper)
+    better = export_bundle(store, state, planner=planner)
     assert (parent_of(better), better.promoted) == (bad.version, True)
     assert_published(store, better, state)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_lost_parent_is_followed_by_a_complete_bundle(store: Store, state: TrainerState, *, restarted: bool) -> None:
-    keeper = Keeper()
-    first = export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    first = export_bundle(store, state, planner=planner)
     turn(state, 3)
-    second = export_bundle(store, state, keeper=keeper)
+    second = export_bundle(store, state, planner=planner)
     store.remove(first.folder)
     assert [(one.name, str(one.kind)) for one in verify(store).findings] == [
         (f"{first.folder}/MANIFEST.json", "missing")
     ]
     turn(state, 4)
-    third = export_bundle(store, state, keeper=Keeper() if restarted else keeper)
+    third = export_bundle(store, state, planner=ExportPlanner() if restarted else planner)
     assert (second.depth, third.depth) == (1, 0)
     assert BundleLog(store).current() == third.version
     assert_published(store, third, state)
 
 
 def test_what_answers_for_the_gate_is_what_is_read_from_the_store(store: Store, state: TrainerState) -> None:
-    keeper, log = Keeper(), BundleLog(store)
+    planner, log = ExportPlanner(), BundleLog(store)
     for item in range(3):
-        newest = export_bundle(store, state, keeper=keeper)
+        newest = export_bundle(store, state, planner=planner)
         turn(state, item)
-    kept, fresh = keeper.open(log, newest), Servable.open(log, newest)
+    kept, fresh = planner.open(log, newest), Servable.open(log, newest)
     queries = Content.of(state).vectors
     for mine, other in zip(kept.index.search(queries, 5), fresh.index.search(queries, 5), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
 def test_nan_is_never_built_on(store: Store, state: TrainerState) -> None:
-    keeper = Keeper()
-    export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    export_bundle(store, state, planner=planner)
     sound = state.embeddings.weight[state.live[3]].clone()
     state.embeddings.weight[state.live[3]] = torch.nan
     state.embeddings.touched.mark(state.table.live[[3]])
     state.position.step += 1
-    assert not export_bundle(store, state, keeper=keeper).promoted
+    assert not export_bundle(store, state, planner=planner).promoted
     state.embeddings.weight[state.live[3]] = sound
     state.position.step += 1
-    third = export_bundle(store, state, keeper=keeper)
+    third = export_bundle(store, state, planner=planner)
     assert (third.depth, third.promoted) == (0, True)

@@ -98,22 +98,22 @@ def follower(
     changed = {**config.model_dump(), "index": "IVF8,SQfp16", "export_every_windows": 1, **settings}
     state.position.trained_sequence, state.position.trained_window = 0, "first"
     state.config = TrainerConfig.model_validate(changed)
-    registry, keeper = CollectorRegistry(), HeldKeeper()
+    registry, planner = CollectorRegistry(), HeldKeeper()
     made = Exporter(store, state.config, TrainerMetrics(registry), follows=True)
-    made._keeper = keeper
+    made._keeper = planner
     made.export_if_due(state)
     state.position.trained_sequence, state.position.step, state.position.trained_window = 1, 1, "later"
-    return made, keeper, registry
+    return made, planner, registry
 
 
 def test_a_follower_goes_on_while_a_bundle_of_all_items_is_made(
     store: Store, config: TrainerConfig, state: TrainerState
 ) -> None:
-    made, keeper, registry = follower(store, config, state)
+    made, planner, registry = follower(store, config, state)
     assert not made.due(state)
     made.export_if_due(state)
     assert places(store) == []
-    keeper.let_go()
+    planner.let_go()
     # It is published as soon as it is there, and then comes the window that was due meanwhile, which needs no more.
     state.position.step = 2
     assert made.due(state)
@@ -133,13 +133,13 @@ def test_the_last_export_waits_for_what_is_being_made_and_starts_nothing_for_lat
     store: Store, config: TrainerConfig, state: TrainerState
 ) -> None:
     # The lists are too old from the first bundle on.
-    made, keeper, _ = follower(store, config, state, index_training_every_seconds=1e-9)
+    made, planner, _ = follower(store, config, state, index_training_every_seconds=1e-9)
     state.since.ref = None
-    Timer(0.2, keeper.going.set).start()
+    Timer(0.2, planner.going.set).start()
     made.export(state)
     assert places(store) == ["00000000-0000000000", "00000001-0000000001"]
-    assert keeper.making is None
-    assert keeper._training is None
+    assert planner.making is None
+    assert planner._training is None
     made.export(state)
     assert len(places(store)) == 2
 
@@ -149,21 +149,21 @@ def test_a_run_that_is_asked_to_stop_leaves_what_takes_too_long_to_the_next(
     store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture, *, is_made: bool
 ) -> None:
     """That is what was being made, or what the last export has started after it."""
-    made, keeper, registry = follower(store, config, state, last_bundle_seconds=0.2)
+    made, planner, registry = follower(store, config, state, last_bundle_seconds=0.2)
     before = []
     if is_made:
-        keeper.let_go()
+        planner.let_go()
         made.export_if_due(state)
         before = ["00000000-0000000000"]
         # Nobody knows what has changed: all items are compared.
         state.since.ref = None
-        keeper.going.clear()
+        planner.going.clear()
     what = "of window later, step 1," if is_made else "of window first, step 0,"
     made.export(state)
     assert places(store) == before
     assert f"the bundle {what} is left to the next run" in caplog.text
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 0
-    keeper.let_go()
+    planner.let_go()
     made, _ = exporter(store, state.config)
     made.export(state)
     assert places(store) == [*before, "00000001-0000000001"]
@@ -172,8 +172,8 @@ def test_a_run_that_is_asked_to_stop_leaves_what_takes_too_long_to_the_next(
 def test_a_bundle_that_cannot_be_made_beside_the_stream_fails_the_export(
     store: Store, config: TrainerConfig, state: TrainerState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made, keeper, registry = follower(store, config, state, index="IVF8,RQ2x12")
-    keeper.let_go()
+    made, planner, registry = follower(store, config, state, index="IVF8,RQ2x12")
+    planner.let_go()
     assert registry.get_sample_value("weir_bundle_exports_total", {"outcome": "failed"}) == 0
     made.export_if_due(state)
     assert "the bundle of window first, step 0, could not be exported" in caplog.text
@@ -181,7 +181,7 @@ def test_a_bundle_that_cannot_be_made_beside_the_stream_fails_the_export(
     assert places(store) == []
     # The next one tries again.
     made.export_if_due(state)
-    assert keeper.making is not None
+    assert planner.making is not None
 
 
 def test_what_was_put_off_comes_with_the_last_window(

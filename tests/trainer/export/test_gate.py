@@ -22,7 +22,7 @@ from weir.contracts.bundles.variants import CHAMPION, MAIN, Champion, Comparison
 from weir.contracts.storage.documents import write_document
 from weir.trainer.export import export_bundle
 from weir.trainer.export.exporter import Exporter
-from weir.trainer.export.gate import Challenge, Evidence, PairedGate, Trial, Trials
+from weir.trainer.export.gate import CanaryEvaluation, Evidence, PairedGate, PromotionCheck, Trials
 from weir.trainer.export.servable import RecentCases
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
@@ -131,8 +131,8 @@ def compared(store: Store, difference: float, champion: str = MAIN) -> None:
     Comparison(champion=champion, challenger="new", differences=differences).write(store)
 
 
-def challenge(store: Store, config: TrainerConfig = CONFIG, variant: str = "new") -> Challenge:
-    return Challenge(store, config, PairedGate.of(config), variant)
+def challenge(store: Store, config: TrainerConfig = CONFIG, variant: str = "new") -> PromotionCheck:
+    return PromotionCheck(store, config, PairedGate.of(config), variant)
 
 
 def test_a_better_challenger_becomes_the_champion_once(store: Store) -> None:
@@ -182,7 +182,7 @@ def test_one_that_was_replaced_does_not_come_back_by_old_evidence(store: Store) 
 
 def test_it_looks_every_few_seconds(store: Store) -> None:
     now = 100.0
-    made = Challenge(store, CONFIG, PairedGate.of(CONFIG), "new", clock=lambda: now)
+    made = PromotionCheck(store, CONFIG, PairedGate.of(CONFIG), "new", clock=lambda: now)
     assert made.decide() is None
     compared(store, 0.5)
     assert made.decide() is None
@@ -193,7 +193,7 @@ def test_it_looks_every_few_seconds(store: Store) -> None:
 def test_damage_is_logged_once_and_stops_nothing(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     store.write("variants/new/COMPARISON.json", b"{}")
     now = 0.0
-    made = Challenge(store, CONFIG, PairedGate.of(CONFIG), "new", clock=lambda: now)
+    made = PromotionCheck(store, CONFIG, PairedGate.of(CONFIG), "new", clock=lambda: now)
     with caplog.at_level(logging.ERROR):
         for _ in range(2):
             assert made.decide() is None
@@ -268,7 +268,7 @@ def scene(_scene: tuple[Path, str, str], store: Store) -> Scene:
     folder, good, bad = _scene
     shutil.copytree(folder, store.url)
     made = Scene(store, CONFIG_TRIAL, good, bad)
-    write_document(store, "bundles/TRIAL.json", Trial(reference=good))
+    write_document(store, "bundles/TRIAL.json", CanaryEvaluation(reference=good))
     made.log.promote(bad)
     return made
 
@@ -297,21 +297,21 @@ def test_the_exporter_counts_and_logs_a_rollback(scene: Scene, caplog: pytest.Lo
 
 
 def test_a_bundle_that_holds_its_own_is_confirmed(scene: Scene) -> None:
-    write_document(scene.store, "bundles/TRIAL.json", Trial(reference=scene.bad))
+    write_document(scene.store, "bundles/TRIAL.json", CanaryEvaluation(reference=scene.bad))
     scene.log.promote(scene.good)
     assert scene.review(scene.unseen[0]) is None
     assert scene.served() == scene.good
-    assert Trial.read(scene.store) == Trial(reference=scene.good)
+    assert CanaryEvaluation.read(scene.store) == CanaryEvaluation(reference=scene.good)
 
 
 def test_small_windows_are_pooled_until_they_decide(scene: Scene) -> None:
     small = scene.unseen[2:]
     assert [scene.review(window) for window in small[:3]] == [None] * 3
     assert scene.served() == scene.bad
-    assert Trial.read(scene.store).evidence.cases == 150
+    assert CanaryEvaluation.read(scene.store).evidence.cases == 150
     # A window counts once, however often a run that is killed comes by.
     assert scene.review(small[2]) is None
-    assert Trial.read(scene.store).evidence.cases == 150
+    assert CanaryEvaluation.read(scene.store).evidence.cases == 150
     withdrawn = scene.review(small[3])
     assert withdrawn is not None
     assert withdrawn.cases == 200
@@ -340,7 +340,7 @@ def test_windows_that_one_of_them_has_learnt_prove_nothing(scene: Scene) -> None
     for window in WindowLog(scene.store).committed()[:2]:
         assert scene.review(window) is None
     assert scene.served() == scene.bad
-    assert Trial.read(scene.store).evidence.cases == 0
+    assert CanaryEvaluation.read(scene.store).evidence.cases == 0
 
 
 @pytest.mark.parametrize("moment", ["write_document", "withdraw", "publish"])
@@ -387,7 +387,7 @@ def test_what_an_operator_pins_is_not_rolled_back_and_is_trusted_afterwards(scen
     scene.log.lift_pin()
     assert scene.review(scene.unseen[1]) is None
     assert scene.served() == scene.bad
-    assert Trial.read(scene.store).reference == scene.bad
+    assert CanaryEvaluation.read(scene.store).reference == scene.bad
 
 
 @pytest.mark.parametrize("lost", ["bundles/CURRENT", "bundles/TRIAL.json", "reference", "promoted"])

@@ -9,7 +9,15 @@ import pytest
 
 from weir.contracts import IndexFit
 from weir.trainer.export.index import Assigned, Clusters, empty_index
-from weir.trainer.export.plan import Placed, calls_for_repair, is_outgrown, is_unfit, may_repair, placed_in, repaired_in
+from weir.trainer.export.plan import (
+    AssignedLists,
+    calls_for_repair,
+    is_outgrown,
+    is_unfit,
+    may_repair,
+    placed_in,
+    repaired_in,
+)
 
 D = 16
 DRAW = np.random.default_rng(5)
@@ -55,9 +63,9 @@ def test_room_for_lists_ends_repairs() -> None:
     items = around(DRAW.normal(size=(40, D)), 20_000, 0.3)
     clusters, assigned = Clusters.trained(empty_index(D, "IVF512,SQfp16"), "IVF512,SQfp16", items)
     badly = clusters.fit.model_copy(update={"changed": 1000, "unfit": 1.0, "trained_lists": 512})
-    assert calls_for_repair(Placed(replace(clusters, fit=badly), assigned))
+    assert calls_for_repair(AssignedLists(replace(clusters, fit=badly), assigned))
     full = badly.model_copy(update={"trained_lists": 512 * 2 // 3})
-    assert not calls_for_repair(Placed(replace(clusters, fit=full), assigned))
+    assert not calls_for_repair(AssignedLists(replace(clusters, fit=full), assigned))
 
 
 def fit(**changes: Any) -> IndexFit:

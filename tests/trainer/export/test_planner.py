@@ -15,7 +15,7 @@ from weir.contracts.base.arrays import Layers
 from weir.contracts.bundles.rows import BundleRows, ItemRows
 from weir.trainer.export import export_bundle
 from weir.trainer.export.index import empty_index
-from weir.trainer.export.planner import Keeper
+from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import Servable
 from weir.trainer.export.snapshot import Training
 from weir.trainer.ranks.workers import Workers
@@ -54,17 +54,17 @@ def move(state: TrainerState, item: int) -> None:
 
 @pytest.mark.parametrize("process", ["same", "another", "opens beside"])
 def test_only_what_moved_is_assigned_and_the_centroids_stay(store: Store, state: TrainerState, process: str) -> None:
-    keeper = Keeper()
-    first = export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    first = export_bundle(store, state, planner=planner)
     assert first.index.fit is not None
     assert (first.index.type, first.index.fit.trained_lists) == ("IVF8,SQfp16", 8)
     assert first.index.fit.recall == first.index.fit.recall_trained
     move(state, 3)
     if process != "same":
-        keeper = Keeper()
+        planner = ExportPlanner()
     if process == "opens beside":
-        keeper.start(BundleLog(store))
-    second = export_bundle(store, state, keeper=keeper)
+        planner.start(BundleLog(store))
+    second = export_bundle(store, state, planner=planner)
     assert second.index.fit is not None
     assert (second.index.fit.changed, second.index.fit.trained_at) == (1, first.index.fit.trained_at)
     old, new = index_of(store, first), index_of(store, second)
@@ -87,46 +87,46 @@ def test_a_bundle_without_a_fit_is_followed_by_a_training(store: Store, state: T
 
 
 def test_other_settings_train_other_lists(store: Store, state: TrainerState) -> None:
-    keeper = Keeper()
-    export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    export_bundle(store, state, planner=planner)
     state.config = TrainerConfig.model_validate({**state.config.model_dump(), "index": "IVF4,SQfp16"})
-    assert index_of(store, export_bundle(store, state, keeper=keeper)).nlist == 4
+    assert index_of(store, export_bundle(store, state, planner=planner)).nlist == 4
     state.config = TrainerConfig.model_validate({**state.config.model_dump(), "index": "Flat"})
-    flat = export_bundle(store, state, keeper=keeper)
+    flat = export_bundle(store, state, planner=planner)
     assert (flat.index.type, flat.index.fit) == ("Flat", None)
 
 
 def test_an_index_that_takes_more_items_is_flat_until_there_are_so_many(
     store: Store, state: TrainerState, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keeper, items = Keeper(), len(state.table)
+    planner, items = ExportPlanner(), len(state.table)
     changed = {**state.config.model_dump(), "index": f"IVF{items + 1},Flat", "bundle_chain": 4}
     state.config = TrainerConfig.model_validate(changed)
-    first = export_bundle(store, state, keeper=keeper)
+    first = export_bundle(store, state, planner=planner)
     assert (first.index.type, first.index.fit, first.parent) == ("Flat", None, None)
     assert f"IVF{items + 1},Flat takes more items than the {items} there are: until then it is Flat" in caplog.text
     move(state, 3)
-    second = export_bundle(store, state, keeper=keeper)
+    second = export_bundle(store, state, planner=planner)
     assert (second.index.type, second.changed) == ("Flat", 1)
     state.table.admit(ItemKeys(np.array([1])), np.array(["one more"], object), 0)
     state.position.step += 1
-    third = export_bundle(store, state, keeper=keeper)
+    third = export_bundle(store, state, planner=planner)
     assert (third.index.type, third.items, third.parent) == (f"IVF{items + 1},Flat", items + 1, None)
 
 
 def test_a_training_beside_is_taken_by_a_later_export(store: Store, state: TrainerState) -> None:
     now = [time.time()]
-    keeper = Keeper(clock=lambda: now[0])
-    first = export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner(clock=lambda: now[0])
+    first = export_bundle(store, state, planner=planner)
     assert first.index.fit is not None
     now[0] += 1 + (state.config.index_training_every_seconds or 0)
     move(state, 3)
-    second = export_bundle(store, state, keeper=keeper)
+    second = export_bundle(store, state, planner=planner)
     assert second.index.fit is not None
     assert second.index.fit.trained_at == first.index.fit.trained_at
-    wait_for(lambda: not (keeper._training and keeper._training.running))
+    wait_for(lambda: not (planner._training and planner._training.running))
     move(state, 5)
-    third = export_bundle(store, state, keeper=keeper)
+    third = export_bundle(store, state, planner=planner)
     assert third.index.fit is not None
     assert third.index.fit.trained_at > first.index.fit.trained_at
     # What moved since the start of the training has been assigned.
@@ -141,14 +141,14 @@ def test_recall_is_measured_once_enough_rows_were_published(
     figures = iter([0.9, 0.89, 0.88, 0.87])
     monkeypatch.setattr(Servable, "index_recall", lambda *_: next(figures))
     state.config = TrainerConfig.model_validate({**state.config.model_dump(), "bundle_chain": 16})
-    keeper, found = Keeper(), []
+    planner, found = ExportPlanner(), []
     for item in range(5):
-        fit = export_bundle(store, state, keeper=keeper).index.fit
+        fit = export_bundle(store, state, planner=planner).index.fit
         found.append(fit and fit.recall)
         move(state, item)
     assert found == [0.9, 0.9, 0.89, 0.89, 0.88]
     for recall, unmeasured in ((0.88, 1), (0.87, 0)):
-        fit = export_bundle(store, state, keeper=Keeper()).index.fit
+        fit = export_bundle(store, state, planner=ExportPlanner()).index.fit
         assert fit is not None
         assert (fit.recall, fit.recall_trained, fit.unmeasured) == (recall, 0.9, unmeasured)
         move(state, 0)

@@ -10,7 +10,7 @@ from tests.trainer.support import collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store, WindowLog
 from weir.trainer.export.content import Content
-from weir.trainer.export.gate import Trial
+from weir.trainer.export.gate import CanaryEvaluation
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog
@@ -49,7 +49,7 @@ def test_a_collapsed_model_is_served_for_one_window_at_most(
     assert str(held.verdict).startswith("held: recall@5")
     assert log.current() == good
     # Had the first look let it through, the next window withdraws it, before it is trained on, for the one confirmed.
-    confirmed = Trial.read(store).reference
+    confirmed = CanaryEvaluation.read(store).reference
     log.promote(str(held.bundle))
     synthetic(writer, first=5, windows=1, events=600)
     train(store, config)

@@ -14,7 +14,7 @@ from tests.trainer.windows import FEATURES, WindowWriter
 from weir.contracts import BundleLog, BundleManifest, ItemKeys, Store, WindowLog
 from weir.contracts.verification import verify
 from weir.trainer.export import export_bundle
-from weir.trainer.export.planner import Keeper, recognise
+from weir.trainer.export.planner import ExportPlanner, recognise
 from weir.trainer.export.servable import RecentCases
 from weir.trainer.items.rows import Reader, TableRows
 from weir.trainer.ranks.workers import Workers
@@ -72,7 +72,9 @@ def facts(manifest: BundleManifest) -> dict[str, object]:
     return kept | {"index": manifest.index.type, "parent": manifest.parent and manifest.parent.version, "fit": lists}
 
 
-def both(tmp_path: Path, config: TrainerConfig, seed: int) -> Iterator[tuple[Keeper, BundleManifest, BundleManifest]]:
+def both(
+    tmp_path: Path, config: TrainerConfig, seed: int
+) -> Iterator[tuple[ExportPlanner, BundleManifest, BundleManifest]]:
     """Yield the exports of a process that goes on, now and then from a checkpoint, and of one that starts each time.
 
     Exports begin with the whole catalogue, so that no index is outgrown: lists that are trained beside a process do not
@@ -80,7 +82,7 @@ def both(tmp_path: Path, config: TrainerConfig, seed: int) -> Iterator[tuple[Kee
     """
     windows, first, second = (Store(str(tmp_path / name)) for name in ("windows", "first", "second"))
     log, draw = WindowLog(windows), np.random.default_rng(seed)
-    state, keeper = TrainerState.fresh(config), Keeper()
+    state, planner = TrainerState.fresh(config), ExportPlanner()
     # Without events no recall is measured: it would be at different moments, and may call for a repair.
     recent = RecentCases(Store(str(tmp_path / "none")), config)
     for sequence in range(WINDOWS):
@@ -89,14 +91,14 @@ def both(tmp_path: Path, config: TrainerConfig, seed: int) -> Iterator[tuple[Kee
             CheckpointLog(first).save(state, Workers())
         if sequence < 4 or (sequence < WINDOWS - 1 and draw.random() < 0.3):
             continue
-        touched = export_bundle(first, state, recent, keeper=keeper)
+        touched = export_bundle(first, state, recent, planner=planner)
         all_new = reopened(second, state)
         all_new.since.ref = None
-        every = export_bundle(second, all_new, recent, keeper=Keeper())
+        every = export_bundle(second, all_new, recent, planner=ExportPlanner())
         assert_published(first, touched, state, bound=config.publish_bound)
-        yield keeper, touched, every
+        yield planner, touched, every
         if draw.random() < 0.2:
-            state, keeper = reopened(first, state), Keeper()
+            state, planner = reopened(first, state), ExportPlanner()
     assert verify(first).findings == []
     assert BundleLog(first).versions() == BundleLog(second).versions()
 
@@ -122,9 +124,9 @@ def test_what_is_published_is_what_a_comparison_of_every_item_publishes(
     changed = expiring(config, index, bound)
     changed["negatives"]["uniform"] = 4
     compared, made = [], []
-    for keeper, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), seed):
+    for planner, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), seed):
         assert facts(touched) == facts(every)
-        compared.append(keeper.compared)
+        compared.append(planner.compared)
         made.append(touched)
     assert sum(share < 1 for share in compared) >= 2
     assert any(one.removed for one in made)
@@ -146,20 +148,20 @@ def test_where_an_item_tower_moves_all_items_those_are_found_that_have_moved_by_
 
     monkeypatch.setattr(PublishedItems, "moved", moved)
     compared = []
-    for keeper, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), 1):
+    for planner, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), 1):
         assert facts(touched) == facts(every)
-        compared.append(keeper.compared)
+        compared.append(planner.compared)
     assert sum(share < 1 for share in compared) >= 2
     assert any(untouched)
 
 
 def test_with_a_bound_of_zero_an_item_tower_has_every_item_compared(tmp_path: Path, config: TrainerConfig) -> None:
     a_stream(Store(str(tmp_path / "windows")), 0, FEATURES)
-    for keeper, touched, every in both(
+    for planner, touched, every in both(
         tmp_path, TrainerConfig.model_validate(config.model_dump() | {"bundles_kept": 99}), 0
     ):
         assert facts(touched) == facts(every)
-        assert keeper.compared == 1
+        assert planner.compared == 1
 
 
 def test_ranks_that_share_a_state_publish_what_one_that_has_it_alone_does(tmp_path: Path) -> None:
@@ -191,13 +193,13 @@ def test_a_process_that_starts_compares_what_has_changed_since_the_newest_bundle
     CheckpointLog(second).save(state, Workers())
     made = []
     for store in (first, second):
-        keeper, loaded = Keeper(), CheckpointLog(second).load(state.config, Workers())
+        planner, loaded = ExportPlanner(), CheckpointLog(second).load(state.config, Workers())
         assert loaded is not None
         if store is first:
             assert loaded.since.ref is not None
             loaded.since.ref = None
-        made.append(export_bundle(store, loaded, recent, keeper=keeper))
-        assert (keeper.compared < 1) == (is_known and store is second)
+        made.append(export_bundle(store, loaded, recent, planner=planner))
+        assert (planner.compared < 1) == (is_known and store is second)
         assert_published(store, made[-1], loaded, bound=bound)
     assert facts(made[0]) == facts(made[1])
     assert made[0].removed
@@ -219,7 +221,7 @@ def test_a_bundle_that_the_checkpoint_does_not_know_is_recognised(
     if not stopped:
         learn(state, log, 5)
     unknown = export_bundle(store, state)
-    loaded, keeper = checkpoints.load(config, Workers()), Keeper()
+    loaded, planner = checkpoints.load(config, Workers()), ExportPlanner()
     assert loaded is not None
     assert loaded.since.ref is not None
     assert loaded.since.ref.version < unknown.version
@@ -227,12 +229,12 @@ def test_a_bundle_that_the_checkpoint_does_not_know_is_recognised(
     assert (loaded.since.ref.version == unknown.version) == stopped
     if not stopped:
         learn(loaded, log, 5)
-        assert export_bundle(store, loaded, keeper=keeper) == unknown
+        assert export_bundle(store, loaded, planner=planner) == unknown
     learn(loaded, log, 6)
-    made = export_bundle(store, loaded, keeper=keeper)
+    made = export_bundle(store, loaded, planner=planner)
     assert made.parent is not None
     assert made.parent.version == unknown.version
-    assert keeper.compared < 1
+    assert planner.compared < 1
     assert_published(store, made, loaded)
 
 
@@ -251,7 +253,7 @@ def test_after_more_items_have_left_than_there_are_rows_every_item_is_compared(
     store: Store, config: TrainerConfig
 ) -> None:
     a_stream(store, 0)
-    log, keeper = WindowLog(store), Keeper()
+    log, planner = WindowLog(store), ExportPlanner()
     state = TrainerState.fresh(config.model_copy(update={"item_ttl_seconds": 6 * HOUR / 1000}))
     compared = []
     for sequence in range(9):
@@ -260,8 +262,8 @@ def test_after_more_items_have_left_than_there_are_rows_every_item_is_compared(
             continue
         if sequence == 7:
             state.table.left.add(ItemKeys(np.arange(1, 10_000)), state.table.capacity)
-        made = export_bundle(store, state, keeper=keeper)
-        compared.append(keeper.compared == 1)
+        made = export_bundle(store, state, planner=planner)
+        compared.append(planner.compared == 1)
         assert_published(store, made, state)
     assert compared == [True, False, True, False]
 
@@ -271,7 +273,7 @@ def test_an_export_that_fails_is_followed_by_one_of_what_has_changed_since_the_l
 ) -> None:
     """Nothing of what it had looked at is taken as published."""
     a_stream(store, 0)
-    log, state, keeper = WindowLog(store), TrainerState.fresh(config), Keeper()
+    log, state, planner = WindowLog(store), TrainerState.fresh(config), ExportPlanner()
     for sequence in range(5):
         learn(state, log, sequence)
     compared = []
@@ -281,8 +283,8 @@ def test_an_export_that_fails_is_followed_by_one_of_what_has_changed_since_the_l
             with monkeypatch.context() as patch:
                 patch.setattr(BundleLog, "commit", lambda *_: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
-                    export_bundle(store, state, keeper=keeper)
-        made = export_bundle(store, state, keeper=keeper)
-        compared.append(keeper.compared == 1)
+                    export_bundle(store, state, planner=planner)
+        made = export_bundle(store, state, planner=planner)
+        compared.append(planner.compared == 1)
         assert_published(store, made, state)
     assert compared == [True, False, False]

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.trainer.items.rows import Reader, Stripes, TableRows, TouchedRows
+from weir.trainer.items.rows import Reader, RowSharding, TableRows, TouchedRows
 
 CALLS = st.lists(
     st.one_of(st.lists(st.integers(0, 9)), st.sampled_from(Reader), st.sampled_from(["grow", "replace"])), max_size=20
@@ -41,7 +41,7 @@ def test_touched_rows_are_what_a_set_of_each_reader_would_hold(calls: list[list[
 def test_each_row_has_a_line_on_one_rank(ranks: int, capacity: int) -> None:
     rows, found = TableRows(np.arange(capacity)), []
     for rank in range(ranks):
-        stripes = Stripes(rank, ranks)
+        stripes = RowSharding(rank, ranks)
         own = TableRows(rows[stripes.own(rows)])
         assert stripes.lines(own).tolist() == list(range(stripes.count(capacity)))
         assert stripes.rows(stripes.lines(own)).tolist() == own.tolist()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from weir.trainer.items import shard_reader as own_lines
 from weir.trainer.items.ids import pack_ids
 from weir.trainer.items.placement import Places
-from weir.trainer.items.rows import Stripes
-from weir.trainer.items.shard_reader import OwnBytes, OwnLines, OwnListed, OwnPlaces, OwnSizes, OwnStripes
+from weir.trainer.items.rows import RowSharding
+from weir.trainer.items.shard_reader import OwnBytes, OwnListed, OwnPlaces, OwnRowSharding, OwnSizes, ShardSelection
 
 CAPACITY = 32
 ORDERED = torch.arange(2.0 * CAPACITY).view(CAPACITY, 2)
@@ -17,7 +17,7 @@ ORDERED = torch.arange(2.0 * CAPACITY).view(CAPACITY, 2)
 IDS = st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=6), max_size=20)
 
 
-def taken(own: OwnLines, stored: torch.Tensor, size: int) -> torch.Tensor:
+def taken(own: ShardSelection, stored: torch.Tensor, size: int) -> torch.Tensor:
     """Return what a rank takes of a stored tensor that comes in pieces of so many lines."""
     into, wanted = torch.full((own.count, *stored.shape[1:]), 99, dtype=stored.dtype), own.wanted
     for first in range(wanted.start, wanted.stop, size):
@@ -40,14 +40,14 @@ def test_ranks_take_all_lines_from_either_order_however_they_are_cut(ranks: int,
 def test_ranks_take_every_nth_line_however_they_are_cut(ranks: int, capacity: int, size: int) -> None:
     stored = ORDERED[:capacity]
     for rank in range(ranks):
-        assert torch.equal(taken(OwnStripes(Stripes(rank, ranks), capacity), stored, size), stored[rank::ranks])
+        assert torch.equal(taken(OwnRowSharding(RowSharding(rank, ranks), capacity), stored, size), stored[rank::ranks])
 
 
 @given(ids=IDS, ranks=st.integers(1, 5), size=st.integers(1, 9))
 def test_ranks_take_the_bytes_of_their_ids_however_they_are_cut(ids: list[str | None], ranks: int, size: int) -> None:
     sizes, data = map(torch.from_numpy, pack_ids(np.array(ids, object)))
     for rank in range(ranks):
-        own = OwnSizes(OwnStripes(Stripes(rank, ranks), len(ids)))
+        own = OwnSizes(OwnRowSharding(RowSharding(rank, ranks), len(ids)))
         found = taken(own, sizes, size), taken(OwnBytes(own), data, size)
         for array, wanted in zip(found, pack_ids(np.array(ids[rank::ranks], object)), strict=True):
             assert array.dtype == torch.from_numpy(wanted).dtype
@@ -55,7 +55,7 @@ def test_ranks_take_the_bytes_of_their_ids_however_they_are_cut(ids: list[str | 
 
 
 def striped(listed: list[int], rank: int, ranks: int) -> OwnListed:
-    return OwnListed(np.array(listed, np.int64), lambda rows: np.flatnonzero(Stripes(rank, ranks).own(rows)))
+    return OwnListed(np.array(listed, np.int64), lambda rows: np.flatnonzero(RowSharding(rank, ranks).own(rows)))
 
 
 @given(

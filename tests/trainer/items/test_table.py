@@ -11,7 +11,7 @@ from tests.ranks import lines_of_ranks
 from tests.trainer.items.simple_table import SimpleTable
 from weir.contracts import PADDING_KEY, ItemKeys
 from weir.trainer.items.rows import Reader
-from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED, TOO_MANY, ItemTable, LastSeen, LeftKeys
+from weir.trainer.items.table import FIRST_ITEM, PADDING, SHARED, TOO_MANY, EvictedKeys, ItemTable, LastSeen
 
 # A history of updates: at each time some keys occur, and what is older than a limit expires first.
 updates = st.lists(st.tuples(st.lists(st.integers(1, 40), unique=True, max_size=20), st.integers(0, 5)), max_size=12)
@@ -202,7 +202,7 @@ def keys_of(values: list[int]) -> ItemKeys:
 
 @given(parts=st.lists(KEYS, max_size=12), most=st.integers(1, 30))
 def test_it_holds_each_key_once_or_says_that_there_were_too_many(parts: list[list[int]], most: int) -> None:
-    left, every = LeftKeys(), set[int]()
+    left, every = EvictedKeys(), set[int]()
     for part in parts:
         left.add(keys_of(part), most)
         every |= {*part}
@@ -220,7 +220,7 @@ def test_it_holds_each_key_once_or_says_that_there_were_too_many(parts: list[lis
 def test_those_that_came_after_a_snapshot_are_what_others_would_hold_that_had_seen_no_more(
     before: list[list[int]], after: list[list[int]], most: int
 ) -> None:
-    left, later = LeftKeys(), LeftKeys()
+    left, later = EvictedKeys(), EvictedKeys()
     for part in before:
         left.add(keys_of(part), most)
     left.snapshot()
@@ -237,7 +237,7 @@ def test_those_that_came_after_a_snapshot_are_what_others_would_hold_that_had_se
 
 
 def test_once_there_were_too_many_that_is_so_until_the_clear() -> None:
-    left = LeftKeys()
+    left = EvictedKeys()
     left.add(keys_of(list(range(1, 10))), 4)
     for key in range(20, 40):
         left.add(keys_of([key]), 4)

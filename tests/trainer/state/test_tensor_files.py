@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from weir.contracts import CorruptArtefactError, Store
 from weir.trainer.items.ids import pack_ids, unpack_ids
 from weir.trainer.items.placement import Places
-from weir.trainer.items.rows import Stripes
-from weir.trainer.items.shard_reader import OwnPlaces, OwnStripes, own_table
+from weir.trainer.items.rows import RowSharding
+from weir.trainer.items.shard_reader import OwnPlaces, OwnRowSharding, own_table
 from weir.trainer.state import tensor_files
 from weir.trainer.state.tensor_files import describe, read_tensors, write_tensors
 
@@ -107,7 +107,7 @@ def test_a_rank_takes_its_items_whatever_the_files(
     files = write_tensors(store, "folder", wanted, file_bytes)
     for rank in range(ranks):
         with patch.object(tensor_files, "_AT_ONCE", at_once):
-            own = own_table(OwnStripes(Stripes(rank, ranks), len(ids)))
+            own = own_table(OwnRowSharding(RowSharding(rank, ranks), len(ids)))
             found = read_tensors(store, "folder", describe(wanted), files, own)
         assert torch.equal(found["keys"], wanted["keys"][rank::ranks])
         assert torch.equal(found["seen_ms"], wanted["seen_ms"][rank::ranks])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.trainer.largest import Largest
 from weir.trainer.step import gathered as placed
-from weir.trainer.step.gathered import Lookup, Placed
+from weir.trainer.step.gathered import GatheredHistories, Lookup
 from weir.trainer.towers.tower import Dense, History
 
 ROWS = 6
@@ -96,7 +96,7 @@ def test_what_is_read_and_all_gradients_are_those_of_dense_histories(
     vectors, *others = given_
     places = torch.randint(items, (users, length), generator=draw)
     with patch.object(placed, "_AT_ONCE", 4 * 4 * 2):
-        mine = READS[name](Placed(Lookup(vectors), places), *others)
+        mine = READS[name](GatheredHistories(Lookup(vectors), places), *others)
         dense = READS[name](Dense(vectors[places]), *others)
         torch.testing.assert_close(mine, dense, rtol=0, atol=1e-12)
         above = torch.randn(mine.shape, dtype=torch.float64, generator=draw)
@@ -112,7 +112,7 @@ def test_equal_histories_in_float32_have_the_same_bits_each_time() -> None:
     asked = torch.randn(30, 2, 8)
 
     def gradient() -> Tensor:
-        history = Placed(Lookup(vectors), places)
+        history = GatheredHistories(Lookup(vectors), places)
         [found] = torch.autograd.grad(history.mix(history.compare(asked)).square().sum(), [vectors])
         return found
 
@@ -121,7 +121,7 @@ def test_equal_histories_in_float32_have_the_same_bits_each_time() -> None:
 
 def test_no_vector_of_each_place_is_made() -> None:
     vectors, places = torch.randn(100, 64).requires_grad_(), torch.randint(100, (2000, 50))
-    history = Placed(Lookup(vectors), places)
+    history = GatheredHistories(Lookup(vectors), places)
     with patch("torch.get_num_threads", return_value=1), Largest() as found:
         mixed = history.mapped(torch.tanh).mix(history.compare(torch.ones(2000, 1, 64)))
         torch.autograd.grad(mixed.sum(), [vectors])
@@ -130,7 +130,7 @@ def test_no_vector_of_each_place_is_made() -> None:
 
 def test_parts_are_those_of_the_places() -> None:
     vectors, places = torch.randn(9, 4), torch.randint(9, (5, 3))
-    history = Placed(Lookup(vectors), places)
+    history = GatheredHistories(Lookup(vectors), places)
     assert history.shape == (5, 3, 4)
     parts = history.split(2)
     assert [part.shape for part in parts] == [(2, 3, 4), (2, 3, 4), (1, 3, 4)]
@@ -139,7 +139,7 @@ def test_parts_are_those_of_the_places() -> None:
 
 def test_nothing_of_a_step_outlives_it_placed() -> None:
     vectors = torch.ones(6, 3, requires_grad=True)
-    history, known = Placed(Lookup(vectors), torch.tensor([[0, 1]])), ref(vectors)
+    history, known = GatheredHistories(Lookup(vectors), torch.tensor([[0, 1]])), ref(vectors)
     torch.autograd.grad(history.mapped(torch.tanh).mix(history.compare(torch.ones(1, 1, 3))).sum(), [vectors])
     del history, vectors
     assert known() is None

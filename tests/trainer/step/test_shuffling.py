@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.step import shuffling as shuffled
-from weir.trainer.step.shuffling import Dealt, Shuffled, Spool, blocks
+from weir.trainer.step.shuffling import ShardedBatches, Shuffled, Spool, blocks
 
 
 @given(st.data(), st.integers(0, 30), st.integers(4, 9), st.integers(1, 4))
 def test_the_shares_of_all_ranks_are_the_batches(data: st.DataObject, count: int, size: int, ranks: int) -> None:
     order = np.array(data.draw(st.permutations(range(count)))[: data.draw(st.integers(0, count))], np.int64)
-    dealt = [Dealt(order, size, Workers(rank, ranks)) for rank in range(ranks)]
+    dealt = [ShardedBatches(order, size, Workers(rank, ranks)) for rank in range(ranks)]
     assert sum(one.lines for one in dealt) == len(order)
     for one in dealt:
         found = list(one.batches(0))
@@ -35,7 +35,7 @@ def test_the_shares_of_all_ranks_are_the_batches(data: st.DataObject, count: int
 @given(st.data(), st.integers(0, 30), st.integers(1, 9))
 def test_a_rank_alone_keeps_the_lines_that_have_a_place(data: st.DataObject, count: int, size: int) -> None:
     order = np.array(data.draw(st.permutations(range(count)))[: data.draw(st.integers(0, count))], np.int64)
-    dealt, lines = Dealt(order, size, Workers()), 10 * np.arange(count, dtype=np.int32)[:, None]
+    dealt, lines = ShardedBatches(order, size, Workers()), 10 * np.arange(count, dtype=np.int32)[:, None]
     came = dealt.exchanged(dealt.places(count), lines)
     assert sorted(came.tolist()) == [[place, 10 * number] for place, number in enumerate(order.tolist())]
 

@@ -5,7 +5,7 @@ import torch
 
 from weir.trainer.settings.towers import TOWERS, TowerKind, kinds
 from weir.trainer.settings.trainer import TowerConfig
-from weir.trainer.step.gathered import Lookup, Placed
+from weir.trainer.step.gathered import GatheredHistories, Lookup
 from weir.trainer.towers import Tower, build_tower, project, read_out
 from weir.trainer.towers.esasrec import ESasRec
 from weir.trainer.towers.hstu import Hstu
@@ -100,7 +100,7 @@ def test_items_are_read_where_they_are_as_at_every_place(kind: str, layers: int)
     config = TowerConfig.model_validate({"kind": kind, "dimension": 8, "history_length": 5, "layers": layers})
     tower, items = build_tower(config, 1).double(), torch.randn(6, 8, dtype=torch.float64).requires_grad_()
     places, mask = torch.randint(6, (4, 5)), torch.arange(5) >= torch.tensor([0, 2, 4, 5])[:, None]
-    found, wanted = tower.read(Placed(Lookup(items), places), mask), tower(items[places], mask)
+    found, wanted = tower.read(GatheredHistories(Lookup(items), places), mask), tower(items[places], mask)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     every = [items, *tower.parameters()]
     pairs = (torch.autograd.grad(one.square().sum(), every, materialize_grads=True) for one in (found, wanted))

@@ -14,7 +14,7 @@ from tests.serving.support import Catalogue, write_bundle
 from tests.weir.up.damage import DAMAGES, WINDOWS, named_nothing, whole_store
 from weir.contracts import BundleLog, EventClock, Store, WindowLog
 from weir.contracts.bundles.bundle_log import Pin, Withdrawal
-from weir.page.reader import NewestCommits, Reader, Tags
+from weir.page.reader import ItemFeatures, NewestCommits, Reader
 from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
 from weir.serving.client import RetrievalClient
@@ -30,7 +30,7 @@ def client() -> Iterator[RetrievalClient]:
 
 
 def reader_of(store: Store, client: RetrievalClient) -> Reader:
-    return Reader(store, client, NewestCommits(store, lines=True), Tags(store))
+    return Reader(store, client, NewestCommits(store, lines=True), ItemFeatures(store))
 
 
 DAMAGED = {name: damage for name, damage in DAMAGES.items() if damage is not named_nothing}
@@ -154,7 +154,7 @@ def test_an_item_has_the_newest_values_that_the_log_gave_it(
     features = {"item_features": {"categorical": ["genre"], "dense": ["price"]}}
     store = Store(str(folder / "store"))
     ingest(store, PipelineConfig.model_validate(config | features), registry=CollectorRegistry())
-    tags = Tags(store)
+    tags = ItemFeatures(store)
     tags.add(WindowLog(store).committed())
     newest = {item: (genre, price) for item, genre, price in rows}
     for item in ("a", "b", "c", "unknown"):
@@ -175,6 +175,6 @@ def test_a_log_without_features_has_no_tags(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").write_text('{"user_id": "u", "item_id": "a", "timestamp": 1700000000}\n')
     config = PipelineConfig(log=str(tmp_path / "log.jsonl"), metrics_port=0)
     ingest(store, config, registry=CollectorRegistry())
-    tags = Tags(store)
+    tags = ItemFeatures(store)
     tags.add(WindowLog(store).committed())
     assert tags.of("a") == []
