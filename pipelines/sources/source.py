@@ -1,4 +1,4 @@
-"""Where the rows of a pipeline come from: a log, or what else can be listed as partitions with positions."""
+"""Sources of rows: the log, or anything else that lists partitions with positions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -32,10 +32,10 @@ __all__ = [
 ]
 
 WINDOWS: Final = "windows"
-"""The key of the windows of another store as a partition; that of a file ends with its suffix."""
+"""The partition key of another store's windows; keys of files end with a suffix."""
 
 _INFLATION = 10
-"""JSON Lines are about so many times as large as gzip or Parquet of the same rows."""
+"""Approximate ratio of JSON Lines to gzip or Parquet of the same rows."""
 
 _KINDS: Final = f"a log has files of {', '.join(LOG_SUFFIXES)}"
 
@@ -43,21 +43,21 @@ P = TypeVar("P", bound=Listed)
 
 
 class MovedStoreError(UserError):
-    """The log goes on in another store, or is about to; the message says in which."""
+    """The log continues in another store, or is about to."""
 
 
 class UselessLogError(UserError):
-    """Nothing of the log can be used; the message has the commonest reason and the setting that mends it."""
+    """The log has no usable row; the message has the commonest reason and the setting to change."""
 
 
 class Source(ABC, Generic[P]):
-    """What a pipeline reads. Positions in its partitions ascend, and the row at a position never changes.
+    """A source of rows. Positions in a partition ascend, and the row at a position never changes.
 
-    Every method but `check` and `windows` raises `BrokerAwayError` while nobody can say what there is.
+    Every method but `check` and `windows` raises `BrokerAwayError` while the source cannot be reached.
     """
 
     is_behind: bool = False
-    """Whether less was read than was listed: the driver then looks again, changed or not."""
+    """Whether less was read than was listed, so that the driver must look again."""
 
     @abstractmethod
     def check(self, store: Store, state: LogState) -> None:
@@ -65,56 +65,56 @@ class Source(ABC, Generic[P]):
 
     @abstractmethod
     def discover(self) -> list[P]:
-        """Return the partitions as they are now; raises `FileNotFoundError` where there is nothing yet."""
+        """Return the present partitions; raises `FileNotFoundError` if the source does not exist yet."""
 
     def starts(self, _partitions: list[P], _state: LogState, _in_hand: InHand) -> dict[str, SourceSpan]:
-        """Return spans by key that are to be committed before these partitions are read: where reading starts."""
+        """Return start spans by key that must be committed before these partitions are read."""
         return {}
 
     def in_log(self, partitions: list[P]) -> Set[str] | None:
-        """Return the keys of all files of the log; None if unknown: then retention drops no position of a file."""
+        """Return the keys of all log files; None if unknown, then retention forgets no file."""
         return {partition.key for partition in partitions}
 
     @abstractmethod
     def identify(self, partitions: list[P], state: LogState, in_hand: InHand) -> list[P]:
-        """Return listed partitions with their keys and fingerprints; those that cannot be read now are left out."""
+        """Return the readable partitions with their keys and fingerprints."""
 
     @abstractmethod
     def cut(self, found: list[P], state: LogState, in_hand: InHand) -> Iterator[list[P]]:
-        """Yield what each of successive runs reads, at least once: memory bounds a run. The last is all of it.
+        """Yield the partitions of each run, at least once: each run fits in memory, and the last one covers all.
 
-        A run ends before the next one is asked for; by then it shows in `state` and `in_hand`.
+        A run ends before the next one is requested, and has updated `state` and `in_hand` by then.
         """
 
     @abstractmethod
     def readings(self, partitions: Sequence[P], seen: Seen) -> Sequence[Planned]:
-        """Return what a run is to read of the partitions that `cut` has yielded."""
+        """Return what a run reads of the partitions from `cut`."""
 
     @abstractmethod
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Add the transforms from `readings` to the commit of a run."""
 
     def look(self, _partitions: list[P], _clock: EventClock, *, is_all: bool) -> str:  # noqa: ARG002 - of other sources
-        """Return why a run must not commit what there is of a new log yet, "" if it may.
+        """Return why a run must not commit a new log yet, "" if it may.
 
-        With `is_all` nothing more is to come. Raises a `UserError` where nothing can be used.
+        `is_all`: no more input will come. Raises a `UserError` if nothing is usable.
         """
         return ""
 
     def end(self) -> None:
-        """Raise a `UserError` where a bounded run has not read all there is."""
+        """Raise a `UserError` if a bounded run has not read everything."""
 
 
 class LogSource(Source[P]):
-    """A log; any one, as its positions tell the rows apart."""
+    """A log; a store accepts rows of any log, since partition keys tell them apart."""
 
     def check(self, store: Store, state: LogState) -> None:
-        """Refuse a store that has moved, or whose rebuild has not ended; raises `MovedStoreError`."""
+        """Refuse a store that has moved, or an unfinished rebuild; raises `MovedStoreError`."""
         check_home(store, state)
 
 
 def check_home(store: Store, state: LogState) -> None:
-    """Refuse a store whose log goes on in another one, or does not go on here yet; raises `MovedStoreError`."""
+    """Refuse a store that has moved, or an unfinished rebuild; raises `MovedStoreError`."""
     if state.moved_to:
         raise MovedStoreError(
             f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {quote(state.moved_to)}"
@@ -127,7 +127,7 @@ def check_home(store: Store, state: LogState) -> None:
 
 
 def check_arrived(store: Store, state: LogState) -> None:
-    """Refuse a store on its way to another one, which does not hold all of it yet; raises `MovedStoreError`."""
+    """Refuse a store that has moved to a rebuild that is unfinished; raises `MovedStoreError`."""
     if state.moved_to and _is_half_rebuilt(LogState.open(Store(state.moved_to))):
         raise MovedStoreError(
             f"{store.url}: is moving to {state.moved_to}, which does not hold all of it yet: "
@@ -137,22 +137,22 @@ def check_arrived(store: Store, state: LogState) -> None:
 
 
 def _is_half_rebuilt(state: LogState) -> bool:
-    """Say whether a store takes in the windows of another one, which has the log."""
+    """Return whether a store takes in windows of another one that still has the log."""
     return WINDOWS in state.sources and not state.moved_from
 
 
 @dataclass(frozen=True)
 class FileSource(LogSource[Partition]):
-    """The files that the settings name."""
+    """The log files of the settings."""
 
     config: PipelineConfig
 
     def discover(self) -> list[Partition]:
-        """Return the files; raises `FileNotFoundError` where there is no log."""
+        """Return the files; raises `FileNotFoundError` if the log does not exist."""
         return discover(self.config.log)
 
     def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> str:
-        """Raise `UselessLogError` where no row is valid: once refused, rows stay refused under better settings."""
+        """Raise `UselessLogError` if no row is valid: refused rows would stay refused under better settings."""
         if is_all and not partitions:
             raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
         seen = first_look(partitions, self.config, clock=clock)
@@ -161,11 +161,11 @@ class FileSource(LogSource[Partition]):
         return "" if seen.valid else seen.problem
 
     def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
-        """Return the files as the partitions that they are (`layout.identify_files`)."""
+        """Return the files with the keys of their generations (`layout.identify_files`)."""
         return identify_files(partitions, state.sources | in_hand.pending)
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the files of each run, about `run_bytes` of new ones, and at last all."""
+        """Yield the files of each run: about `run_bytes` of new ones more each time, at last all."""
         seen: Mapping[str, SourceSpan] = state.sources | in_hand.pending
         sizes = list(accumulate(_new_bytes(partition, seen.get(partition.key)) for partition in found))
         for count, size in enumerate(sizes[:-1], start=1):
@@ -174,7 +174,7 @@ class FileSource(LogSource[Partition]):
         yield found
 
     def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
-        """Return the files that are new or have grown."""
+        """Return the files that are new or have changed."""
         return file_readings(self.config, partitions, seen)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
@@ -184,16 +184,16 @@ class FileSource(LogSource[Partition]):
 
 
 def _new_bytes(partition: Partition, seen: SourceSpan | None) -> int:
-    """Return how much there is to read, roughly in bytes of JSON Lines."""
+    """Return the approximate size of the unread part, in bytes of JSON Lines."""
     size = max(0, partition.size - (seen.size if seen else 0))
     return size if partition.format in (Format.JSON_LINES, Format.DELIMITED) else _INFLATION * size
 
 
 def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> LogSource[Any]:
-    """Return the log that the settings name: files, or a topic; raises `KafkaSettingsError`."""
+    """Return the log of the settings, files or a topic; raises `KafkaSettingsError`."""
     if not is_topic(config.log):
         return FileSource(config)
-    # The client of the brokers is loaded where there are any.
+    # Load the Kafka client only for a topic.
     from weir.pipelines.sources.kafka.source import TopicSource  # noqa: PLC0415
 
     return TopicSource.open(config, metrics or TopicMetrics(CollectorRegistry()))
