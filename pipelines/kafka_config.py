@@ -48,7 +48,10 @@ class StoppedPartitionError(UserError):
 def password_of(who: str, file: str | None, setting: str, variable: str) -> str:
     """Return the password of `who` from `file`, or else from the environment variable.
 
-    Raises ------ KafkaSettingsError If the file cannot be read, or neither is set.
+    Raises
+    ------
+    KafkaSettingsError
+        If the file cannot be read, or neither is set.
     """
     if file is not None:
         try:

@@ -55,8 +55,12 @@ def open_layout(
     `named` are lasting settings of other stages, by name. A new store uses `key_secret`, if given, instead of
     generating one for `secret_keys`.
 
-    Raises ------ LayoutError If rows would count again, sketches could not be merged, or stages would disagree under
-    these settings. StoreFormatError If this version cannot read the format of the store.
+    Raises
+    ------
+    LayoutError
+        If rows would count again, sketches could not be merged, or stages would disagree under these settings.
+    StoreFormatError
+        If this version cannot read the format of the store.
     """
     is_new = read_format(store) is None
     layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())

@@ -107,7 +107,7 @@ _HOUR_MS: Final = 3_600_000
 
 
 class Drift(NamedTuple):
-    """Distance between frequent items (0 to 1) and share of events on new items; NaN without an earlier window."""
+    """Distance of frequent items to the window before (0 to 1), share of events on new items; NaN without one."""
 
     distance: float
     unseen: float

@@ -252,7 +252,7 @@ class _Driver:
         self._erasure.step(self._state)
 
     def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> None:
-        """Make one run if there is something to read or to commit; repeat it after a lost race."""
+        """Make a run if there is something to read or to commit; repeat it until it counts."""
         while True:
             self._check_in_hand()
             plan = make_plan(

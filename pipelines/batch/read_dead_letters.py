@@ -65,8 +65,8 @@ class LetterPartition:
 
     A partition is either the letters with one row each (`line` is 0), or the `rows` rows of the one letter at `line`.
     CSV and TSV rows need the `header` of their log file. Rows of Parquet, and of a letter for several rows, are read
-    from the log `file` itself; `places` maps their positions here to positions there. `is_old`: users were forgotten
-    after these letters were written.
+    from the log `file` itself; `places` maps positions in the partition to positions in the file. `is_old`: users were
+    forgotten after these letters were written.
     """
 
     key: str

@@ -71,7 +71,7 @@ HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
 
 
 _LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
-"""Causes that hold for a partition as a whole."""
+"""Causes that make a whole partition unreadable."""
 
 _ROW_BYTES: Final = 128
 """Approximate size of a row in JSON Lines, the unit of `run_bytes`."""

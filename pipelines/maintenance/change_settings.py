@@ -28,10 +28,15 @@ _OF_TIME: Final = ("pipeline.timestamp_unit", "pipeline.time_zone")
 def change(store: Store, wanted: Mapping[str, JsonValue]) -> SettingsChange | None:
     """Change settings of a store, by name; return the change and its first full window, None if nothing changes.
 
-    Raises ------ LayoutError If the store does not exist, for `FIXED` settings, for a URL that may hold a secret, and
-    for settings of time while rows of open windows are pending. BusyStoreError While a pipeline runs on this local
-    store. On an object store it ends itself before its next commit. MovedStoreError If the log continues in another
-    store.
+    Raises
+    ------
+    LayoutError
+        If the store does not exist, for `FIXED` settings, for a URL that may hold a secret, and for settings of time
+        while rows of open windows are pending.
+    BusyStoreError
+        While a pipeline runs on this local store. On an object store it ends itself before its next commit.
+    MovedStoreError
+        If the log continues in another store.
     """
     with ExitStack() as stack:
         if any(name not in OUTSIDE_PIPELINE for name in wanted):

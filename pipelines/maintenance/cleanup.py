@@ -158,7 +158,7 @@ class Removal:
 
 
 _PAUSE_SECONDS: Final = 600.0
-"""Seconds between two looks of a following pipeline."""
+"""Seconds between two erasure checks of a following pipeline."""
 
 
 @dataclass
@@ -171,7 +171,7 @@ class Erasure:
     _next: float = field(default=-math.inf, init=False)
 
     def step(self, state: LogState) -> None:
-        """Erase what is due, if the last look is long enough ago; `state` follows."""
+        """Erase what is due, checking every `_PAUSE_SECONDS` only; `state` follows."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _PAUSE_SECONDS
             self.run(state)
@@ -185,7 +185,7 @@ class Erasure:
         return state.erasing | {name: since for name, since in users if since <= state.redacted_at}
 
     def seconds_left(self, state: LogState) -> float:
-        """Return the seconds until all of them may be erased."""
+        """Return the seconds until all waiting files may be erased."""
         newest = max(self.waiting(state).values(), default=-math.inf)
         return max(0.0, newest + self.grace_seconds - time.time())
 

@@ -137,7 +137,7 @@ _PAUSE_SECONDS: Final = 600.0
 
 @dataclass(frozen=True)
 class RetirementPlan:
-    """What retires, and what prevents older windows from retiring.
+    """The windows that retire, and the readers that hold back further old windows.
 
     `windows`, `panes`, `files` and `size` (bytes) retire; `commits` counts commits without a remaining file. `held`
     panes are old enough but stay because of `holds`. `retirement` is None if nothing retires.
@@ -158,10 +158,16 @@ def plan_retirement(
 ) -> RetirementPlan:
     """Plan the retirement of windows that end `older_than_seconds` of event time before the newest event.
 
-    Parameters ---------- in_log Keys of the files that are in the log now (`Partition.key`); None if it cannot be
-    listed: then no source partition is forgotten.
+    Parameters
+    ----------
+    in_log
+        Keys of the files that are in the log now (`Partition.key`); None if it cannot be listed: then no source
+        partition is forgotten.
 
-    Raises ------ CorruptArtefactError If a commit is damaged or lost.
+    Raises
+    ------
+    CorruptArtefactError
+        If a commit is damaged or lost.
     """
     log = CommitLog(store)
     old = _old(log, store, state, older_than_seconds)

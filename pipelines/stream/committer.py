@@ -200,10 +200,20 @@ class CommitWindow(beam.DoFn):
 def commit_window(store: Store, config: PipelineConfig, start_ms: int, slices: list[Slice]) -> Commit | None:
     """Commit the slices of the window that starts at `start_ms`; return None if they add nothing.
 
-    Raises ------ OutOfOrderError If an earlier window must be committed first. MissingRowsError If announced rows did
-    not come with their window. BusyStoreError, CommitTakenError If other writers block the commit for two minutes.
-    MovedStoreError If the log continues in another store. UnknownPartitionError If a partition has no committed start
-    offset. LayoutError If the settings of the store have changed since the job started.
+    Raises
+    ------
+    OutOfOrderError
+        If an earlier window must be committed first.
+    MissingRowsError
+        If announced rows did not come with their window.
+    BusyStoreError, CommitTakenError
+        If other writers block the commit for two minutes.
+    MovedStoreError
+        If the log continues in another store.
+    UnknownPartitionError
+        If a partition has no committed start offset.
+    LayoutError
+        If the settings of the store have changed since the job started.
     """
     with only_writer(store), _following(store) as state:
         check_unchanged(store, config)

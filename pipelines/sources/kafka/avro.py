@@ -70,7 +70,10 @@ class Registry:
     def schema(self, number: int) -> Any:
         """Return a parsed schema for fastavro, or the fault of messages that name it.
 
-        Raises ------ BrokerAwayError If the registry does not answer, or refuses the request.
+        Raises
+        ------
+        BrokerAwayError
+            If the registry does not answer, or refuses the request.
         """
         if number in self._schemas:
             return self._schemas[number]

@@ -190,12 +190,21 @@ def copy_topic(
     A line break in a message becomes a blank, which is equivalent in JSON. Protobuf and Avro become JSON; a message
     that cannot be decoded becomes a line that the readers refuse, as the pipeline does.
 
-    Parameters ---------- folder Receives the files `0.jsonl`, `1.jsonl` and so on. newest Copy about this many
-    messages, the last ones of each partition; None: all from `pipeline.kafka.start` on. show Called with the number of
-    offsets read, and their total.
+    Parameters
+    ----------
+    folder
+        Receives the files `0.jsonl`, `1.jsonl` and so on.
+    newest
+        Copy about this many messages, the last ones of each partition; None: all from `pipeline.kafka.start` on.
+    show
+        Called with the number of offsets read, and their total.
 
-    Raises ------ TopicMissingError, KafkaSettingsError If the topic does not exist, or no client can be created.
-    BrokerAwayError If no broker answers, or messages up to the end at the start of the copy cannot be read.
+    Raises
+    ------
+    TopicMissingError, KafkaSettingsError
+        If the topic does not exist, or no client can be created.
+    BrokerAwayError
+        If no broker answers, or messages up to the end at the start of the copy cannot be read.
     """
     client = TopicClient(Topic.parse(config.log), config.kafka)
     partitions = client.partitions()
