@@ -116,8 +116,8 @@ class Drift(NamedTuple):
 class RecentItems:
     """Item counts of the newest window by event time and of the windows before it, summed over panes.
 
-    The constructor reads the panes after sequence `after`. The windows before the newest one are those that start
-    within an hour, or one window length if that is longer, before it; after a longer gap, only the last one.
+    The constructor reads the panes after sequence `after`. "Before" are the windows that start up to an hour, or one
+    window length if that is longer, before the newest one; after a longer gap, only the last one.
     """
 
     def __init__(self, log: WindowLog, after: int = -1) -> None:

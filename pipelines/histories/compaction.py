@@ -158,7 +158,7 @@ class HistoryKeeper:
         self._merger, self._log = HistoryMerger(self.store, self.config), CommitLog(self.store)
 
     def repair(self, error: CorruptArtefactError | None = None) -> None:
-        """Rebuild missing or damaged histories, and those of another length, from the windows; commit them.
+        """Rebuild histories that are missing, damaged or of another length from the windows, and commit them.
 
         `error` is the failure of a run; raised again if it does not name a history file, or the windows do not suffice.
         """

@@ -1,4 +1,4 @@
-"""Proof of erasure: read every file of a store and report those that still hold an erased user.
+"""Proof of erasure: read every file of a store and report the files that still hold an erased user.
 
 The first bytes tell the kind of a file. Stored user keys are compared; other binary data is searched for the bytes of
 keys and ids, text for ids. Short or numeric ids would match by chance, so text other than log lines and CSV is not

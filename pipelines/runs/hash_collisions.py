@@ -159,7 +159,7 @@ def new_claims(rows: pa.RecordBatch, known: KeyOwners) -> Claims:
 
 
 def claimed(rows: pa.RecordBatch, known: KeyOwners) -> Owners:
-    """Return the claims of accepted keyed rows as key -> check."""
+    """Return key -> check for the keys without an owner in accepted keyed rows."""
     return dict(new_claims(rows, known).tolist())
 
 

@@ -2,7 +2,7 @@
 
 ``state/runs/<run>/`` holds the mark, the pending rows and the outcome of a run. Uncommitted files in ``windows/``,
 ``dead-letters/`` and ``histories/`` belong to a run or merge whose mark still exists; so do their drafts, whose names
-begin with those of the files.
+start with the file names.
 """
 
 import contextlib
@@ -116,7 +116,7 @@ _MARK: Final = "started.json"
 
 
 class _Mark(Document):
-    """A run or its like, and the number of its commit; -1 for a merge or redaction, which takes any number.
+    """The mark of a run, merge or redaction; `number` is its commit, -1 for a merge or redaction, which takes any.
 
     Redactions run beside the pipeline, in a process of their own.
     """
@@ -259,7 +259,7 @@ def _remove_files(store: Store, run: str) -> None:
 
 
 def append(log: CommitLog, state: LogState, *requires: str, **fields: object) -> Commit:
-    """Append a commit after `state`, which follows; `requires` and `fields` are those of `Commit`.
+    """Append a commit after `state`, which follows; `requires` and `fields` are passed to `Commit`.
 
     Raises `CommitTakenError` if another writer commits first.
     """

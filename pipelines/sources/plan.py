@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class InHand:
-    """What this process has read beyond the commits; it only saves work, a restart does without.
+    """What this process has read beyond the commits; losing it costs only work.
 
     `reached` is the position up to which a partition's rows are committed or pending in `open_rows`. All of it holds
     only while the commits resume at the positions `after`: a commit of another writer may contain the same rows.

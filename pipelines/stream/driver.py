@@ -1,10 +1,8 @@
 """The unbounded driver: submits a Flink job that reads a topic, watches it, and maintains the store.
 
 Workers commit beside it. On a local disk one process at a time has the lock; on an object store the slower writer reads
-again.
-
-Exact counting is the workers' task, from the commits. The driver may be killed at any moment: its job continues, and
-the next driver replaces it.
+again. Exact counting rests on the commits alone, so the driver may be killed at any moment: its job continues, and the
+next driver replaces it.
 """
 
 import copy
@@ -141,7 +139,7 @@ def stream(
     Returns the sum of the commits; `report` is called with each. At the end the job is cancelled, and the next one
     reads its uncommitted messages again. `config` and `named` are as for `ingest`. Raises `NoTopicError`;
     `LayoutError`, `BusyStoreError` and `MovedStoreError` as `ingest` does; `FlinkAwayError` and `EngineError` if Flink
-    does not take the job; and `JobEndedError` if the job ends unasked.
+    does not take the job; and `JobEndedError` if the job fails or is cancelled elsewhere.
     """
     if not is_topic(config.log):
         raise NoTopicError(f"pipeline.log is {config.log}, but a stream reads a topic: kafka://host:port/topic")

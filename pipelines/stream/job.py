@@ -134,7 +134,7 @@ class EngineError(UserError):
 
 
 class JobEndedError(UserError):
-    """The job has ended without its driver's request."""
+    """The job has failed, or was cancelled outside its driver."""
 
 
 def submit(

@@ -45,7 +45,7 @@ class Tile:
 class Slice:
     """Keyed rows of a batch that come with one window: rows of this window, and late rows of earlier ones.
 
-    `job` and `stop` are those of the batch. The slice in the window of the partition's watermark carries the `tile`,
+    `job` and `stop` are copied from the batch. The slice in the window of the partition's watermark carries the `tile`,
     and exists even without a row.
     """
 
@@ -208,7 +208,7 @@ class _Waiting:
         return cls(span.resume, span.stop, counted, opened, span.listed)
 
     def close(self, seen: Coverage, start_ms: int) -> None:
-        """Complete the windows up to one, below the `reach` of its slices; raises `MissingRowsError`."""
+        """Complete the windows up to `start_ms`, as far as the slices reach; raises `MissingRowsError`."""
         came = set(seen.came.tolist())
         for at in [at for at in self.open if at <= start_ms]:
             waiting = {last: first for last, first in self.open[at].items() if last >= self.counted.get(at, 0)}

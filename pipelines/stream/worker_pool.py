@@ -1,9 +1,9 @@
 """Worker pool: starts Beam Python workers on request, ``python -m weir.pipelines.stream.worker_pool [HOST:PORT]``.
 
-It serves Beam's ``--environment_type=EXTERNAL`` in place of Beam's own pool, which listens on all interfaces though its
-clients can run code, starts an interpreter per worker that takes seconds to import Beam and the pipeline, and blocks
-workers that print much. Here workers are forked from a process that has imported both, so that a job recovers fast from
-a lost worker; they end with the pool.
+It serves Beam's ``--environment_type=EXTERNAL`` in place of Beam's own pool. That pool listens on all interfaces,
+though its clients can run code; starts an interpreter per worker, which takes seconds to import Beam and the pipeline;
+and blocks workers that print much. Here workers are forked from a process that has imported both, so that a job
+recovers fast from a lost worker; they end with the pool.
 """
 
 import logging

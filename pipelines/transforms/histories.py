@@ -220,7 +220,7 @@ class TouchedUsers:
         """Return owners and items (m,) of earlier seen items that may equal one of the given pairs (n,)."""
         seen = self.found.seen(np.arange(len(self.users)))
         before = np.repeat(np.arange(len(self.users)), np.diff(seen.offsets))
-        # The low bits of a hash sum exclude most seen items; the caller compares the rest exactly.
+        # The low bits of key plus owner exclude most seen items; the caller compares the rest exactly.
         mask = (1 << (8 * len(items)).bit_length()) - 1
         among = np.zeros(mask + 1, np.bool_)
         among[(items + owners) & mask] = True

@@ -188,7 +188,8 @@ class WriteDeadLetters(beam.DoFn):
         """Yield the letters of rows that are in no window.
 
         A row below `stop` was valid when it was first read, and is refused because settings or the time of its file
-        have changed: it is pending or has counted. Without an event time that is unknown, and the letter says so.
+        have changed: it is pending or has counted. Without an event time this is unknown, and its letter gets
+        `may_have_counted`.
         """
         base = self._run.base
         stop = base.sources[key].stop if key in base.sources else 0
@@ -207,7 +208,7 @@ class WriteDeadLetters(beam.DoFn):
 def file_name(block: BlockId, run: str) -> str:
     """Return a unique file name for the dead letters of a block.
 
-    Letters of retried letters are in the folder of the first ones.
+    Letters that a retry refuses again go to the folder of the original letters.
     """
     start = "file" if block.start == WHOLE_FILE else f"{block.start:015d}"
     origin = origin_of(block.partition) if is_retried(block.partition) else block.partition

@@ -111,7 +111,7 @@ class Locate(beam.DoFn):
 
 
 def keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
-    """Return valid interactions (`INTERACTION_SCHEMA`) with keys in place of ids; only item ids stay."""
+    """Return valid interactions (`INTERACTION_SCHEMA`) with keys, without user and event ids."""
     if columns.USER_KEY in rows.schema.names:
         # Rows of another store's windows (`batch.rebuild`) have the keys of this store already.
         return rows

@@ -73,7 +73,7 @@ class Renewed(Generic[T]):
         self._lock = RLock()
         self._failing_since: float | None = None
         self.unanswered_since: float | None = None
-        """Since when this client, or those before it, have failed (wall clock, s); None while one works."""
+        """Start of the present failure, over replaced clients (wall clock, s); None while a client works."""
         self._patience = PATIENCE_SECONDS
         self._client = make()
 
@@ -194,7 +194,7 @@ def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
 
 
 _unused: "SimpleQueue[AdminClient]" = SimpleQueue()
-"""Replaced clients, and clients of closed `TopicClient`s, waiting for destruction.
+"""Replaced clients, and clients of garbage-collected `TopicClient`s, waiting for destruction.
 
 librdkafka aborts the process if its own thread destroys a client. That thread runs Python callbacks, so the garbage
 collector may run there. So the thread that makes the next client destroys these.

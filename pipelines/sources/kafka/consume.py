@@ -72,8 +72,8 @@ PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaErro
 class RangeReader:
     """Reads a range; afterwards `reached` is the end offset and `skipped` the number of new messages without a value.
 
-    Offsets without a message (compaction, transactions) are skipped. It ends early, between two messages, if the range
-    exceeds its byte limit, if no broker or schema registry answers, or if the topic was re-created.
+    Offsets without a message (compaction, transactions) are passed over. It ends early, between two messages, if the
+    range exceeds its byte limit, if no broker or schema registry answers, or if the topic was re-created.
     """
 
     wanted: OffsetRange

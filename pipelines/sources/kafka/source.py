@@ -88,7 +88,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return found
 
     def identify(self, partitions: list[KafkaPartition], state: LogState, in_hand: InHand) -> list[KafkaPartition]:
-        """Return the partitions that have not lost unread messages."""
+        """Return the partitions without lost messages."""
         seen = Seen.of(state, in_hand)
         partitions = [_named(one, seen.known) for one in partitions]
         reasons = {one.key: reason for one in partitions if (reason := _lost(one, seen))}
