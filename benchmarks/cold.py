@@ -101,7 +101,7 @@ def quality(seeds: int = 3) -> None:
         cases = [case for case in asked(events, held) if case.item in every]
         about = catalogue(every)
         unseen = trained([event for event in events if event.item not in held], seed)
-        cold = ColdItems.of(unseen, about, absent_entries(about, unseen), len(every)).beside(unseen)
+        cold = unseen.with_cold(ColdItems.of(unseen, about, absent_entries(about, unseen), len(every)))
         seen = trained(events, seed)
         for name, bundle in (("cold", cold), ("left out", unseen), ("trained", seen)):
             row(name, seed, *(f"{figure:.3f}" for figure in figures(bundle, cases, held)))

@@ -1,4 +1,4 @@
-from .access.config import ClientConfig
+from .access_config import ClientConfig
 from .aio import AsyncRetrievalClient
 from .client import Hits, Info, Retrieval, RetrievalClient, RetrievalError, by_embedding, by_history, by_item, by_user
 from .config import LimitsConfig, ServingConfig

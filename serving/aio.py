@@ -10,7 +10,7 @@ import grpc
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 from weir.serving.access.channel import AsyncChannel
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.client import (
     CHANNEL_OPTIONS,
     Floats,

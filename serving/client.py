@@ -26,7 +26,7 @@ from weir.contracts import UserError
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 from weir.serving.access.channel import Channel
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.rpc.status import DOMAIN
 
 __all__ = [

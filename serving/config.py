@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from weir.contracts import LocalCache
 from weir.contracts.base.models import FrozenModel
 from weir.runtime.listening import Host
-from weir.serving.access.config import AuthConfig, TlsConfig
+from weir.serving.access_config import AuthConfig, TlsConfig
 
 __all__ = ["LimitsConfig", "ServedConfig", "ServingConfig", "TracingConfig"]
 
@@ -209,7 +209,7 @@ class ServingConfig(FrozenModel):
         ge=0,
         le=1,
         description="share of users who are answered from the challenger's bundle, where trainer.variants has one "
-        "(docs/variants.md)",
+        "(docs/serving.md)",
     )
     cold_items: int = Field(
         default=10_000,
@@ -222,7 +222,7 @@ class ServingConfig(FrozenModel):
         ge=0,
         le=1000,
         description="best items of the index that are scored again, where the bundle has a second phase "
-        "(docs/rescoring.md); null: trainer.rescoring.candidates, as it was at the export; 0: none",
+        "(docs/serving.md#re-scoring); null: trainer.rescoring.candidates, as it was at the export; 0: none",
     )
     histories: str = Field(
         default="files",

@@ -10,10 +10,9 @@ from typing import Final
 import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 
-from weir.runtime.listening import CannotListenError, in_url, listening_at
+from weir.runtime.listening import CannotListenError, in_url, is_loopback, listening_at
 from weir.serving.access.certificates import grpc_credentials
 from weir.serving.config import ServingConfig
-from weir.serving.http.messages import is_loopback
 
 __all__ = ["HANDSHAKE_SECONDS", "listen", "open_to_probes", "rpc_server", "warn_of_plain_tokens"]
 

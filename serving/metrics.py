@@ -1,27 +1,69 @@
-"""Prometheus metrics of the server; every class takes its registry."""
+"""Prometheus metrics of the server, each class with its registry, and the trace of a call that samples link to.
+
+No tracing library is needed here; `weir.serving.rpc.instrumentation` creates the spans.
+"""
 
 from collections.abc import Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, Protocol, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from weir.contracts import BundleManifest
 from weir.contracts.interactions.catalogue import Catalogue
-from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.errors import RequestError
-from weir.serving.search.queries import exemplar
 
 __all__ = [
     "SECONDS",
+    "BatchTimes",
     "BundleMetrics",
+    "CallTrace",
     "CatalogueMetrics",
     "HistoryMetrics",
     "ProcessMetrics",
     "RequestMetrics",
     "RpcMetrics",
     "ServedMetrics",
+    "call_trace",
+    "exemplar",
 ]
 
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """A batch's bundle, number of queries, and when it started, had vectors, and had items (monotonic seconds)."""
+
+    bundle_version: str
+    queries: int
+    started: float
+    embedded: float
+    found: float
+
+
+class CallTrace(Protocol):
+    """A call that is traced."""
+
+    trace_id: str
+
+    def queued(self) -> None:
+        """Record that the call waits for its batch from now on."""
+
+    def answered_with(self, calls: Sequence[Self], times: BatchTimes) -> None:
+        """Record a batch that answered `calls`, this one among them; called once per batch, from any thread."""
+
+
+call_trace: Final[ContextVar[CallTrace | None]] = ContextVar("call_trace", default=None)
+"""Trace of the call that the current task answers; None if it is not traced."""
+
+
+def exemplar() -> dict[str, str] | None:
+    """Return the exemplar labels that link a metric sample to the current trace; None if there is none."""
+    trace = call_trace.get()
+    return None if trace is None else {"trace_id": trace.trace_id}
 
 
 class RpcMetrics:
@@ -268,16 +310,21 @@ class BundleMetrics:
         self.info.clear()
         self.items.set(0)
 
-    def served(self, bundle: LoadedBundle, before: LoadedBundle | None, happened: float) -> None:
-        """Describe the newly served bundle; `happened` is the wall-clock time of its newest event."""
+    def served(
+        self, manifest: BundleManifest, *, items: int, servable_at: float, happened: float, is_older: bool
+    ) -> None:
+        """Describe the newly served bundle.
+
+        `happened` is the wall-clock time of its newest event; `is_older`: it was created before the one it replaces.
+        """
         self.info.clear()
-        self.info.labels(bundle.version, bundle.manifest.index.type, bundle.manifest.metric).set(1)
-        self.max_event.set(bundle.manifest.max_event_ms / 1000)
+        self.info.labels(manifest.version, manifest.index.type, manifest.metric).set(1)
+        self.max_event.set(manifest.max_event_ms / 1000)
         self.max_event_wall.set(happened)
-        self.servable.set(bundle.servable_at)
-        self.items.set(bundle.items)
+        self.servable.set(servable_at)
+        self.items.set(items)
         self.swaps.inc()
-        if before is not None and bundle.manifest.created_at < before.manifest.created_at:
+        if is_older:
             self.rollbacks.inc()
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from weir.contracts import Key, Store
 from weir.contracts.served_lists import SERVED_SCHEMA, hour_of, new_segment, served_hours, served_token, write_served
+from weir.runtime.log_once import LogOnce
 from weir.serving.config import ServedConfig
 from weir.serving.metrics import ServedMetrics
-from weir.serving.problems import Problems
 from weir.serving.search.queries import ByUser, Hits, Query
 
 __all__ = ["Batch", "ServedLists", "ServedWriter"]
@@ -124,7 +124,7 @@ class ServedWriter:
     _removed_at: float = field(default=-float("inf"), init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
-    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+    _once: LogOnce = field(default_factory=lambda: LogOnce(log), init=False)
 
     def start(self) -> None:
         """Start the thread if `share` is above 0."""
@@ -146,10 +146,10 @@ class ServedWriter:
         try:
             self._write()
             self._remove_old()
-            self._problems.over()
+            self._once.succeeded()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             self.metrics.errors.inc()
-            self._problems.report(error, "served lists are not written, or not removed", level=logging.WARNING)
+            self._once.failed(error, "served lists are not written, or not removed", level=logging.WARNING)
 
     def _run(self) -> None:
         while not self._stop.wait(self.config.flush_seconds):

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from weir.contracts import Key, Store, hash_id
 from weir.contracts.bundles.variants import MAIN, Roles, VariantError, challenges, roles_in
 from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.runtime.log_once import LogOnce
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.bundles.followers import Bundles
 from weir.serving.bundles.loading import Memory
 from weir.serving.bundles.watcher import BundleWatcher, DeltaPolicy
 from weir.serving.config import ServingConfig
 from weir.serving.metrics import BundleMetrics
-from weir.serving.problems import Problems
 
 __all__ = ["LineMetrics", "Lines", "Request", "bundles_of", "check_roles", "chosen", "only"]
 
@@ -113,7 +113,7 @@ class Lines:
     _watchers: dict[str, BundleWatcher] = field(default_factory=dict, init=False)
     _pair: _Pair | None = field(default=None, init=False)
     _described: list[LoadedBundle] = field(default_factory=list, init=False)
-    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+    _once: LogOnce = field(default_factory=lambda: LogOnce(log), init=False)
 
     @property
     def bundle(self) -> LoadedBundle | None:
@@ -160,10 +160,10 @@ class Lines:
         """Return the roles in the store; the previous roles if they cannot be read."""
         try:
             found = roles_in(self.store, self.names)
-            self._problems.over()
+            self._once.succeeded()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             before = self._pair.roles if self._pair else None
-            self._problems.report(error, "it is not known which line is the champion, the roles stay")
+            self._once.failed(error, "it is not known which line is the champion, the roles stay")
             return before
         return found
 

@@ -3,7 +3,7 @@
 It needs the extra `client` only, and loads no other part of weir.
 """
 
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.aio import AsyncRetrievalClient
 from weir.serving.client import (
     Hits,

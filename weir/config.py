@@ -28,7 +28,7 @@ from pydantic_settings import (
 from weir.contracts import UserError
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.stream.config import StreamConfig
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.config import ServingConfig
 from weir.serving.histories.redis_config import FollowerConfig
 from weir.serving.monitor.config import MonitorConfig

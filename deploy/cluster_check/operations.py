@@ -6,6 +6,7 @@ Each causes what it is named after, waits until all is well, and says what clien
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -45,17 +46,22 @@ _USERS: Final = (
 """What reads or writes the store; the JobManager, which has its volume, does neither."""
 _FILL: Final = "dd if=/dev/zero bs=4k 2>/dev/null >> /var/lib/weir/filler || true"
 _IN_ORDER: Final = (
+    "commits/snapshot-*",
     "variants",
     "checkpoints",
     "bundles",
     "evaluations",
     "monitor",
     "served",
-    "commits",
+    "commits/0*",
+    "histories",
     "windows",
     "dead-letters",
-    "histories",
+    "CLOCK.json",
+    "SETTINGS.json",
+    "STORE.json",
 )
+"""What a copy of a store needs, each before what it refers to (docs/deploy.md, Backup); globs expand at their turn."""
 
 app = typer.Typer(help=__doc__, pretty_exceptions_enable=False, add_completion=False)
 
@@ -178,10 +184,8 @@ class Operations:
     def restore(self) -> None:
         """Copy the store while everything runs, lose it, and go on from the copy."""
         self._shell(
-            f"rm -rf {_STORE}-copy && mkdir {_STORE}-copy && cd {_STORE} && "
-            + " && ".join(f"if [ -d {part} ]; then cp -r {part} {_STORE}-copy/; fi" for part in _IN_ORDER)
-            + f" && cp STORE.json SETTINGS.json {_STORE}-copy/"
-            + f" && rm -f {_STORE}-copy/commits/HEAD {_STORE}-copy/commits/snapshot-*"
+            f"rm -rf {_STORE}-copy && mkdir {_STORE}-copy && cd {_STORE} && for part in {shlex.join(_IN_ORDER)}; do"
+            f" if ls -d $part > /dev/null 2>&1; then cp -r --parents $part {_STORE}-copy || exit; fi; done"
         )
         copied = self._commits(f"{_STORE}-copy")
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Kafka and Flink on this machine: ``python -m deploy.engines start|status|stop`` (docs/engines.md)."""
+"""Kafka and Flink on this machine: ``python -m deploy.engines start|status|stop`` (docs/install.md)."""
 
 import sys
 from collections.abc import Callable

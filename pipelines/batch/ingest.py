@@ -39,8 +39,9 @@ from weir.pipelines.runs.run_registry import (
     registered,
     sweep,
 )
+from weir.pipelines.sources.log import log_source
 from weir.pipelines.sources.plan import InHand, RunPlan, make_plan
-from weir.pipelines.sources.source import Source, log_source
+from weir.pipelines.sources.source import Source
 from weir.pipelines.store_settings import check_unchanged, settled
 from weir.pipelines.transforms.commit import RunOutcome
 from weir.readers import HINTS, OUTSIDE, Reason, generation, then_retry
@@ -51,6 +52,8 @@ __all__ = ["IngestSummary", "ingest"]
 
 logger = logging.getLogger(__name__)
 
+_FULL: Final = 0.75
+"""From this share of `run_bytes` on, rows in hand leave too little of it to read."""
 _MANY: Final = 0.01
 """Share of a run's rows from which on a refusal reason is worth a warning."""
 
@@ -214,9 +217,15 @@ class _Driver:
         self.metrics.rewritten.inc(sum(generation(one.key) > 1 and one.key not in self._state.sources for one in found))
         self._unread = len(found) < len(partitions)
         ends = _ends(found)
-        for some in self.source.cut(found, self._state, self._in_hand):
-            self.step(some, flush=flush and _ends(some) == ends, only_whole_lines=only_whole_lines)
-            if self.stop.is_set():
+        while True:
+            for some in self.source.cut(found, self._state, self._in_hand):
+                counts = self.step(some, flush=flush and _ends(some) == ends, only_whole_lines=only_whole_lines)
+                if self.stop.is_set():
+                    return
+                if not counts or not self._make_room():
+                    # Reading starts elsewhere now: other runs are full.
+                    break
+            else:
                 return
 
     def _check_in_hand(self) -> None:
@@ -225,6 +234,12 @@ class _Driver:
             # Pending rows may hold forgotten users and name replaced files: read them again.
             self._redaction, self._in_hand = self._state.redaction, InHand()
         self._in_hand.check(self._state.sources)
+
+    def _make_room(self) -> bool:
+        """Commit open windows as they are where their rows leave no room for more; say whether that counts."""
+        if self._in_hand.cost <= _FULL * self.config.run_bytes:
+            return True
+        return self.step([], flush=True, only_whole_lines=True)
 
     def _commit(self, starts: dict[str, SourceSpan]) -> None:
         """Commit the start positions of partitions, unless another writer commits first."""
@@ -251,25 +266,23 @@ class _Driver:
         """Remove files that redactions have replaced, if it is due."""
         self._erasure.step(self._state)
 
-    def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> None:
-        """Make a run if there is something to read or to commit; repeat it until it counts."""
-        while True:
-            self._check_in_hand()
-            plan = make_plan(
-                self.store,
-                self.config,
-                partitions,
-                self._state,
-                self._in_hand,
-                secret=self._secret,
-                flush=flush,
-                only_whole_lines=only_whole_lines,
-                readings_of=self.source.readings,
-            )
-            if not (plan.readings or (flush and (self._in_hand.open_rows or self._in_hand.pending))):
-                return
-            if self._run(plan):
-                return
+    def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> bool:
+        """Make one run, if there is anything to read or to commit; say whether it counts, as `_run` does."""
+        self._check_in_hand()
+        plan = make_plan(
+            self.store,
+            self.config,
+            partitions,
+            self._state,
+            self._in_hand,
+            secret=self._secret,
+            flush=flush,
+            only_whole_lines=only_whole_lines,
+            readings_of=self.source.readings,
+        )
+        if not (plan.readings or (flush and (self._in_hand.open_rows or self._in_hand.pending))):
+            return True
+        return self._run(plan)
 
     def _run(self, plan: RunPlan) -> bool:
         """Make a run; return False if it must be repeated because another writer committed or a file is damaged."""
@@ -350,8 +363,8 @@ def _refused(commit: Commit | None) -> Counter[str]:
 
 
 def _ends(partitions: list[Any]) -> list[tuple[str, int]]:
-    """Return the key and size of each partition; sources may extend the other fields."""
-    return [(partition.key, partition.size) for partition in partitions]
+    """Return the key and the recorded size of each partition: sources may add to what they have listed."""
+    return [(partition.key, partition.recorded_size) for partition in partitions]
 
 
 def _look_first(source: Source[Any], store: Store, state: LogState, partitions: list[Any], *, is_all: bool) -> str:

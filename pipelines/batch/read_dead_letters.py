@@ -89,6 +89,11 @@ class LetterPartition:
         return self.rows + 1
 
     @property
+    def recorded_size(self) -> int:
+        """What a commit records as its size."""
+        return self.size
+
+    @property
     def format(self) -> Format:
         """The format of the rows; rows of a topic are JSON lines."""
         origin = origin_of(self.name)

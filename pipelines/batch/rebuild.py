@@ -42,7 +42,7 @@ from weir.pipelines.sources.source import WINDOWS, Source
 from weir.pipelines.store_settings import settled
 from weir.pipelines.transforms.chain import ROWS, RowsToWindows
 from weir.pipelines.transforms.read import DEAD, PROGRESS
-from weir.readers import BlockId, Format, Int64, Partition, Reading, ValidatedBlock
+from weir.readers import BlockId, Format, Int64, Partition, Reading, ValidatedBlock, cost_of
 
 __all__ = ["ReadPanes", "RebuildError", "WindowSource", "address", "pane_of", "position_of", "prepare"]
 
@@ -202,8 +202,8 @@ def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-_ROW_BYTES: Final = 128
-"""Approximate size of a row in JSON Lines, the unit of `run_bytes`."""
+_ROW_BYTES: Final = cost_of(1, 64)
+"""What a row without its ids costs, as `run_bytes` counts."""
 
 
 _AT: Final = "@"
@@ -314,7 +314,7 @@ class WindowSource(Source[Partition]):
         for pane in takewhile(lambda pane: pane.sequence < stop, log.follow(after=start - 1)):
             _check_features(self.origin, "item", self.config.item_features, pane.item_features)
             _check_features(self.origin, "user", self.config.user_features, pane.user_features.names)
-            if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes:
+            if rows and (rows + pane.counts.events) * _ROW_BYTES > self.config.run_bytes - in_hand.cost:
                 rows = 0
                 yield [self._up_to(ref, replace(windows, size=position_of(pane.sequence)))]
             rows += pane.counts.events

@@ -12,8 +12,9 @@ from apache_beam.transforms import core
 
 from weir.contracts import CorruptArtefactError, Store, UserError
 from weir.pipelines.config import PipelineConfig
+from weir.pipelines.sources.log import log_source
 from weir.pipelines.sources.plan import RunPlan
-from weir.pipelines.sources.source import Source, log_source
+from weir.pipelines.sources.source import Source
 
 __all__ = ["run_once"]
 

@@ -1,7 +1,10 @@
 """Positions: the commits a run starts from, what it has seen of the log, and how far each partition is read after it.
 
-A row at (partition, position) of window w is accounted for if, and only if, its position is below the partition's
-`resume` or below `counted` of w. See docs/windows.md for why.
+Each run writes what it must wait with, and the run that closes a window reads its files. They only spare work: a
+process that starts again reads from the `resume` positions of the commits, and removes what others have left.
+
+A row at (partition, position) of window w is accounted for if, and only if, its position lies below the partition's
+`resume` or below `counted` of w. See docs/store.md for why.
 
 A run writes the rows of open windows to files, and the run that closes a window reads them. These files only save work:
 a restarted process reads from the `resume` positions of the commits, and removes files of earlier processes.
@@ -27,7 +30,7 @@ from weir.contracts import CommitLog, Horizon, Keys, LetterFile, LogState, Sourc
 from weir.contracts.base import columns
 from weir.contracts.commits.commit_log import Cursor
 from weir.contracts.commits.log_state import Panes
-from weir.readers import Int64
+from weir.readers import Int64, cost_of
 
 __all__ = [
     "WHOLE_FILE",
@@ -139,7 +142,9 @@ _CLAIMS: Final = ".claims"
 class OpenRows:
     """A file of keyed rows of one partition and one open window; `lowest` is their lowest position.
 
-    Their claims are in a second file, if there are any (`claims_in_hand`), because a run is copied to every transform.
+    `lowest` is the lowest of their positions, `cost` what they take of `pipeline.run_bytes`. Claims on keys that nobody
+    owned when the rows were kept are in a file beside theirs (`claims_in_hand`), if there are any: what a run carries
+    is copied to every transform.
     """
 
     partition: str
@@ -147,6 +152,7 @@ class OpenRows:
     name: str
     lowest: int
     has_claims: bool = False
+    cost: int = 0
 
 
 def write_open_rows(
@@ -160,7 +166,8 @@ def write_open_rows(
     store.write(name, sink.getvalue().to_pybytes())
     if claims:
         store.write(f"{name}{_CLAIMS}", msgspec.json.encode(claims))
-    return OpenRows(partition, start_ms, name, pc.min(rows.column(columns.POSITION)).as_py(), bool(claims))
+    lowest = pc.min(rows.column(columns.POSITION)).as_py()
+    return OpenRows(partition, start_ms, name, lowest, bool(claims), cost_of(rows.num_rows, rows.nbytes))
 
 
 def claims_in_hand(store: Store, kept: OpenRows) -> Owners:
@@ -209,6 +216,10 @@ class Listed(Protocol):
     @property
     def size(self) -> int:
         """Its end, in the unit of its positions or in bytes."""
+
+    @property
+    def recorded_size(self) -> int:
+        """The size that a commit records once it was read as far as is listed."""
 
     @property
     def arrival_ms(self) -> int | None:
@@ -333,7 +344,7 @@ class Run:
             start=self.base.sources[key].resume if key in self.base.sources else 0,
             stop=stop,
             resume=resume,
-            size=file.size if file else before.size,
+            size=file.recorded_size if file else before.size,
             modified_ms=file.arrival_ms if file else before.modified_ms,
             fingerprint=file.fingerprint if file else before.fingerprint,
             dead=before.dead + sum(one.file.rows for one in letters),

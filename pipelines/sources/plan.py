@@ -20,7 +20,7 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.runs.positions import END_OF_TIME, WHOLE_FILE, Base, Listed, OpenRows, Run
 from weir.pipelines.runs.run_registry import new_run
 from weir.pipelines.transforms.commit import RunOutcome
-from weir.pipelines.transforms.read import read_dead_letters
+from weir.pipelines.transforms.read import read_dead_letters, start_of
 from weir.readers import Int64, Partition, Reading, latest_event_ms
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "RunPlan",
     "Seen",
     "file_readings",
+    "is_due",
     "make_plan",
     "refused_before",
 ]
@@ -49,6 +50,11 @@ class InHand:
     open_rows: tuple[OpenRows, ...] = ()
     newest_ms: int = -1
     after: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def cost(self) -> int:
+        """What the rows in hand take of the memory of the run that closes their windows."""
+        return sum(rows.cost for rows in self.open_rows)
 
     def follow(self, sources: Mapping[str, SourceSpan]) -> None:
         """Record the resume positions of this process's own newest commit."""
@@ -75,21 +81,23 @@ class InHand:
 class Seen:
     """How far partitions are read when a run is planned; `clock` is the clock of the store.
 
-    `known` are the spans by key, pending ones before committed ones; `reached` is `InHand.reached`. With
-    `only_whole_lines` an unfinished last line is left to a later run.
+    `known` are the spans by key, those of this process before those of the commits; `reached` is `InHand.reached`.
+    With `only_whole_lines` a last line without its end is left to a later run. `held` is `InHand.cost`.
     """
 
     known: Mapping[str, SourceSpan]
     reached: Mapping[str, int] = field(default_factory=dict)
     clock: EventClock = field(default_factory=EventClock)
     only_whole_lines: bool = False
+    held: int = 0
 
     @classmethod
     def of(
         cls, state: LogState, in_hand: InHand, clock: EventClock | None = None, *, only_whole_lines: bool = False
     ) -> "Seen":
-        """Return the present positions."""
-        return cls(state.sources | in_hand.pending, in_hand.reached, clock or EventClock(), only_whole_lines)
+        """Return what is known now."""
+        known = state.sources | in_hand.pending
+        return cls(known, in_hand.reached, clock or EventClock(), only_whole_lines, in_hand.cost)
 
     def start(self, key: str) -> int:
         """Return the position from which a partition is read."""
@@ -146,44 +154,51 @@ def make_plan(
         newest_ms=in_hand.newest_ms,
         pending=in_hand.pending,
         open_rows=in_hand.open_rows,
-        refused={
-            one.partition.key: found
-            for one in readings
-            if (found := refused_before(store, seen.known.get(one.partition.key), one.start)) is not None
-        },
+        refused={one.partition.key: found for one in readings if (found := _refused(store, seen, one)) is not None},
     )
     return RunPlan(run, tuple(readings), state.histories)
 
 
 def file_readings(config: PipelineConfig, partitions: Iterable[Partition], seen: Seen) -> list[Reading]:
-    """Return readings of the files that are new, have changed, or have open windows that are not pending."""
+    """Return what is due of the files (`is_due`), each up to where it may be read."""
     readings = []
     for partition in partitions:
-        before, start = seen.known.get(partition.key), seen.start(partition.key)
-        if before is None or _has_changed(partition, before) or start < before.stop:
+        start = seen.start(partition.key)
+        if is_due(partition, seen) and (partition.until is None or start < partition.until):
             latest = latest_event_ms(partition, seen.clock, config)
             readings.append(Reading(partition, start, only_whole_lines=seen.only_whole_lines, latest_ms=latest))
     return readings
 
 
-def _has_changed(partition: Partition, before: SourceSpan) -> bool:
-    return (partition.size, partition.arrival_ms) != (before.size, before.modified_ms)
+def is_due(partition: Partition, seen: Seen) -> bool:
+    """Say whether a file has anything to read: it is new or has grown, or its open windows are not in hand."""
+    before = seen.known.get(partition.key)
+    if before is None or (partition.size, partition.arrival_ms) != (before.size, before.modified_ms):
+        return True
+    return seen.start(partition.key) < before.stop
 
 
-def refused_before(store: Store, before: SourceSpan | None, start: int) -> Int64 | None:
-    """Return the positions of a partition's dead letters that may be read again from `start` on; None if none.
+def _refused(store: Store, seen: Seen, reading: Planned) -> Int64 | None:
+    until = reading.partition.until if isinstance(reading.partition, Partition) else None
+    return refused_before(store, seen.known.get(reading.partition.key), reading.start, until)
+
+
+def refused_before(store: Store, before: SourceSpan | None, start: int, until: int | None = None) -> Int64 | None:
+    """Return the positions of a partition's dead letters in what is read again, [start, until); None without any.
 
     Raises `CorruptArtefactError`.
     """
     if before is None or not before.letters:
         return None
-    positions: list[int] = []
+    stop = END_OF_TIME if until is None else until
+    positions = [np.empty(0, np.int64)]
     for name, last in before.letters.items():
         if last == END_OF_TIME:
-            positions.append(WHOLE_FILE)
-        elif last >= start:
+            positions.append(np.array([WHOLE_FILE]))
+        elif last >= start and start_of(name) < stop:
             found = read_dead_letters(store, name, before.letter_checksums.get(name))
             if not found:
                 raise CorruptArtefactError(store.path(name), "a commit lists it, but it is missing")
-            positions += [letter.position for letter in found]
-    return np.array(positions, np.int64)
+            positions.append(np.array([letter.position for letter in found]))
+    known = np.concatenate(positions)
+    return known[known < stop]

@@ -1,53 +1,31 @@
-"""Sources of rows: the log, or anything else that lists partitions with positions."""
+"""What a source of rows is: partitions with positions; and whether the log of a store goes on in this store."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterator, Sequence, Set
 from shlex import quote
 from typing import Any, Final, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry
-
 from weir.contracts import EventClock, LogState, SourceSpan, Store, UserError
-from weir.pipelines.config import PipelineConfig
-from weir.pipelines.layout import identify_files
-from weir.pipelines.metrics import TopicMetrics
 from weir.pipelines.runs.positions import Listed
-from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen, file_readings
-from weir.pipelines.transforms.chain import BlocksToWindows, ReadBlocks
-from weir.readers import LOG_SUFFIXES, Format, Partition, discover, first_look, is_topic
-from weir.readers.look import ENOUGH_ROWS
+from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen
 
 __all__ = [
     "WINDOWS",
-    "FileSource",
     "LogSource",
     "MovedStoreError",
     "Source",
-    "UselessLogError",
     "check_arrived",
     "check_home",
-    "log_source",
 ]
 
 WINDOWS: Final = "windows"
 """The partition key of another store's windows; keys of files end with a suffix."""
-
-_INFLATION = 10
-"""Approximate ratio of JSON Lines to gzip or Parquet of the same rows."""
-
-_KINDS: Final = f"a log has files of {', '.join(LOG_SUFFIXES)}"
 
 P = TypeVar("P", bound=Listed)
 
 
 class MovedStoreError(UserError):
     """The log continues in another store, or is about to."""
-
-
-class UselessLogError(UserError):
-    """The log has no usable row; the message has the commonest reason and the setting to change."""
 
 
 class Source(ABC, Generic[P]):
@@ -139,61 +117,3 @@ def check_arrived(store: Store, state: LogState) -> None:
 def _is_half_rebuilt(state: LogState) -> bool:
     """Return whether a store takes in windows of another one that still has the log."""
     return WINDOWS in state.sources and not state.moved_from
-
-
-@dataclass(frozen=True)
-class FileSource(LogSource[Partition]):
-    """The log files of the settings."""
-
-    config: PipelineConfig
-
-    def discover(self) -> list[Partition]:
-        """Return the files; raises `FileNotFoundError` if the log does not exist."""
-        return discover(self.config.log)
-
-    def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> str:
-        """Raise `UselessLogError` if no row is valid: refused rows would stay refused under better settings."""
-        if is_all and not partitions:
-            raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
-        seen = first_look(partitions, self.config, clock=clock)
-        if not seen.valid and (seen.rows >= ENOUGH_ROWS or (is_all and seen.rows)):
-            raise UselessLogError(f"{self.config.log} has no valid row: {seen.problem}. Nothing was committed")
-        return "" if seen.valid else seen.problem
-
-    def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
-        """Return the files with the keys of their generations (`layout.identify_files`)."""
-        return identify_files(partitions, state.sources | in_hand.pending)
-
-    def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the files of each run: about `run_bytes` of new ones more each time, at last all."""
-        seen: Mapping[str, SourceSpan] = state.sources | in_hand.pending
-        sizes = list(accumulate(_new_bytes(partition, seen.get(partition.key)) for partition in found))
-        for count, size in enumerate(sizes[:-1], start=1):
-            if size // self.config.run_bytes < sizes[count] // self.config.run_bytes:
-                yield found[:count]
-        yield found
-
-    def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
-        """Return the files that are new or have changed."""
-        return file_readings(self.config, partitions, seen)
-
-    def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
-        """Read, validate and commit."""
-        blocks = readings | "Read log" >> ReadBlocks(self.config)
-        return blocks | "Windows" >> BlocksToWindows(store, plan.run, self.config, plan.histories)
-
-
-def _new_bytes(partition: Partition, seen: SourceSpan | None) -> int:
-    """Return the approximate size of the unread part, in bytes of JSON Lines."""
-    size = max(0, partition.size - (seen.size if seen else 0))
-    return size if partition.format in (Format.JSON_LINES, Format.DELIMITED) else _INFLATION * size
-
-
-def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> LogSource[Any]:
-    """Return the log of the settings, files or a topic; raises `KafkaSettingsError`."""
-    if not is_topic(config.log):
-        return FileSource(config)
-    # Load the Kafka client only for a topic.
-    from weir.pipelines.sources.kafka.source import TopicSource  # noqa: PLC0415
-
-    return TopicSource.open(config, metrics or TopicMetrics(CollectorRegistry()))

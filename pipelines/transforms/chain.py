@@ -66,11 +66,12 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         release = beam.ParDo(Release(store, run, config), progress).with_output_types(tuple[int, Piece])
         rows = self._with_rows_in_hand(located.keyed, progress)
         released = rows | "Release" >> release.with_outputs(OPEN, DEAD, main="pieces")
-        letters = (
-            (*read[DEAD], released[DEAD])
-            | "All dead letters" >> beam.Flatten()
-            | "Write dead letters" >> beam.ParDo(WriteDeadLetters(store, run))
-        )
+        # Each collection by itself: flattened before, Beam would hold all letters of a run until its last block.
+        letters = [
+            found | f"Write dead letters {number}" >> beam.ParDo(WriteDeadLetters(store, run))
+            for number, found in enumerate((*read[DEAD], released[DEAD]))
+            if found != ()
+        ]
         shards = (
             released.pieces
             | "Group by shard" >> beam.GroupByKey()
@@ -78,7 +79,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         )
         start = read[PROGRESS].pipeline | "Start" >> beam.Create([Start()], reshuffle=False)
         written, deltas = self._write(shards)
-        parts = (start, letters, released[OPEN], written, deltas, self._count(shards))
+        parts = (start, *letters, released[OPEN], written, deltas, self._count(shards))
         return (
             parts
             | "All parts" >> beam.Flatten()

@@ -42,6 +42,9 @@ __all__ = ["DELTAS", "AttachHistories", "Attached", "TouchedUsers", "write_delta
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
+_AT_ONCE: Final = 1 << 16
+"""Events whose histories are gathered at once."""
+
 
 class Attached(NamedTuple):
     """The history before each of n events (n, L), and whether it is `unknown` (n,); an unknown one is empty."""
@@ -141,7 +144,11 @@ class TouchedUsers:
         items = _joined(kept_items, events.items[new], starts, at[counts])
         times = _joined(kept_times, events.times[new], starts, at[counts])
         history, unknown = np.empty((len(order), self.history), np.int64), np.empty(len(order), np.bool_)
-        history[order] = sliding_window_view(items, self.history)[at - self.history]
+        before = sliding_window_view(items, self.history)
+        for start in range(0, len(order), _AT_ONCE):
+            # In pieces: a second copy of all histories would be the largest array of a run.
+            piece = slice(start, start + _AT_ONCE)
+            history[order[piece]] = before[at[piece] - self.history]
         kept = (kept_items != PADDING_KEY).sum(axis=1)
         unknown[order] = (totals > kept)[group] & (kept[group] + at - starts[group] - self._length < self.history)
         history[unknown] = PADDING_KEY

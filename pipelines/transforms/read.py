@@ -45,6 +45,7 @@ __all__ = [
     "origin_of",
     "read_dead_letters",
     "retried",
+    "start_of",
 ]
 
 
@@ -138,6 +139,9 @@ class ListChunks(beam.DoFn):
             return
         yield beam.pvalue.TaggedOutput(DEAD, Letters(whole, ()))
         seen = Progress(partitions={partition.key: PartitionProgress(stop)})
+        if partition.until is not None:
+            # The file goes on: the input is not complete, and a commit must not say that more was read.
+            seen.wanted[partition.key] = partition.until + 1
         yield beam.pvalue.TaggedOutput(PROGRESS, seen)
         yield from chunks
 
@@ -170,9 +174,13 @@ class WriteDeadLetters(beam.DoFn):
     def process(self, element: Letters) -> Iterator[LettersWritten]:
         """Write the letters of one block."""
         block = element.block
+        if not element.letters:
+            return
         known = self._run.refused.get(block.partition, np.empty(0, np.int64))
         is_whole = block.start == WHOLE_FILE
-        new = [one for one in element.letters if (WHOLE_FILE if is_whole else one.position) not in known]
+        positions = np.fromiter((WHOLE_FILE if is_whole else one.position for one in element.letters), np.int64)
+        is_known = np.isin(positions, known)
+        new = [letter for letter, seen in zip(element.letters, is_known.tolist(), strict=True) if not seen]
         if not is_whole:
             new = [*self._uncounted(block.partition, new)]
         if not new:
@@ -231,6 +239,12 @@ def is_retried(key: str) -> bool:
 def origin_of(name: str) -> str:
     """Return the log partition of a file of dead letters, or of the key of a retried one."""
     return name.removeprefix(f"{_FOLDER}/").rpartition("/")[0]
+
+
+def start_of(name: str) -> int:
+    """Return the position at which the block of a file of dead letters starts; 0 where its name does not tell."""
+    digits = name.rpartition("/")[2].partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def read_dead_letters(store: Store, name: str, expected: str | None = None) -> list[DeadLetter]:

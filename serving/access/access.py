@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from weir.serving.access.certificates import names_of
-from weir.serving.access.config import AuthConfig, Right, Rule
 from weir.serving.access.tokens import Token, Tokens, keys_of
+from weir.serving.access_config import AuthConfig, Right, Rule
 from weir.serving.errors import CallRateError, NotAllowedError, TokenInvalidError, TokenMissingError
 from weir.serving.rpc.instrumentation import note
 

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from weir.serving.access.config import TlsConfig
+from weir.serving.access_config import TlsConfig
 
 __all__ = ["Certificate", "FromFiles", "certificate_of", "grpc_credentials", "http_context", "names_of"]
 

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from weir.serving.access.certificates import FromFiles
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 
 __all__ = ["AsyncChannel", "Channel", "SentToken", "bearer_token", "credentials_of"]
 

@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.access.access import Access, Caller
-from weir.serving.access.config import Right
+from weir.serving.access_config import Right
 from weir.serving.errors import RequestError
 from weir.serving.rpc.instrumentation import WrappingInterceptor, names_of, unary
 from weir.serving.rpc.reflection import REFLECTION_V1

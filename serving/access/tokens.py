@@ -14,8 +14,9 @@ import jwt
 from jwt import PyJWK, PyJWKClient
 from jwt.exceptions import PyJWTError
 
+from weir.runtime.log_once import LogOnce
 from weir.serving.access.certificates import FromFiles
-from weir.serving.access.config import AuthConfig
+from weir.serving.access_config import AuthConfig
 from weir.serving.errors import (
     KeysNotLoadedError,
     RequestError,
@@ -25,7 +26,6 @@ from weir.serving.errors import (
     TokenIssuerError,
     TokenNotYetValidError,
 )
-from weir.serving.problems import Problems
 
 __all__ = ["FileKeys", "Keys", "Token", "Tokens", "UrlKeys", "keys_of"]
 
@@ -69,7 +69,7 @@ class UrlKeys:
         self._keys: Keys = {}
         self._tried = float("-inf")
         self._fetching: asyncio.Task[None] | None = None
-        self._problems = Problems(log)
+        self._once = LogOnce(log)
 
     async def get(self, kid: str | None) -> Keys:
         """Return the keys, fetched again if the id is unknown; raises `KeysNotLoadedError` if there are none."""
@@ -91,10 +91,10 @@ class UrlKeys:
     async def _fetch(self) -> None:
         try:
             self._keys = parsed(await asyncio.to_thread(self._client.fetch_data))
-            self._problems.over()
+            self._once.succeeded()
         except Exception as error:  # noqa: BLE001 - whatever a server answers, the keys from before are good
             # Reported as an `OSError`, which is expected: one line, without a traceback.
-            self._problems.report(OSError(str(error)), "keys of tokens could not be fetched, those from before stay")
+            self._once.failed(OSError(str(error)), "keys of tokens could not be fetched, those from before stay")
         finally:
             self._tried, self._fetching = time.monotonic(), None
 

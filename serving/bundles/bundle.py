@@ -8,7 +8,7 @@ into that of the next version (`weir.serving.bundles.watcher`), and the catalogu
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from weir.contracts.bundles.faiss_index import keeps_places
 from weir.contracts.bundles.rows import BundleRows, ItemRows, tower_rows
 from weir.contracts.interactions.features import FeatureWeights
 from weir.serving.errors import NoBundleError
+from weir.serving.index.cold import ColdItems, WithCold
 from weir.serving.index.eligibility import Sieve, TaggedRows
 from weir.serving.index.index import AnnIndex, Exact, Index
 from weir.serving.index.popular import Popular
@@ -220,6 +221,12 @@ class LoadedBundle:
         if bundle.handover.damaged:
             raise NoBundleError
         return bundle
+
+    def with_cold(self, items: ColdItems) -> "LoadedBundle":
+        """Return the bundle extended by cold items."""
+        is_exact = self.index is self.exact
+        index: Index = items.exact if is_exact else WithCold(self.index, items.vectors, items.first)
+        return replace(self, rows=items.rows, popular=items.popular, exact=items.exact, index=index, cold=len(items))
 
     def rows_of(self, keys: ItemKeys) -> IndexRows:
         """Return the index row of each key, in the shape of `keys`; -1 for padding and for unknown items."""

@@ -22,11 +22,11 @@ from weir.contracts.interactions.catalogue_files import decode_catalogue
 from weir.contracts.interactions.features import FeatureNames
 from weir.contracts.interactions.interaction import MISSING_IDS
 from weir.contracts.storage.remote_files import WatchedFile
+from weir.runtime.log_once import LogOnce
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.index.cold import ColdItems, absent_entries, still_absent
 from weir.serving.index.eligibility import TaggedRows, moved_rows
 from weir.serving.metrics import CatalogueMetrics
-from weir.serving.problems import Problems
 
 __all__ = ["LOOK_SECONDS", "CatalogueFiles", "CatalogueFollower", "Takedown"]
 
@@ -68,7 +68,7 @@ class _Followed(Generic[Content]):
     unusable: bool = False
     _stamp: str = ""
     _undecodable: bool = False
-    _problems: Problems = field(default_factory=lambda: Problems(log))
+    _once: LogOnce = field(default_factory=lambda: LogOnce(log))
 
     def __post_init__(self) -> None:
         self._file = WatchedFile(self.url)
@@ -79,12 +79,12 @@ class _Followed(Generic[Content]):
             was_read = self._look()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the file, what was read before is good
             kept = "there is none" if self.content is None else "the one read before stays"
-            self._problems.report(error, f"{self.url} cannot be used, {kept}")
+            self._once.failed(error, f"{self.url} cannot be used, {kept}")
             self.unusable = True
             return False
         self.unusable = self._undecodable
         if not self.unusable:
-            self._problems.over()
+            self._once.succeeded()
         return was_read
 
     def _look(self) -> bool:

@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from weir.runtime.background import in_daemon
+from weir.runtime.log_once import LogOnce
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.bundles.catalogue import LOOK_SECONDS, CatalogueFollower, Takedown
 from weir.serving.histories.files import FollowedHistories
-from weir.serving.problems import Problems
 
 if TYPE_CHECKING:
     from weir.serving.histories.redis_reader import SharedHistories
@@ -65,7 +65,7 @@ class Followers:
 
     def __post_init__(self) -> None:
         self._looked, self._listed = asyncio.Event(), asyncio.Event()
-        self._problems, self._fetch_problems = Problems(log), Problems(log)
+        self._once, self._fetch_once = LogOnce(log), LogOnce(log)
         self._ready = False
 
     def start(self) -> None:
@@ -130,18 +130,18 @@ class Followers:
     def _catch_up(self) -> None:
         try:
             self.histories.catch_up()
-            self._problems.over()
+            self._once.succeeded()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             self.histories.metrics.errors.inc()
-            self._problems.report(error, f"histories stay at window {self.histories.sequence}")
+            self._once.failed(error, f"histories stay at window {self.histories.sequence}")
 
     def _fetch_files(self, histories: FollowedHistories, *, large: bool) -> None:
         try:
             histories.fetch(large=large)
-            self._fetch_problems.over()
+            self._fetch_once.succeeded()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             histories.metrics.errors.inc()
-            self._fetch_problems.report(error, "a file of histories could not be fetched, it is tried again")
+            self._fetch_once.failed(error, "a file of histories could not be fetched, it is tried again")
 
 
 async def forever(step: Callable[[], Awaitable[None]], seconds: float) -> None:

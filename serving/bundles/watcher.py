@@ -21,11 +21,11 @@ from weir.contracts.base.arrays import Layers
 from weir.contracts.bundles.faiss_index import apply_delta, check_delta
 from weir.contracts.bundles.rows import BundleDelta
 from weir.contracts.bundles.variants import MAIN, log_of
+from weir.runtime.log_once import LogOnce
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.bundles.loading import Memory, Route, assembled, index_bytes, reading_bytes
 from weir.serving.index.index import AnnIndex, Device, exact_index, pick_gpu
 from weir.serving.metrics import BundleMetrics
-from weir.serving.problems import Problems
 
 __all__ = ["BundleWatcher", "Change", "DamagedIndexError", "DeltaPolicy", "Start"]
 
@@ -166,7 +166,7 @@ class BundleWatcher:
     _refused: str | None = field(default=None, init=False)
     _lost: CorruptArtefactError | None = field(default=None, init=False)
     _vain: int = field(default=0, init=False)
-    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+    _once: LogOnce = field(default_factory=lambda: LogOnce(log), init=False)
 
     @property
     def log(self) -> BundleLog:
@@ -188,7 +188,7 @@ class BundleWatcher:
                 return False
             self._vain, self._lost = 0, None
             if version == self._refused or (self.bundle and self.bundle.version == version):
-                self._problems.over()
+                self._once.succeeded()
                 return False
             swapped = self._swap(version)
         except CorruptArtefactError as error:
@@ -197,7 +197,7 @@ class BundleWatcher:
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             self._complain(error, version)
         else:
-            self._problems.over()
+            self._once.succeeded()
             return swapped
         return False
 
@@ -211,8 +211,8 @@ class BundleWatcher:
             return
         before, self._lost = self._lost, self.log.lost()
         if self._lost is None:
-            self._problems.over()
-        elif before is not None and self._problems.report(self._lost, f"no bundle is promoted, {self._served} stays"):
+            self._once.succeeded()
+        elif before is not None and self._once.failed(self._lost, f"no bundle is promoted, {self._served} stays"):
             self.metrics.refused.inc()
 
     @property
@@ -237,7 +237,13 @@ class BundleWatcher:
     def show(self, before: LoadedBundle | None) -> None:
         """Update the metrics to the served bundle, which replaced `before`."""
         if (served := self.bundle) is not None:
-            self.metrics.served(served, before, self._happened(served.manifest.max_event_ms))
+            self.metrics.served(
+                served.manifest,
+                items=served.items,
+                servable_at=served.servable_at,
+                happened=self._happened(served.manifest.max_event_ms),
+                is_older=before is not None and served.manifest.created_at < before.manifest.created_at,
+            )
 
     def _reached(self, route: Route) -> LoadedBundle:
         """Swap in a version, by an in-place delta or loaded beside the served one."""
@@ -305,7 +311,7 @@ class BundleWatcher:
         try:
             return EventClock.of(self.store).wall_time(event_ms)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the clock, the bundle is good
-            self._problems.report(error, "the time of the newest event is unknown")
+            self._once.failed(error, "the time of the newest event is unknown")
             return float("nan")
 
     def _complain(self, error: Exception, version: str | None) -> None:
@@ -313,5 +319,5 @@ class BundleWatcher:
         current = self.log.store.path("bundles/CURRENT")
         # A damaged file may name a version with any characters.
         what = current if version is None else f"{current}: bundle {ascii(version)[1:-1]}"
-        if self._problems.report(error, f"{what} is refused, {self._served} stays"):
+        if self._once.failed(error, f"{what} is refused, {self._served} stays"):
             self.metrics.refused.inc()

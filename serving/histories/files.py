@@ -32,8 +32,8 @@ from weir.contracts import (
     shards_of,
 )
 from weir.contracts.commits.commit_log import Cursor
+from weir.runtime.log_once import LogOnce
 from weir.serving.metrics import HistoryMetrics
-from weir.serving.problems import Problems
 
 __all__ = [
     "LARGE",
@@ -197,7 +197,7 @@ class FollowedHistories:
         self._log = CommitLog(self.store)
         self._files = FilesAtHand(self.store, self.cache)
         self._lock = threading.Lock()
-        self._problems = Problems(log)
+        self._once = LogOnce(log)
 
     def catch_up(self) -> None:
         """Read the commits since the last call; the first call reads the newest state.
@@ -321,7 +321,7 @@ class FollowedHistories:
             return _read(reader, users, asked), np.zeros(len(users), np.bool_)
         except CorruptArtefactError as error:
             self.metrics.errors.inc()
-            self._problems.report(error, "users whose records are damaged count as unknown")
+            self._once.failed(error, "users whose records are damaged count as unknown")
         damaged = np.array([_is_damaged(reader, UserKeys(users[row : row + 1])) for row in range(len(users))])
         # `PADDING_KEY` is not the key of any user.
         return _read(reader, UserKeys(np.where(damaged, PADDING_KEY, users)), asked), damaged

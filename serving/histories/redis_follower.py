@@ -32,6 +32,7 @@ from weir.contracts import (
 )
 from weir.contracts.commits.commit_log import LogMismatchError
 from weir.contracts.histories.lookup import open_file
+from weir.runtime.log_once import LogOnce
 from weir.runtime.metrics_server import exposed
 from weir.runtime.stopping import ended_by_signals
 from weir.serving.histories.files import user_shards
@@ -48,7 +49,6 @@ from weir.serving.histories.redis_database import (
     place_of,
     strangers,
 )
-from weir.serving.problems import Problems
 
 __all__ = ["LOADS", "Follower", "FollowerLostError", "FollowerMetrics", "follow"]
 
@@ -342,17 +342,17 @@ def _once(follower: Follower) -> None:
 
 
 def _until_stopped(follower: Follower, poll_seconds: float) -> None:
-    stopped, problems = threading.Event(), Problems(log)
+    stopped, once = threading.Event(), LogOnce(log)
     with ended_by_signals(stopped):
         while not stopped.is_set():
             try:
                 follower.step()
-                problems.over()
+                once.succeeded()
             except FollowerLostError as error:
                 log.warning("%s: trying again", error)
             except Exception as error:  # noqa: BLE001 - Redis and object stores have errors of their own
                 follower.metrics.errors.inc()
-                problems.report(error, "Redis is not brought up to date, it is tried again")
+                once.failed(error, "Redis is not brought up to date, it is tried again")
             stopped.wait(poll_seconds)
     try:
         follower.release()

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from weir.contracts import CommitLog, CorruptArtefactError, RetiredError, Store, UserKeys
 from weir.contracts.base.errors import in_one_line
+from weir.runtime.log_once import LogOnce
 from weir.serving.histories.files import Int64, KnownUsers, nothing_known
 from weir.serving.histories.redis_database import CHECKED, POSITION, Position, connect, decode, keys_of, place_of
 from weir.serving.metrics import HistoryMetrics
-from weir.serving.problems import Problems
 
 __all__ = ["SharedHistories"]
 
@@ -47,7 +47,7 @@ class SharedHistories:
         self._redis = connect(self.url, self.timeout)
         self._where = f"Redis at {place_of(self.url)}"
         self._log = CommitLog(self.store)
-        self._problems = Problems(log)
+        self._once = LogOnce(log)
 
     def catch_up(self) -> None:
         """Read the position; what is wrong with it is the `problem`, and logged once."""
@@ -67,7 +67,7 @@ class SharedHistories:
         if self.problem:
             log.info("%s: users are known as of window %d", self._where, self.sequence)
         self._view, self.problem = view, ""
-        self._problems.over()
+        self._once.succeeded()
         self._checked = float(checked or 0)
         self._measure_age()
         self._measure(position)
@@ -103,7 +103,7 @@ class SharedHistories:
     def _fail(self, problem: str) -> None:
         self._view, self.problem = None, problem
         self.metrics.errors.inc()
-        self._problems.report(OSError(problem), "users count as unknown")
+        self._once.failed(OSError(problem), "users count as unknown")
 
     def look_up(self, users: UserKeys, asked: Int64) -> KnownUsers:
         """Return what is known of users, (n,), and what those at the rows `asked`, distinct, have seen."""
@@ -126,5 +126,5 @@ class SharedHistories:
         if damaged.any():
             self.metrics.errors.inc()
             problem = f"values of {int(damaged.sum())} of {len(users)} users do not match their checksums"
-            self._problems.report(OSError(f"{self._where}: {problem}"), "these users count as unknown")
+            self._once.failed(OSError(f"{self._where}: {problem}"), "these users count as unknown")
         return KnownUsers(items, seen.take(asked))

@@ -20,8 +20,8 @@ from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.runtime.listening import in_url, listening
 from weir.serving.access.access import Access, Caller
 from weir.serving.access.certificates import http_context
-from weir.serving.access.config import Right
 from weir.serving.access.interceptor import rights_of
+from weir.serving.access_config import Right
 from weir.serving.config import ServingConfig
 from weir.serving.errors import NotJsonError, RequestError
 from weir.serving.http.connection import HEAD_SECONDS, Bodies, connections

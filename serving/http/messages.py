@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
@@ -12,23 +11,11 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from weir.runtime.listening import bare_host
+from weir.runtime.listening import is_loopback
 from weir.serving.errors import AUTHENTICATE, InvalidRequestError, NotJsonError, RequestError, Violation
 from weir.serving.rpc.status import details_of
 
-__all__ = ["as_json", "is_loopback", "is_own_host", "message_of", "object_of", "refusal_of", "refusals", "response_of"]
-
-
-_LOCAL: Final = "localhost"
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is on the loopback interface, reachable from this machine only."""
-    try:
-        bare = bare_host(host)
-        return bare == _LOCAL or ip_address(bare).is_loopback
-    except ValueError:
-        return False
+__all__ = ["as_json", "is_own_host", "message_of", "object_of", "refusal_of", "refusals", "response_of"]
 
 
 def is_own_host(header: str) -> bool:

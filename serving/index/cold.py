@@ -5,8 +5,8 @@ They get rows after those of the bundle, with the vector that the model makes of
 all of them exactly, in addition to the search in the bundle's index.
 """
 
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,39 @@ import numpy.typing as npt
 from weir.contracts import IndexRows, ItemKeys
 from weir.contracts.bundles.rows import FIRST_ITEM_ROW, BundleRows
 from weir.contracts.interactions.catalogue import Catalogue
-from weir.serving.bundles.bundle import LoadedBundle
+from weir.contracts.interactions.features import FeatureWeights
 from weir.serving.index.index import Exact, ExactIndex, Found, Index, best, exact_index
 from weir.serving.index.popular import Popular
 
-__all__ = ["ColdItems", "WithCold", "absent_entries", "still_absent"]
+__all__ = ["ColdItems", "Model", "WithCold", "absent_entries", "still_absent"]
 
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 _NONE: Final = np.empty(0, np.int64)
+
+
+class Model(Protocol):
+    """What cold items need of a bundle in memory: its rows, and the vectors that its model makes of features."""
+
+    @property
+    def rows(self) -> BundleRows:
+        """Keys, ids and vectors by row."""
+
+    @property
+    def popular(self) -> Popular:
+        """The rows by popularity."""
+
+    @property
+    def features(self) -> FeatureWeights | None:
+        """The weights of item features; None: the model has none."""
+
+    @property
+    def key_secret(self) -> str:
+        """The secret that item keys are made with."""
+
+    def normalised(self, vectors: Floats) -> Floats:
+        """Return vectors (n, dimension) ready for search."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +93,7 @@ class ColdItems:
     left_out: int
 
     @classmethod
-    def of(cls, bundle: LoadedBundle, catalogue: Catalogue, absent: Int64, limit: int) -> Self:
+    def of(cls, bundle: Model, catalogue: Catalogue, absent: Int64, limit: int) -> Self:
         """Build rows for at most `limit` of the `absent` entries, the last ones of the catalogue."""
         weights, rows, first = bundle.features, bundle.rows, len(bundle.rows)
         if weights is None:
@@ -97,23 +120,17 @@ class ColdItems:
     def __len__(self) -> int:
         return len(self.vectors.vectors)
 
-    def beside(self, bundle: LoadedBundle) -> LoadedBundle:
-        """Return the bundle extended by these items."""
-        is_exact = bundle.index is bundle.exact
-        index: Index = self.exact if is_exact else WithCold(bundle.index, self.vectors, self.first)
-        return replace(bundle, rows=self.rows, popular=self.popular, exact=self.exact, index=index, cold=len(self))
 
-
-def absent_entries(catalogue: Catalogue, bundle: LoadedBundle) -> Int64:
+def absent_entries(catalogue: Catalogue, bundle: Model) -> Int64:
     """Return the catalogue entries of the items that a bundle lacks, ascending."""
     keys = ItemKeys(catalogue.keys(bundle.key_secret))
-    return np.flatnonzero(bundle.rows_of(keys) < 0)
+    return np.flatnonzero(bundle.rows.item_rows.look_up(keys) < 0)
 
 
-def still_absent(catalogue: Catalogue, bundle: LoadedBundle, before: Int64, gone: ItemKeys) -> Int64:
+def still_absent(catalogue: Catalogue, bundle: Model, before: Int64, gone: ItemKeys) -> Int64:
     """Update `absent_entries` from those absent `before` and the keys of items `gone` from the bundle since."""
     left = catalogue.entries(bundle.key_secret).look_up(gone)
     entries = np.union1d(before, left[left >= 0])
     keys = ItemKeys(catalogue.keys(bundle.key_secret)[entries])
-    found: Int64 = entries[bundle.rows_of(keys) < 0]
+    found: Int64 = entries[bundle.rows.item_rows.look_up(keys) < 0]
     return found

@@ -15,10 +15,10 @@ import pyarrow as pa
 from weir.contracts import CorruptArtefactError, RetiredError, Store, WindowLog, WindowManifest, read_format
 from weir.contracts.bundles.variants import log_of_version
 from weir.contracts.served_lists import hour_of, read_segment, served_files
+from weir.runtime.log_once import LogOnce
 from weir.serving.monitor.attribution import EVENT_COLUMNS, Attribution, clicks_of
 from weir.serving.monitor.comparison import Comparing, UserClicks
 from weir.serving.monitor.metrics import AttributionMetrics
-from weir.serving.problems import Problems
 
 __all__ = ["ClickFollower", "bundle_items"]
 
@@ -48,7 +48,7 @@ class ClickFollower:
     _items: dict[str, int | None] = field(default_factory=dict, init=False)
     _attribution: Attribution | None = field(default=None, init=False)
     _users: UserClicks | None = field(default=None, init=False)
-    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+    _once: LogOnce = field(default_factory=lambda: LogOnce(log), init=False)
 
     def __post_init__(self) -> None:
         self._started, self._windows = time.time(), WindowLog(self.store)
@@ -60,10 +60,10 @@ class ClickFollower:
         self._next = time.monotonic() + min(_SECONDS_BETWEEN_LOOKS, self.delay_seconds)
         try:
             self._look()
-            self._problems.over()
+            self._once.succeeded()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             self.metrics.errors.inc()
-            self._problems.report(error, "clicks wait to be joined with served lists", level=logging.WARNING)
+            self._once.failed(error, "clicks wait to be joined with served lists", level=logging.WARNING)
 
     def _look(self) -> None:
         attribution = self._opened()

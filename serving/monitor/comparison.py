@@ -32,13 +32,13 @@ from weir.contracts.base.statistics import Running
 from weir.contracts.bundles.variants import MEASURES, Comparison, challenges, roles_in, slot_of, variant_of
 from weir.contracts.commits.commit_log import LogMismatchError
 from weir.contracts.served_lists import ServedList, joined_list
+from weir.runtime.log_once import LogOnce
 from weir.serving.client import Info, RetrievalClient, RetrievalError, by_history
 from weir.serving.errors import BundleVersionNotLoadedError
 from weir.serving.monitor.attribution import Click
 from weir.serving.monitor.config import MonitorConfig
 from weir.serving.monitor.metrics import VariantMetrics
 from weir.serving.monitor.recall import Example
-from weir.serving.problems import Problems
 
 __all__ = [
     "Comparing",
@@ -253,7 +253,7 @@ class Comparing:
     metrics: VariantMetrics
     _comparison: Comparison | None = field(default=None, init=False)
     _counted: CountedUsers | None = field(default=None, init=False)
-    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+    _once: LogOnce = field(default_factory=lambda: LogOnce(log, (RetrievalError,)), init=False)
 
     @property
     def sides(self) -> Sides | None:
@@ -322,9 +322,9 @@ class Comparing:
         """Return the comparison of the present roles: the one in memory, the stored one, or a new one."""
         try:
             roles = roles_in(self.store, self.contest.names) if self.contest.names else None
-            self._problems.over()
+            self._once.succeeded()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the roles, the monitor goes on
-            self._problems.report(error, "nothing is compared")
+            self._once.failed(error, "nothing is compared")
             return None
         if roles is None or roles.challenger is None:
             if self._comparison is not None:

@@ -43,7 +43,7 @@ class MonitorConfig(FrozenModel):
         gt=0,
         lt=1,
         description="probability, for each measure, that a challenger is ever called better or worse than the champion "
-        "without being so (docs/variants.md)",
+        "without being so (docs/serving.md)",
     )
     compare_seconds: float = Field(
         default=1800.0,

@@ -21,9 +21,10 @@ from weir.contracts.base import columns
 from weir.contracts.base.models import CommitRef
 from weir.contracts.commits.commit_log import LogMismatchError
 from weir.contracts.commits.retention_horizon import MonitorPlace
+from weir.runtime.log_once import LogOnce
 from weir.runtime.metrics_server import exposed
 from weir.runtime.stopping import ended_by_signals
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.client import Info, RetrievalClient, RetrievalError
 from weir.serving.errors import NoBundleError
 from weir.serving.monitor.clicks import ClickFollower
@@ -44,7 +45,6 @@ from weir.serving.monitor.recall import (
     summary_of,
 )
 from weir.serving.monitor.results import AgeHits, Freshness, ages_of, load, save
-from weir.serving.problems import Problems
 from weir.serving.search.cost import exact_query_cost
 from weir.serving.search.queries import values_in
 
@@ -161,7 +161,7 @@ class Monitor:
     _early: dict[int, Freshness] = field(default_factory=dict, init=False)
     _place: MonitorPlace | None = field(default=None, init=False)
     _saved_at: float = field(default_factory=time.monotonic, init=False)
-    _problems: Problems = field(default_factory=lambda: Problems(log), init=False)
+    _once: LogOnce = field(default_factory=lambda: LogOnce(log, (RetrievalError,)), init=False)
 
     def __post_init__(self) -> None:
         self.windows = WindowLog(self.store)
@@ -180,7 +180,7 @@ class Monitor:
         before = self._taken
         try:
             self._step(stop or threading.Event())
-            self._problems.over()
+            self._once.succeeded()
         except LimitsError:
             raise
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
@@ -190,7 +190,7 @@ class Monitor:
             # A server that has not answered yet is, as a rule, still starting.
             starting = not self._taken and isinstance(error, RetrievalError)
             message = f"waiting after commit {self._last}"
-            self._problems.report(error, message, level=logging.INFO if starting else logging.WARNING)
+            self._once.failed(error, message, level=logging.INFO if starting else logging.WARNING)
         return self._taken - before
 
     def _resume(self) -> MonitorPlace:

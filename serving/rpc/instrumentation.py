@@ -37,8 +37,7 @@ from prometheus_client import Counter
 
 from weir.contracts.storage.format import software_version
 from weir.serving.config import TracingConfig
-from weir.serving.metrics import RpcMetrics
-from weir.serving.search.queries import BatchTimes, call_trace, exemplar
+from weir.serving.metrics import BatchTimes, RpcMetrics, call_trace, exemplar
 
 __all__ = [
     "AccessLog",

@@ -18,7 +18,7 @@ from weir.serving.batching.lanes import Outcome
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
 from weir.serving.errors import AnswerTooLargeError, DeadlinePassedError, NoBundleError, RequestError
-from weir.serving.metrics import RequestMetrics
+from weir.serving.metrics import RequestMetrics, call_trace
 from weir.serving.rpc.admission import Admission
 from weir.serving.rpc.decoding import Aside
 from weir.serving.rpc.instrumentation import is_over, note
@@ -26,7 +26,7 @@ from weir.serving.rpc.requests import embed_task, item_ids, retrieve_task
 from weir.serving.rpc.responses import TOKEN_BYTES, embed_response, info_response, retrieve_response
 from weir.serving.rpc.status import DETAILS_KEY, code_of, details_of
 from weir.serving.search.cost import parts_of
-from weir.serving.search.queries import Answer, Task, call_trace, joined
+from weir.serving.search.queries import Answer, Task, joined
 from weir.serving.served_lists import ServedLists
 from weir.serving.variants import Request, only
 

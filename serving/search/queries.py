@@ -1,12 +1,8 @@
-"""What the core is asked and what it answers, without transport.
-
-No tracing library is needed here; `weir.serving.rpc.instrumentation` creates the spans.
-"""
+"""What the core is asked and what it answers, without transport."""
 
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,61 +15,25 @@ from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.errors import BundleVersionNotLoadedError
 from weir.serving.index.diversity import TagCap
 from weir.serving.index.eligibility import NO_TAGS, TagFilter
+from weir.serving.metrics import CallTrace
 
 __all__ = [
     "NO_FEATURES",
     "Answer",
-    "BatchTimes",
     "ByEmbedding",
     "ByHistory",
     "ByItem",
     "ByUser",
-    "CallTrace",
     "Features",
     "Hits",
     "Query",
     "Said",
     "Source",
     "Task",
-    "call_trace",
-    "exemplar",
     "joined",
     "said_in",
     "values_in",
 ]
-
-
-@dataclass(frozen=True)
-class BatchTimes:
-    """A batch's bundle, number of queries, and when it started, had vectors, and had items (monotonic seconds)."""
-
-    bundle_version: str
-    queries: int
-    started: float
-    embedded: float
-    found: float
-
-
-class CallTrace(Protocol):
-    """A call that is traced."""
-
-    trace_id: str
-
-    def queued(self) -> None:
-        """Record that the call waits for its batch from now on."""
-
-    def answered_with(self, calls: Sequence[Self], times: BatchTimes) -> None:
-        """Record a batch that answered `calls`, this one among them; called once per batch, from any thread."""
-
-
-call_trace: Final[ContextVar[CallTrace | None]] = ContextVar("call_trace", default=None)
-"""Trace of the call that the current task answers; None if it is not traced."""
-
-
-def exemplar() -> dict[str, str] | None:
-    """Return the exemplar labels that link a metric sample to the current trace; None if there is none."""
-    trace = call_trace.get()
-    return None if trace is None else {"trace_id": trace.trace_id}
 
 
 Floats = npt.NDArray[np.float32]

@@ -28,8 +28,9 @@ from weir.serving.index.eligibility import NO_TAGS, Passing, Sieve, TaggedRows
 from weir.serving.index.index import Found
 from weir.serving.index.popular import rowset
 from weir.serving.index.probing import FilteredSearch
+from weir.serving.metrics import BatchTimes
 from weir.serving.search.planning import Plan, Planner
-from weir.serving.search.queries import Answer, BatchTimes, Hits, Task
+from weir.serving.search.queries import Answer, Hits, Task
 
 __all__ = ["FEW", "Retriever", "lists_beyond", "nearest", "rescored"]
 
@@ -131,7 +132,7 @@ class Retriever:
             group = [tasks[number] for number in numbers]
             bundle, tagged = bundles[numbers[0]], bundles[numbers[0]].shelf.tagged
             if tagged is not None and tagged.cold is not None and len(tagged.cold):
-                bundle = tagged.cold.beside(bundle)
+                bundle = bundle.with_cold(tagged.cold)
             planner = Planner(bundle, self.histories, self.sieve(bundle, tagged), self.candidates(bundle))
             answers.update(zip(numbers, _Batch(planner).answer(group), strict=True))
         return [answers[number] for number in range(len(tasks))]

@@ -125,7 +125,7 @@ ABSENT: Final = (
     "state/*",
     "CLOCK.json",
 )
-"""Files that nothing implies: docs/windows.md says what comes of it where one is missing."""
+"""Files that nothing implies: docs/store.md says what comes of it where one is missing."""
 
 
 def test_every_file_that_is_missing_is_named_or_documented_as_one_that_may_be(whole: Whole) -> None:
@@ -146,7 +146,7 @@ def test_every_file_that_is_missing_is_named_or_documented_as_one_that_may_be(wh
             silent.append(name)
         shutil.move(whole.folder / "taken", folder / name)
     assert silent == []
-    text = (Path(__file__).parents[2] / "docs/windows.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/store.md").read_text()
     assert [pattern for pattern in ABSENT if f"`{pattern}`" not in text] == []
 
 

@@ -37,7 +37,7 @@ HERE = build.HERE
 RULES = [rule for group in build.groups() for rule in group["rules"]]
 ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
 DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / "dashboards").glob("*.json"))}
-RUNBOOKS = HERE.parents[1] / "docs/runbooks"
+RUNBOOKS = HERE.parents[1] / "docs/runbooks.md"
 
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not installed: apt install prometheus"
@@ -108,30 +108,32 @@ def test_every_alert_is_tested_both_ways() -> None:
 
 
 def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
-    assert {path.stem for path in RUNBOOKS.glob("Weir*.md")} == set(ALERTS)
+    texts = yaml.safe_load((HERE / "runbooks.yaml").read_text())
+    assert set(texts) == set(ALERTS)
     for name, alert in ALERTS.items():
-        assert alert["annotations"]["runbook_url"].endswith(f"/docs/runbooks/{name}.md")
+        assert alert["annotations"]["runbook_url"].endswith(f"/docs/runbooks.md#{name.lower()}")
         assert alert["labels"]["severity"] in {"critical", "warning", "info"}
         assert alert["annotations"]["summary"].endswith(".")
-        page = (RUNBOOKS / f"{name}.md").read_text()
-        assert page.startswith(f"# {name}\n")
-        for heading in ("## How to see it", "## What it means", "## What to do"):
-            assert heading in page, (name, heading)
+        assert set(texts[name]) == {"see", "meaning", "steps"}, name
+        assert all((texts[name]["see"], texts[name]["meaning"], texts[name]["steps"], *texts[name]["steps"])), name
+
+
+def test_the_page_of_runbooks_has_a_section_for_each_alert() -> None:
+    assert sorted(re.findall(r"^### (.+)$", RUNBOOKS.read_text(), flags=re.MULTILINE)) == sorted(ALERTS)
 
 
 def test_runbooks_speak_of_commands_and_settings_that_exist() -> None:
     commands = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
-    for path in RUNBOOKS.glob("*.md"):
-        text = path.read_text()
-        assert set(re.findall(r"`weir ([a-z-]+)", text)) <= commands, path.name
-        for setting in re.findall(r"`((?:pipeline|trainer|serving|histories|monitor)\.[a-z_.]+)", text):
-            model: Any = Settings
-            for key in setting.split("."):
-                model = model.model_fields[key].annotation
+    text = RUNBOOKS.read_text()
+    assert set(re.findall(r"`weir ([a-z-]+)", text)) <= commands
+    for setting in re.findall(r"`((?:pipeline|trainer|serving|histories|monitor)\.[a-z_.]+)", text):
+        model: Any = Settings
+        for key in setting.split("."):
+            model = model.model_fields[key].annotation
 
 
 def test_every_metric_is_documented() -> None:
-    page = (RUNBOOKS.parent / "monitoring.md").read_text()
+    page = RUNBOOKS.with_name("monitoring.md").read_text()
     for registry in exposed():
         for metric in registry.collect():
             known = metric.name.startswith("process_") or re.search(rf"`{metric.name}(_total|_info)?[{{`]", page)

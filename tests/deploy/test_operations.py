@@ -1,11 +1,12 @@
 """The operations on a cluster, as far as they go without one: `docs/operations.md` says what was seen."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 
-from deploy.cluster_check.operations import _KINDS, _USERS, OPERATIONS, Operations
+from deploy.cluster_check.operations import _IN_ORDER, _KINDS, _USERS, OPERATIONS, Operations
 from deploy.cluster_check.under_load import Load
 from tests.deploy.support import KUBERNETES, ROOT, needs_kubectl, resources
 from tests.deploy.test_kubernetes import workloads
@@ -16,6 +17,14 @@ def test_every_operation_exists_says_what_it_does_and_is_documented() -> None:
     for name in OPERATIONS:
         assert getattr(Operations, name).__doc__
         assert f"`{name}`" in page, name
+
+
+def test_restore_copies_what_the_page_copies_in_its_order() -> None:
+    page = (ROOT / "docs/deploy.md").read_text()
+    volume, bucket = (parts.replace("\\\n", "").split() for parts in re.findall(r"for part in ([^;]*); do", page))
+    assert tuple(volume) == _IN_ORDER
+    folders = [part for part in _IN_ORDER if "snapshot" not in part and not part.endswith(".json")]
+    assert bucket == [part.removesuffix("/0*") for part in folders]
 
 
 @needs_kubectl

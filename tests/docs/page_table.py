@@ -36,10 +36,12 @@ LONG: Final = {
     r"weir evaluate .*--(seeds|keep-seen) .*": "trains several models, or a larger one",
     r"weir serve .*--set serving\.processes=4": "tests/integration/test_serving_processes.py runs several processes",
     r"weir bench losses --\w+ (interactions|pairs|plays)\..*": "minutes; tests/weir/cli/test_bench.py runs it in small",
+    r"weir rebuild .*|weir (train|serve|ingest) --store T .*": "a second pipeline, trainer and server",
+    r"weir train --ranks .*": "starts ranks",
 }
 """Commands that run with WEIR_CAMPAIGN=long only, and why."""
 
-LONG_PAGES: Final = {"README", "demo", "catalogue", "variants", "checkpoints", "rebuild", "training"}
+LONG_PAGES: Final = {"README", "demo", "catalogue", "training"}
 """Pages that run with WEIR_CAMPAIGN=long only: they start `weir up`, as `security` and `make demo` do, or train."""
 
 if os.environ.get("WEIR_CAMPAIGN") == "long":
@@ -93,6 +95,7 @@ class Page:
 TYPES: Final = "--set 'pipeline.event_types={play: positive, skip: negative}'"
 _SMALL: Final = "weir generate plays.jsonl --users 60 --items 80 --events 3000"
 _SERVER: Final = "weir serve --store S --set serving.http_port=50080"
+_VARIANT: Final = "weir train --store S --variant flat --set 'trainer.variants={flat: {tower: {kind: mean_pooling}}}'"
 _FILES: Final = f"""{_SMALL}
 python - <<'END'
 import json, os, re
@@ -132,6 +135,11 @@ _BAD: Final = "printf 'trainer: {batch_sise: 1}\\nserving: {port: -1}\\n' > bad.
 _GUARDED: Final = "curl --silent --cacert keys/ca.crt https://localhost:50080/v1/info"
 _PAGE: Final = "curl --silent --output /dev/null --write-out '%{http_code}' http://localhost:50090/api/caller"
 _WEEKS: Final = "--store S --set pipeline.window_seconds=259200"
+_ANN_AND_BOB: Final = """for user in ann bob; do for item in 0 1 2; do
+echo '{"event_id":"'$user$item'","user_id":"'$user'","item_id":"jazz-blue-note-00'$item'",'\
+'"timestamp":1774828800000,"event_type":"play"}' >> plays.jsonl
+done; done"""
+"""Two users with events of the last days of a log of 90 days."""
 
 PAGES_OF: Final[Mapping[str, Page]] = {
     "README": Page(
@@ -143,14 +151,31 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         store=True,
         first=("weir serve --store S --set serving.served.share=1", "weir query ann"),
     ),
-    "bundles": Page(store=True, words={"00000064-0000001515-6d50e331": "$(basename $(ls -d S/bundles/0* | tail -1))"}),
     "catalogue": Page(
         words={"s3://shop/items.parquet": "items.jsonl", "/etc/weir/takedown.txt": "takedown.txt"},
         says={"weir query anna-0 --tag jazz": r" jazz-", "weir query": "bundle 0", "curl": "itemIds"},
         after={"echo techno": [("sleep 2; weir query anna-0 --k 1000 | grep -c techno-blue-note-008", "^0")]},
     ),
-    "checkpoints": Page(
-        store=True, environment={"WEIR_STORE": "S"}, says={"weir train --ranks": "training with 2 ranks"}
+    "change-a-store": Page(
+        given=f"{_SMALL} --days 90\n{_ANN_AND_BOB}\nmkdir log\n"
+        "split -l 1500 plays.jsonl log/ --additional-suffix .jsonl\n"
+        f"for file in log/*; do weir ingest --log $file {_WEEKS} {TYPES}; done; weir train --store S",
+        words={"--log L": "--log plays.jsonl", "window_seconds=3600": "window_seconds=86400"},
+        says={
+            "weir retire --store S --older-than 30d --dry": "would retire [1-9]",
+            "weir retire": "retired [1-9]",
+            "weir rebuild --from S --to T --cut-over": "S has ended",
+        },
+        statuses={"weir verify": 1},
+        after={
+            "weir verify": [
+                (
+                    "weir forget --store S --user ann --grace 0s; weir verify --store S --absent ann && echo gone",
+                    "gone",
+                ),
+                ("weir verify --store S --absent bob || echo there", "there"),
+            ]
+        },
     ),
     "configuration": Page(
         given=f"{_SMALL} --days 2",
@@ -164,17 +189,19 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         },
     ),
     "demo": Page(given=_FILES, says={"weir query": "bundle 0"}),
+    "deploy": Page(
+        store=True,
+        given=f"weir retire --store S --older-than 3d --grace 0s\n{_VARIANT}",
+        says={"weir verify": " 0 at fault"},
+        after={
+            "weir serve --store copy/S": [
+                ("weir query ann", "bundle 0"),
+                ("weir train --store copy/S; weir inspect variants --store copy/S", "flat"),
+            ]
+        },
+    ),
     "evaluation": Page(
         given=_FILES, words={"LOG": "plays.jsonl"}, says={"weir evaluate": "better than popularity|too small"}
-    ),
-    "from-log-to-model": Page(
-        given=_FILES,
-        statuses={"weir check": 1},
-        says={
-            "weir evaluate --quick --log": r"(?=.*the model is better than popularity: recall@20 0\.\d+ against 0\.\d+)"
-            r"(?=.* interactions, .* users, .* items; .* to train on, .* to validate, .* to test)"
-            r"(?=.*trained .* steps, .* epochs, .* kept step .*: recall@20 0\.\d+ on validation)"
-        },
     ),
     "monitoring": Page(
         store=True,
@@ -196,32 +223,7 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         after={"weir monitor": [("curl --silent localhost:50090/", "(?i)<!doctype html")]},
     ),
     "pipeline": Page(store=True, environment={"WEIR_STORE": "S"}),
-    "privacy": Page(
-        store=True,
-        statuses={"weir verify": 1},
-        after={
-            "weir verify": [
-                (
-                    "weir forget --store S --user ann --grace 0s; weir verify --store S --absent ann && echo gone",
-                    "gone",
-                ),
-                ("weir verify --store S --absent bob || echo there", "there"),
-            ]
-        },
-    ),
-    "rebuild": Page(
-        store=True,
-        environment={"WEIR_PIPELINE__EVENT_TYPES": '{"play": "positive", "skip": "negative"}'},
-        words={"--log L": "--log plays.jsonl"},
-        says={"weir rebuild --from S --to T --set pipeline.window_seconds=3600 --cut-over": "S has ended"},
-    ),
     "recall": Page(store=True, after={"weir inspect age": [("ls age", r"age\.html\s+age\.json\s+age\.png")]}),
-    "retention": Page(
-        given=f"{_SMALL} --days 90\nmkdir log; split -l 1500 plays.jsonl log/ --additional-suffix .jsonl\n"
-        f"for file in log/*; do weir ingest --log $file {_WEEKS} {TYPES}; done",
-        words={"...": f"--log log {_WEEKS} {TYPES}"},
-        says={"weir retire --store S --older-than 30d --dry": "would retire [1-9]", "weir retire": "retired [1-9]"},
-    ),
     "security": Page(
         scripts=True,
         says={"weir query": "bundle 0", "curl": "bundleVersion"},
@@ -236,17 +238,25 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     "serving": Page(
         store=True,
         scripts=True,
-        given="redis-server --save '' > /dev/null &" if shutil.which("redis-server") else "",
+        given="touch weir.yaml" + ("\nredis-server --save '' > /dev/null &" if shutil.which("redis-server") else ""),
         first=(_SERVER,),
+        environment={"WEIR_CONFIG": "weir.yaml", "WEIR_PIPELINE__LOG": "plays.jsonl"},
         says={"weir query": "knows no feature age, country", "curl localhost:50080/v1/retrieve": "itemIds"},
     ),
+    "store": Page(
+        store=True,
+        environment={"WEIR_STORE": "S"},
+        words={"00000064-0000001515-6d50e331": "$(basename $(ls -d S/bundles/0* | tail -1))"},
+        says={"weir train --ranks": "training with 2 ranks"},
+    ),
     "training": Page(store=True, environment={"WEIR_STORE": "S"}, says={"weir bench step": r"step / \(tower"}),
-    "variants": Page(store=True, environment={"WEIR_CONFIG": "weir.yaml", "WEIR_PIPELINE__LOG": "plays.jsonl"}),
     "your-log": Page(
         given=_FILES,
         statuses={"weir check": 1},
-        words={
-            "customer ...": "customer --set pipeline.columns.item_id=article --set pipeline.columns.timestamp=ordered"
+        says={
+            "weir evaluate --quick --log": r"(?=.*the model is better than popularity: recall@20 0\.\d+ against 0\.\d+)"
+            r"(?=.* interactions, .* users, .* items; .* to train on, .* to validate, .* to test)"
+            r"(?=.*trained .* steps, .* epochs, .* kept step .*: recall@20 0\.\d+ on validation)"
         },
         after={
             "weir check": [

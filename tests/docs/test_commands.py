@@ -106,7 +106,9 @@ def take(run: Shell, step: Command, about: Page) -> None:
     if step.plain in {Command("", 0, other).plain for other in run.behind}:
         return  # the page names it again; it runs
     for other in list(run.behind):
-        if other.split()[:2] == text.split()[:2] or ("weir up" in other and text.startswith("weir serve")):
+        servers = ("weir up", "weir serve")  # each listens on the same port
+        is_in_the_way = text.startswith(servers) and any(server in other for server in servers)
+        if other.split()[:2] == text.split()[:2] or is_in_the_way:
             run.stop(other)
     ready = next((ready for pattern, ready in BEHIND.items() if re.fullmatch(pattern, step.plain)), None)
     done = run.run(text) if ready is None else run.start(text, ready)

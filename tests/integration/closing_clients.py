@@ -17,7 +17,7 @@ from contextlib import closing
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 from weir.serving.access.channel import AsyncChannel, Channel, SentToken
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.client import CHANNEL_OPTIONS
 
 _ROUNDS = 30

@@ -21,7 +21,7 @@ from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.client import RetrievalClient, RetrievalError, by_history
 
 CALLS_PER_SECOND: Final = 50

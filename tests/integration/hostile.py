@@ -37,7 +37,7 @@ from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.access.channel import Channel
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.client import RetrievalClient, by_history
 
 METHOD = "/weir.retrieval.v1.RetrievalService/Retrieve"

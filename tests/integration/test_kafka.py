@@ -66,7 +66,7 @@ def test_a_small_run_reads_in_micro_batches_without_late_events(tmp_path: Path, 
     topic, store = new_topic(broker, 2), at(tmp_path)
     broker.send(topic, values(range(200), "a"), 0)
     broker.send(topic, values(range(0, 200, 4), "b"), 1)
-    summary = once(store, config(tmp_path, broker, topic, run_bytes=12_000, chunk_rows=10, allowed_lateness_seconds=60))
+    summary = once(store, config(tmp_path, broker, topic, run_bytes=50_000, chunk_rows=10, allowed_lateness_seconds=60))
     assert summary.runs > 2
     assert (summary.valid, summary.late) == (250, 0)
 

@@ -19,7 +19,8 @@ from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.batch.rebuild import RebuildError, prepare
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.maintenance.retention import plan_retirement, retire
-from weir.pipelines.sources.source import MovedStoreError, log_source
+from weir.pipelines.sources.log import log_source
+from weir.pipelines.sources.source import MovedStoreError
 
 
 @pytest.mark.parametrize("from_log", [False, True])

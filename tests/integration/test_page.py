@@ -21,7 +21,7 @@ from tests.weir.up.damage import whole_store
 from weir.config import Settings
 from weir.contracts import Store, WindowLog
 from weir.page.server import page_served
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.session import REMEMBERED
 
 selenium = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")

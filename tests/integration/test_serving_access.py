@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.integration.guarded import CALLS_PER_SECOND, DENIED, QUERY, Guarded, guarded_server, refused
 from tests.serving.authority import Authority, Issuer
 from weir.retrieval.v1 import retrieval_pb2 as pb
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.client import RetrievalClient
 
 FORGER = Issuer()

@@ -18,7 +18,7 @@ from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 
 CALLS = 600
 ASK = pb.RetrieveRequest(queries=[pb.Query(item_id="item-1", k=5)])

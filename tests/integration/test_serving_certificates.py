@@ -18,7 +18,7 @@ from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 from weir.serving.access.channel import credentials_of
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.client import RetrievalClient, RetrievalError
 
 

@@ -1,6 +1,6 @@
 """Hostile clients beside good ones: the short form of `tests.integration.hostile`, against a real server process.
 
-Bounds are wide, as the machine may be busy; a server without defences misses them by far (docs/threat-model.md).
+Bounds are wide, as the machine may be busy; a server without defences misses them by far (docs/campaigns.md).
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.client import RetrievalClient, RetrievalError, by_history
 
 

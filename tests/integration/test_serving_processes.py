@@ -21,7 +21,7 @@ from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import BundleLog, Store
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
-from weir.serving.access.config import TlsConfig
+from weir.serving.access_config import TlsConfig
 from weir.serving.client import RetrievalClient, by_history, by_item
 
 STATUS = health_pb2.HealthCheckResponse

@@ -294,8 +294,13 @@ def test_a_header_without_the_columns_is_told_with_those_that_are_there(tmp_path
 
 @pytest.mark.parametrize(
     "data",
-    ["user_id,item_id\n".encode("utf-16"), b'user_id,"item_id\n1,2\n', b"user_id,item_id\r1,2\r3,4\r"],
-    ids=["another encoding", "an open quote", "lone carriage returns"],
+    [
+        "user_id,item_id\n".encode("utf-16"),
+        b'user_id,"item_id\n1,2\n',
+        b"user_id,item_id\r1,2\r3,4\r",
+        b"user_id,item_id,timestamp" + b"," * (1 << 16) + b"\n",
+    ],
+    ids=["another encoding", "an open quote", "lone carriage returns", "columns without end"],
 )
 def test_a_header_that_is_none_is_one_letter(data: bytes) -> None:
     [(_, letters)] = read_log([stored(data)], LogConfig())

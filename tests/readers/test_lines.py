@@ -48,11 +48,11 @@ def opened(data: bytes) -> LogFile:
     return LogFile(io.BytesIO(data))
 
 
-def json_blocks(data: bytes, step: int, begin: int = 0) -> list[Block]:
+def json_blocks(data: bytes, step: int, begin: int = 0, rows: int = 1 << 16) -> list[Block]:
     where, blocks = partition(Format.JSON_LINES, data), list[Block]()
     for start in range(begin, len(data), step):
         chunk = Chunk(where, start, min(start + step, len(data)), len(data), begin)
-        blocks += read_lines(opened(data), chunk)
+        blocks += read_lines(opened(data), chunk, rows)
     return blocks
 
 
@@ -61,8 +61,10 @@ def gzip_blocks(data: bytes, rows: int, *, size: int = 1 << 20, start: int = 0) 
     return list(read_gzip_lines(opened(data), chunk, rows, size))
 
 
-@given(texts, st.integers(1, 40), st.booleans())
-def test_every_line_is_read_by_the_chunk_in_which_it_starts(lines: list[bytes], step: int, ends: bool) -> None:
+@given(texts, st.integers(1, 40), st.booleans(), st.integers(1, 3))
+def test_every_line_is_read_by_the_chunk_in_which_it_starts(
+    lines: list[bytes], step: int, ends: bool, rows: int
+) -> None:
     data = b"\n".join(lines) + (b"\n" if ends else b"")
     expected, at = [], 0
     for line in data.split(b"\n"):
@@ -71,9 +73,10 @@ def test_every_line_is_read_by_the_chunk_in_which_it_starts(lines: list[bytes], 
         at += len(line) + 1
     assert lines_of(json_blocks(data, step)) == expected
     for begin, _ in expected:
-        blocks = json_blocks(data, step, begin)
+        blocks = json_blocks(data, step, begin, rows)
         assert lines_of(blocks) == [line for line in expected if line[0] >= begin]
         assert len({block.id for block in blocks}) == len(blocks)
+        assert all(len(lines_of([block])) <= 4 * rows for block in blocks)
         for block in blocks:
             assert [block.id.start] == [at for at, _ in lines_of([block])][:1] or not lines_of([block])
 

@@ -27,7 +27,7 @@ def blocks_of(
     for group in range(len(edges) - 1):
         chunk = Chunk(where, edges[group], edges[group + 1], len(data), start, group)
         if edges[group + 1] > start:
-            found += read_parquet(LogFile(io.BytesIO(data)), chunk, rows, size, columns)
+            found += read_parquet(LogFile(io.BytesIO(data)), chunk, rows, size, dict.fromkeys(columns, True))
     return found
 
 
@@ -121,7 +121,24 @@ class FailingFile(io.BytesIO):
 def test_what_the_file_system_raises_is_no_fault_of_the_file() -> None:
     chunk = Chunk(Partition("p", "p", Format.PARQUET, 100), 0, 10, 100)
     with pytest.raises(TimeoutError, match="does not answer"):
-        list(read_parquet(LogFile(FailingFile(b"x" * 100)), chunk, 10, 10, ["n"]))
+        list(read_parquet(LogFile(FailingFile(b"x" * 100)), chunk, 10, 10, {"n": False}))
+
+
+def test_a_footer_that_would_fill_the_memory_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = written(pa.table({f"c{number}": [1] for number in range(100)}))
+    assert row_group_starts(LogFile(io.BytesIO(data))) == [0, 1]
+    monkeypatch.setattr(parquet, "_MAX_FOOTER", 1000)
+    with pytest.raises(Exception, match="at most 1000 are allowed"):
+        row_group_starts(LogFile(io.BytesIO(data)))
+
+
+def test_lists_in_place_of_ids_are_not_decoded() -> None:
+    table = pa.table({"u": [[1, 2], None], "s": [{"a": 1}, {"a": 2}], "g": [["x"], ["y"]]})
+    chunk = Chunk(Partition("p", "p", Format.PARQUET, 0), 0, 2, 0)
+    [block] = read_parquet(LogFile(io.BytesIO(written(table))), chunk, 10, 1 << 20, {"u": False, "s": False, "g": True})
+    assert isinstance(block.content, TableRows)
+    assert block.content.table.to_pydict() == {"u": [None] * 2, "s": [None] * 2, "g": [["x"], ["y"]]}
+    assert pa.types.is_list(block.content.table.schema.field("u").type)
 
 
 def test_damage_is_never_told_below_the_start() -> None:

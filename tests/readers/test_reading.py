@@ -26,6 +26,7 @@ from weir.readers import (
     read_chunk,
     read_log,
 )
+from weir.readers import reading as listing
 from weir.readers.reading import _was_rewritten
 from weir.readers.sources import LogFile
 
@@ -178,8 +179,12 @@ def test_chunks_run_from_the_start_to_the_next_multiple(tmp_path: Path) -> None:
     assert listed_listing(tmp_path, start=350) == ([], 350)
 
 
-def test_row_groups_below_the_start_are_not_opened(tmp_path: Path) -> None:
+def test_row_groups_below_the_start_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_parquet(tmp_path / "a.parquet", [Event("u", f"i{number}", number) for number in range(10)])
+    assert [(chunk.row_group, chunk.start, chunk.stop) for chunk in listed_listing(tmp_path, start=6)[0]] == [
+        (1, 4, 10)
+    ]
+    monkeypatch.setattr(listing, "FEW_ROWS", 5)
     chunks, stop = listed_listing(tmp_path, start=6)
     assert [(chunk.row_group, chunk.start, chunk.stop) for chunk in chunks] == [(1, 4, 8), (2, 8, 10)]
     assert stop == 10

@@ -17,7 +17,7 @@ from typing import Self
 from pydantic import BaseModel
 
 from weir.contracts import Store
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.bundles.catalogue import CatalogueFiles
 from weir.serving.client import RetrievalClient, RetrievalError
 from weir.serving.config import ServingConfig

@@ -13,7 +13,7 @@ from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 from weir.serving.aio import AsyncRetrievalClient
 from weir.serving.client import RetrievalClient, RetrievalError, by_embedding, by_history, by_item, by_user
 

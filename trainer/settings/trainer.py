@@ -237,7 +237,7 @@ class TrainerConfig(FrozenModel):
     variants: dict[VariantName, dict[str, Any]] = Field(
         default_factory=dict,
         description="name -> settings of this section that a variant has in place of these; it is trained beside them, "
-        "and challenges them (docs/variants.md). Its metrics_port is 10 above, the next one's 20",
+        "and challenges them (docs/serving.md). Its metrics_port is 10 above, the next one's 20",
     )
     promote_by: Literal["never", "recall", "clicks"] = Field(
         default="never",

@@ -222,7 +222,7 @@ def _age(session: "Session", older_than: str | None) -> float:
 def _partitions_of_log(session: "Session") -> set[str] | None:
     """Return the keys of the log's files, or of the topic's partitions; None where they cannot be listed from here."""
     from weir.contracts import UserError
-    from weir.pipelines.sources.source import log_source
+    from weir.pipelines.sources.log import log_source
 
     try:
         return {partition.key for partition in log_source(session.settings.pipeline).discover()}

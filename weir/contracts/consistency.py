@@ -1,7 +1,7 @@
 """Whether the documents of a store agree: a file that one of them implies exists, and a place in the log is in it.
 
 Commits and manifests list their files (`weir.contracts.verification`). Other documents imply files without a list: a
-promoted bundle its ``CURRENT``, a trained window its evaluation. docs/windows.md names the files that nothing implies.
+promoted bundle its ``CURRENT``, a trained window its evaluation. docs/store.md names the files that nothing implies.
 """
 
 import time

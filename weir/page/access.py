@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from weir.runtime.listening import is_loopback
 from weir.serving.access.access import Access, Caller
-from weir.serving.access.config import Right
+from weir.serving.access_config import Right
 from weir.serving.errors import InvalidRequestError, Violation
 from weir.serving.http.connection import Bodies
-from weir.serving.http.messages import is_loopback, object_of
+from weir.serving.http.messages import object_of
 
 __all__ = ["CALLER", "Door", "Rights", "guard", "secured"]
 

@@ -17,12 +17,11 @@ from weir.page.app import application
 from weir.page.questions import Questions, can_click
 from weir.page.reader import Tags
 from weir.page.watch import Watch
-from weir.runtime.listening import in_url, listening
+from weir.runtime.listening import in_url, is_loopback, listening
 from weir.serving.access.access import Access
 from weir.serving.access.certificates import http_context
 from weir.serving.client import RetrievalClient
 from weir.serving.http.connection import HEAD_SECONDS, connections
-from weir.serving.http.messages import is_loopback
 from weir.up.ports import page_scheme
 
 __all__ = ["page_served"]

@@ -27,6 +27,7 @@ from weir.readers.blocks import (
 )
 from weir.readers.config import LogColumns, LogConfig, TimestampUnit
 from weir.readers.delimited import header_of, rows_of
+from weir.readers.extent import PIECE_COST, Extent, cost_of, extents, most_cost
 from weir.readers.look import FirstLook, Newest, first_look, read_newest, row_count
 from weir.readers.reading import UnreadableError, chunks_of, read_chunk, read_log
 from weir.readers.sources import (
@@ -52,10 +53,12 @@ __all__ = [
     "OF_READING",
     "OUTSIDE",
     "PAIR_SUFFIXES",
+    "PIECE_COST",
     "Block",
     "BlockId",
     "Chunk",
     "DeadLetter",
+    "Extent",
     "Fault",
     "FirstLook",
     "Format",
@@ -77,7 +80,9 @@ __all__ = [
     "ValidatedBlock",
     "Validator",
     "chunks_of",
+    "cost_of",
     "discover",
+    "extents",
     "first_look",
     "generation",
     "has_ending",
@@ -85,6 +90,7 @@ __all__ = [
     "identified",
     "is_topic",
     "latest_event_ms",
+    "most_cost",
     "next_step",
     "read_chunk",
     "read_log",

@@ -302,9 +302,9 @@ class Reading:
 class Chunk:
     """A piece of work: positions [start, stop) of a partition; nothing is read beyond byte `limit`.
 
-    Rows below `skip` are not wanted, and `skip` is where a row starts; Parquet is read by `row_group`. `latest_ms` is
-    the newest event time that the rows may have. A chunk of a CSV or TSV file has its `header`, and starts and stops
-    where rows do.
+    Rows below `skip` are not wanted, and `skip` is where a row starts; `stop` is 0 where only reading shows it. Parquet
+    is read from `row_group` on, by row groups. `latest_ms` is the newest event time that the rows may have. A chunk of
+    a CSV or TSV file has its `header`, and starts and stops where rows do.
     """
 
     partition: Partition

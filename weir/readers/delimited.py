@@ -25,6 +25,7 @@ from weir.readers.sources import Format, LogFile, Partition, has_ending
 
 __all__ = ["first_row", "header_of", "parse_header", "read_columns", "rows_of", "split_row", "with_header"]
 
+_MAX_COLUMNS: Final = 1 << 16
 _PIECE: Final = 1 << 16
 
 # One of the process, and by default far below what a line may have.
@@ -60,6 +61,8 @@ def parse_header(raw: bytes, *, is_tsv: bool) -> Header:
     """Return what a first row says; raises `ValueError` where it is none."""
     text = raw.decode("utf-8-sig")
     delimiter = "\t" if is_tsv else delimiter_of(text)
+    if (count := "".join(text.split('"')[::2]).count(delimiter) + 1) > _MAX_COLUMNS:
+        raise ValueError(f"the header names {count} columns, at most {_MAX_COLUMNS} are allowed")
     names = _split(text, delimiter) if text.strip() else []
     if isinstance(names, Fault):
         raise ValueError(f"the header is no row: {names.detail}")

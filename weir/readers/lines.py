@@ -20,12 +20,24 @@ from weir.readers.config import LogColumns
 from weir.readers.quotes import Quotes
 from weir.readers.sources import LogFile, has_ending, printable
 
-__all__ = ["MAX_LINE_BYTES", "RowCutter", "end_of_lines", "read_gzip_lines", "read_lines", "read_pairs", "read_rows"]
+__all__ = [
+    "MAX_LINE_BYTES",
+    "RowCutter",
+    "RowEnds",
+    "end_of_lines",
+    "inflated",
+    "read_gzip_lines",
+    "read_lines",
+    "read_pairs",
+    "read_rows",
+]
 
 
 MAX_LINE_BYTES: Final = 8 << 20
 """A longer line, or row of any format, is refused without being held in memory whole."""
 
+_SHORT: Final = 4
+"""A chunk of text is one block with up to so many times the rows of a block: more rows are too short to be valid."""
 _STEP: Final = 1 << 16
 _PIECE: Final = 1 << 20
 _HELD: Final = 8 << 20
@@ -44,20 +56,32 @@ def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
     return start
 
 
-def read_lines(file: LogFile, chunk: Chunk) -> Iterator[Block]:
-    """Yield the one block of lines that start within the chunk."""
+def read_lines(file: LogFile, chunk: Chunk, rows: int) -> Iterator[Block]:
+    """Yield the one block of lines that start within the chunk; blocks of `_SHORT * rows` lines where it has more."""
     is_first = chunk.start == chunk.skip
     begin = chunk.start if is_first else chunk.start - 1
     file.seek(begin)
     data = file.read(min(chunk.stop, chunk.limit) - begin)
     first = 0 if is_first else data.find(b"\n") + 1
     if not is_first and (not first or first == len(data)):
-        lines: list[bytes] = []
-    else:
-        lines = _split(data[first:] + _rest_of_line(file, data, chunk.limit))
-    starts = np.fromiter(accumulate(map(len, lines[:-1]), lambda at, size: at + size + 1, initial=begin + first), int)
-    start = begin + first if lines else chunk.start
-    yield Block(BlockId(chunk.partition.key, start), Lines(lines, starts[: len(lines)]))
+        yield Block(BlockId(chunk.partition.key, chunk.start), Lines([], np.empty(0, np.int64)))
+        return
+    at = begin + first
+    for piece in _pieces_of(data[first:] + _rest_of_line(file, data, chunk.limit), _SHORT * rows):
+        lines = _split(piece)
+        starts = np.fromiter(accumulate(map(len, lines[:-1]), lambda at, size: at + size + 1, initial=at), np.int64)
+        yield Block(BlockId(chunk.partition.key, at if lines else chunk.start), Lines(lines, starts[: len(lines)]))
+        at += len(piece)
+
+
+def _pieces_of(data: bytes, lines: int) -> Iterator[bytes]:
+    """Yield the pieces of a text that have so many lines each; the last one has what is left."""
+    if data.count(b"\n") < lines:
+        yield data
+        return
+    breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+    edges = [0, *(breaks[lines - 1 :: lines] + 1).tolist()]
+    yield from (data[start:stop] for start, stop in pairwise([*edges, len(data)]) if start < stop)
 
 
 def _rest_of_line(file: LogFile, data: bytes, limit: int) -> bytes:
@@ -79,6 +103,32 @@ def _split(data: bytes) -> list[bytes]:
     if not lines[-1]:
         lines.pop()
     return lines
+
+
+class RowEnds:
+    """Finds where the rows of a text end that comes in pieces: at each line break, or each one outside `quotes`.
+
+    Positions count bytes from `start`, or with `counts_lines` line breaks.
+    """
+
+    def __init__(self, quotes: Quotes | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
+        self._quotes = quotes
+        self._counts_lines = counts_lines
+        self._read = start
+        self._open = 0
+
+    def take(self, piece: bytes) -> tuple[Int64, Int64]:
+        """Take in the next piece; return the positions behind the rows that end in it (n,), and their bytes (n,)."""
+        if self._quotes is None:
+            breaks = ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
+        else:
+            breaks, outside = self._quotes.breaks(piece)
+            ends = breaks if outside.all() else breaks[outside]
+        behind = self._read + 1 + (np.searchsorted(breaks, ends) if self._counts_lines else ends)
+        self._read += len(breaks) if self._counts_lines else len(piece)
+        sizes = np.diff(ends, prepend=-1 - self._open)
+        self._open = len(piece) - 1 - int(ends[-1]) if len(ends) else self._open + len(piece)
+        return behind, sizes
 
 
 class RowCutter:
@@ -134,18 +184,21 @@ class RowCutter:
         self._rest += piece[: max(0, MAX_LINE_BYTES + 1 - len(self._rest))]
 
 
-def read_rows(file: LogFile, chunk: Chunk, quotes: Quotes) -> Iterator[Block]:
-    """Yield the one block of the rows of a chunk that starts and stops where rows do."""
-    cutter, at = RowCutter(quotes, chunk.start), chunk.start
-    lines, positions = list[bytes](), [np.empty(0, np.int64)]
+def read_rows(file: LogFile, chunk: Chunk, quotes: Quotes, rows: int) -> Iterator[Block]:
+    """Yield the one block of the rows of a chunk that starts and stops where rows do; several as `read_lines` does."""
+    cutter, at, start = RowCutter(quotes, chunk.start), chunk.start, chunk.start
+    lines, positions, most = list[bytes](), np.empty(0, np.int64), _SHORT * rows
     file.seek(at)
     while at < chunk.stop and (piece := file.read(min(_PIECE, chunk.stop - at))):
-        rows, starts = cutter.cut(piece)
-        lines += rows
-        positions.append(starts)
+        found, starts = cutter.cut(piece)
+        lines += found
+        positions = np.append(positions, starts)
         at += len(piece)
-    rows, starts, _ = cutter.end()
-    yield Block(BlockId(chunk.partition.key, chunk.start), Lines(lines + rows, np.concatenate([*positions, starts])))
+        while len(lines) > most:
+            yield Block(BlockId(chunk.partition.key, start), Lines(lines[:most], positions[:most]))
+            start, lines, positions = int(positions[most]), lines[most:], positions[most:]
+    last, starts, _ = cutter.end()
+    yield Block(BlockId(chunk.partition.key, start), Lines(lines + last, np.append(positions, starts)))
 
 
 class _DamagedError(Exception):
@@ -163,11 +216,15 @@ def read_gzip_lines(
     key, pending, cutter = chunk.partition.key, _Pending(chunk), RowCutter(quotes, counts_lines=True)
     faults: tuple[tuple[int, Fault, bytes], ...] = ()
     try:
-        for piece in _inflated(file, checked=checked):
+        for piece in inflated(file, checked=checked):
             pending.add(*cutter.cut(piece))
+            if 0 < chunk.stop <= cutter.position:
+                stop = chunk.stop
+                break
             yield from pending.full(rows, size, cutter.position)
-        last, positions, stop = cutter.end()
-        pending.add(last, positions)
+        else:
+            last, positions, stop = cutter.end()
+            pending.add(last, positions)
     except _DamagedError as error:
         stop = max(cutter.position, chunk.start)
         fault = Fault(
@@ -188,11 +245,12 @@ class _Pending:
         self._sizes = self._positions = np.empty(0, np.int64)
 
     def add(self, lines: list[bytes], positions: Int64) -> None:
-        """Take in rows, from the one at which reading starts."""
+        """Take in rows, from the one at which reading starts up to the one at which it stops."""
         known = int(np.searchsorted(positions, self._chunk.start))
-        self.lines += lines[known:]
-        self._positions = np.append(self._positions, positions[known:])
-        self._sizes = np.append(self._sizes, np.fromiter(map(len, lines[known:]), np.int64))
+        stop = int(np.searchsorted(positions, self._chunk.stop)) if self._chunk.stop else len(lines)
+        self.lines += lines[known:stop]
+        self._positions = np.append(self._positions, positions[known:stop])
+        self._sizes = np.append(self._sizes, np.fromiter(map(len, lines[known:stop]), np.int64))
 
     def full(self, rows: int, size: int, stop: int) -> Iterator[Block]:
         """Yield full blocks, and keep what may make none; `stop` is the position after all rows."""
@@ -211,8 +269,11 @@ class _Pending:
         return Block(BlockId(self._chunk.partition.key, start), Lines(self.lines[first:end], positions), faults, behind)
 
 
-def _inflated(file: LogFile, *, checked: bool) -> Iterator[bytes]:
-    """Yield the content in pieces; raises `_DamagedError` after what could be read."""
+def inflated(file: LogFile, *, checked: bool) -> Iterator[bytes]:
+    """Yield the content of a gzip file in pieces; raises an `Exception` after what could be read of a damaged one.
+
+    Nothing of a member is yielded before its checksum was seen to be right, unless it is not to be `checked`.
+    """
     start: int | None = 0
     while start is not None:
         member = _Member(file, start)

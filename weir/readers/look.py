@@ -125,7 +125,11 @@ _BLOCK_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True)
 class Newest:
-    """What was read of a log: its `blocks` with their dead letters, in the order of the log, and their raw `rows`."""
+    """What was read of a log: its `blocks` with their dead letters, in the order of the log, and their raw `rows`.
+
+    In place of each dead letter stands the first of its block with the same reason: all of them may take more memory
+    than the valid rows.
+    """
 
     blocks: list[tuple[ValidatedBlock, Letters]]
     rows: int
@@ -162,7 +166,8 @@ def read_newest(
                 is_whole = False
                 break
             read += row_count(block)
-            pieces[-1].append(validator.validate(block))
+            valid, dead = validator.validate(block)
+            pieces[-1].append((valid, _by_reason(dead)))
     return Newest([block for piece in reversed(pieces) for block in piece], read, is_whole)
 
 
@@ -173,6 +178,11 @@ def _backwards(partitions: Sequence[Partition], size: int) -> Iterator[Chunk | B
             yield from reversed(chunks_of(Reading(partition), size)[0])
         except UnreadableError as error:
             yield Block(BlockId(partition.key, -1), None, ((0, error.fault, b""),))
+
+
+def _by_reason(dead: Letters) -> Letters:
+    firsts = dict[str, DeadLetter]()
+    return Letters(dead.block, tuple(firsts.setdefault(letter.reason, letter) for letter in dead.letters))
 
 
 def _last_rows(chunk: Chunk, rows: int) -> Chunk:

@@ -1,6 +1,8 @@
 """Parquet files to blocks of rows; how large a row is shows only when it has been read."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -8,14 +10,29 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from weir.readers.blocks import Block, BlockId, Chunk, Fault, Int64, Reason, TableRows, cuts
+from weir.readers.config import LogConfig
 from weir.readers.lines import MAX_LINE_BYTES
 from weir.readers.sources import LogFile, printable
 
-__all__ = ["read_parquet", "row_group_starts"]
+__all__ = ["FEW_ROWS", "columns_of", "read_parquet", "row_group_starts", "row_sizes"]
+
+
+FEW_ROWS: Final = 1 << 12
+"""Rows of consecutive row groups that are read as one chunk, and as one block."""
+_MAX_FOOTER: Final = 64 << 20
+"""Bytes of a footer, which is decoded whole and takes several times its size."""
+_LISTS: Final = 1 << 10
+"""Rows of lists that are decoded at once: how long they are shows only then."""
 
 
 class _DamagedError(Exception):
     """The metadata of the file contradicts itself."""
+
+
+def columns_of(config: LogConfig) -> dict[str, bool]:
+    """Return the columns that the settings name, and whether each may hold lists."""
+    names = [*config.columns.model_dump().values(), *config.features.all]
+    return {name: name in config.features.categorical for name in names}
 
 
 def row_group_starts(file: LogFile) -> list[int]:
@@ -24,6 +41,7 @@ def row_group_starts(file: LogFile) -> list[int]:
     Raises an `Exception` of any type for a file that is no Parquet.
     """
     starts = [0]
+    _check_footer(file)
     metadata = pq.read_metadata(file)
     for group in range(metadata.num_row_groups):
         rows = metadata.row_group(group).num_rows
@@ -33,44 +51,129 @@ def row_group_starts(file: LogFile) -> list[int]:
     return starts
 
 
-def read_parquet(file: LogFile, chunk: Chunk, rows: int, size: int, columns: Sequence[str]) -> Iterator[Block]:
-    """Yield blocks of at most `rows` rows and `size` bytes of one row group; a damaged one ends in a fault."""
-    key, at = chunk.partition.key, chunk.start
-    try:
-        for batch, others in _batches(file, chunk.row_group, rows, size, columns):
-            fresh = max(0, min(chunk.skip - at, batch.num_rows))
-            at += fresh
-            for block in _blocks(key, at, pa.Table.from_batches([batch.slice(fresh, chunk.stop - at)]), others, size):
-                yield block
-                at = block.stop
-        if at != chunk.stop:
-            raise _DamagedError(f"it is said to end at row {chunk.stop}, but ends at row {at}")
-    except Exception as error:
-        if file.failure is not None:
-            raise
-        at = max(at, min(chunk.skip, chunk.stop - 1))
-        text = f"{printable(key)}: row group {chunk.row_group} is damaged, rows {at} to {chunk.stop} are refused"
-        fault = Fault(Reason.UNREADABLE_FILE, f"{text}: {type(error).__name__}: {error}")
-        yield Block(BlockId(key, at), None, ((at, fault, b""),), chunk.stop)
-
-
-def _batches(
-    file: LogFile, group: int, rows: int, size: int, columns: Sequence[str]
-) -> Iterator[tuple[pa.RecordBatch, tuple[str, ...]]]:
-    """Yield batches of the columns that are wanted, each with the names of the others."""
-    metadata = pq.read_metadata(file)
-    # Not `RowGroupMetaData.column`, which gives sizes by column: on a damaged footer it crashes the process.
-    found, leaves = metadata.row_group(group), [metadata.schema.column(leaf) for leaf in range(len(metadata.schema))]
-    step = min(rows, max(1, size * found.num_rows // max(1, found.total_byte_size)))
-    # As a dictionary, a text that many rows repeat takes its room once, here as in the file.
-    texts = [leaf.path for leaf in leaves if _is_text(leaf) and _is_of(leaf.path, columns)]
+def _check_footer(file: LogFile) -> None:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - 8))
+    footer = int.from_bytes(file.read(4), "little")
+    if _MAX_FOOTER < footer <= size:
+        allowed = f"at most {_MAX_FOOTER} are allowed: write larger row groups, or fewer columns"
+        raise _DamagedError(f"its footer has {footer} bytes, {allowed}")
     file.seek(0)
-    options = {"page_checksum_verification": True, "arrow_extensions_enabled": True}
-    parquet = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts, **options)
-    names = parquet.schema_arrow.names
-    present, others = [name for name in columns if name in names], tuple(name for name in names if name not in columns)
-    for batch in parquet.iter_batches(step, row_groups=[group], columns=present):
-        yield batch, others
+
+
+def read_parquet(file: LogFile, chunk: Chunk, rows: int, size: int, columns: Mapping[str, bool]) -> Iterator[Block]:
+    """Yield blocks of at most `rows` rows and `size` bytes; the rest of a damaged row group is a fault.
+
+    `columns` says of each wanted column whether it may hold lists (`columns_of`): where it may not, one of lists or
+    structs is refused by its type, undecoded.
+    """
+    key, held = chunk.partition.key, list[TableRows]()
+    for piece in _pieces(file, chunk, rows, size, columns):
+        if isinstance(piece, TableRows):
+            held.append(piece)
+            # Small row groups make one block together.
+            if chunk.stop - chunk.start <= min(rows, FEW_ROWS) and sum(one.nbytes for one in held) < size:
+                continue
+        if held:
+            yield from _blocks(key, _joined(held), size)
+            held = []
+        if isinstance(piece, Block):
+            yield piece
+    if held:
+        yield from _blocks(key, _joined(held), size)
+
+
+def row_sizes(
+    file: LogFile, chunk: Chunk, rows: int, size: int, columns: Mapping[str, bool]
+) -> Iterator[tuple[Int64, Int64]]:
+    """Yield the positions (n,) of the rows that `read_parquet` reads, and the bytes (n,) of each once it is decoded."""
+    for piece in _pieces(file, chunk, rows, size, columns):
+        if isinstance(piece, TableRows):
+            yield piece.positions, _sizes(piece.table)
+
+
+def _pieces(
+    file: LogFile, chunk: Chunk, rows: int, size: int, columns: Mapping[str, bool]
+) -> Iterator[TableRows | Block]:
+    """Yield the rows of a chunk as they are decoded, and a fault in place of the rest of a damaged row group."""
+    at, group, log = chunk.start, chunk.row_group, None
+    while at < chunk.stop:
+        stop = chunk.stop
+        try:
+            log = log or _Table(file, columns)
+            stop = min(stop, at + log.rows_of(group))
+            for table in log.batches(group, rows, size) if stop > max(at, chunk.skip) else ():
+                fresh = max(0, min(chunk.skip - at, table.num_rows))
+                at += fresh
+                if found := len(kept := table.slice(fresh, stop - at)):
+                    yield TableRows(kept, np.arange(at, at + found), log.others)
+                at += found
+                if at == stop:
+                    break
+            if at != stop and stop > chunk.skip:
+                raise _DamagedError(f"it is said to end at row {stop}, but ends at row {at}")
+        except Exception as error:
+            if file.failure is not None:
+                raise
+            at = max(at, min(chunk.skip, stop - 1))
+            text = f"{printable(chunk.partition.key)}: row group {group} is damaged, rows {at} to {stop} are refused"
+            fault = Fault(Reason.UNREADABLE_FILE, f"{text}: {type(error).__name__}: {error}")
+            yield Block(BlockId(chunk.partition.key, at), None, ((at, fault, b""),), stop)
+        at, group = stop, group + 1
+
+
+class _Table:
+    """An open file, of which the columns that are wanted are read; `others` are the names of the others."""
+
+    def __init__(self, file: LogFile, columns: Mapping[str, bool]) -> None:
+        # Not `RowGroupMetaData.column`, which gives sizes by column: on a damaged footer it crashes the process.
+        self._metadata = metadata = pq.read_metadata(file)
+        leaves = [metadata.schema.column(leaf) for leaf in range(len(metadata.schema))]
+        wanted = [leaf for leaf in leaves if _is_of(leaf.path, columns)]
+        self._width = sum(leaf.length for leaf in wanted if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY")
+        # As a dictionary, a text that many rows repeat takes its room once, here as in the file.
+        texts = [leaf.path for leaf in wanted if _is_text(leaf)]
+        file.seek(0)
+        options = {"page_checksum_verification": True, "arrow_extensions_enabled": True}
+        self._file = pq.ParquetFile(file, metadata=metadata, read_dictionary=texts, **options)
+        schema = self._file.schema_arrow
+        self.others = tuple(name for name in schema.names if name not in columns)
+        self._present = [name for name in columns if name in schema.names]
+        # The first of a name that is there several times; all of its rows are refused anyway.
+        kinds = {name: schema.field(schema.names.index(name)).type for name in self._present}
+        self._nested = {name: kind for name, kind in kinds.items() if pa.types.is_nested(kind)}
+        self._undecoded = {name: _without_values(self._nested[name]) for name in self._nested if not columns[name]}
+
+    def rows_of(self, group: int) -> int:
+        """Return the number of rows of a row group."""
+        return int(self._metadata.row_group(group).num_rows)
+
+    def batches(self, group: int, rows: int, size: int) -> Iterator[pa.Table]:
+        """Yield the rows of a row group, at most `rows` at once and about `size` bytes as the file has them."""
+        found = self._metadata.row_group(group)
+        decoded = [name for name in self._present if name not in self._undecoded]
+        step = min(rows, max(1, size // max(1, self._width, -(-found.total_byte_size // max(1, found.num_rows)))))
+        if any(name in self._nested for name in decoded):
+            step = min(step, _LISTS)
+        for batch in self._file.iter_batches(step, row_groups=[group], columns=decoded):
+            table = pa.Table.from_batches([batch])
+            for name, kind in self._undecoded.items():
+                table = table.append_column(name, pa.nulls(len(table), kind))
+            yield table
+
+
+def _without_values(kind: pa.DataType) -> pa.DataType:
+    """Return a nested type of which a null takes no room, whatever its rows would."""
+    if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.struct([]) if pa.types.is_struct(kind) else pa.list_(kind.value_type)
+    return kind
+
+
+def _joined(found: Sequence[TableRows]) -> TableRows:
+    if len(found) == 1:
+        return found[0]
+    tables = pa.concat_tables([one.table for one in found])
+    return TableRows(tables, np.concatenate([one.positions for one in found]), found[0].others)
 
 
 def _is_text(leaf: pq.ColumnSchema) -> bool:
@@ -78,22 +181,27 @@ def _is_text(leaf: pq.ColumnSchema) -> bool:
     return bool(leaf.physical_type == "BYTE_ARRAY" and leaf.logical_type.type != "DECIMAL")
 
 
-def _is_of(path: str, columns: Sequence[str]) -> bool:
+def _is_of(path: str, columns: Iterable[str]) -> bool:
     return any(path == name or path.startswith(f"{name}.") for name in columns)
 
 
-def _blocks(key: str, start: int, table: pa.Table, others: tuple[str, ...], size: int) -> Iterator[Block]:
-    sizes = sum((_bytes_of(column.combine_chunks()) for column in table.columns), np.zeros(len(table), np.int64))
+def _sizes(table: pa.Table) -> Int64:
+    """Return the bytes (n,) of each row once dictionaries are spelled out."""
+    return sum((_bytes_of(column.combine_chunks()) for column in table.columns), np.zeros(len(table), np.int64))
+
+
+def _blocks(key: str, found: TableRows, size: int) -> Iterator[Block]:
+    sizes = _sizes(found.table)
     is_large = sizes > MAX_LINE_BYTES
     # Beyond any limit, so that it makes a block of its own.
-    for first, stop in cuts(np.where(is_large, max(size, MAX_LINE_BYTES) + 1, sizes), size, len(table)):
-        place, end = start + first, start + stop
+    for first, stop in cuts(np.where(is_large, max(size, MAX_LINE_BYTES) + 1, sizes), size, len(sizes)):
+        rows = found.piece(first, stop)
+        place, end = int(rows.positions[0]), int(rows.positions[-1]) + 1
         if is_large[first]:
             detail = f"a row may have {MAX_LINE_BYTES} bytes, this one has {sizes[first]}"
             letter = (place, Fault(Reason.LINE_TOO_LONG, detail), b"")
             yield Block(BlockId(key, place), None, (letter,), end)
         else:
-            rows = TableRows(table.slice(first, stop - first), np.arange(place, end), others)
             yield Block(BlockId(key, place), rows, (), end)
 
 

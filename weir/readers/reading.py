@@ -12,7 +12,7 @@ from weir.readers.blocks import Block, BlockId, Chunk, Fault, Header, Letters, R
 from weir.readers.config import LogConfig
 from weir.readers.delimited import header_of, with_header
 from weir.readers.lines import MAX_LINE_BYTES, end_of_lines, read_gzip_lines, read_lines, read_pairs, read_rows
-from weir.readers.parquet import read_parquet, row_group_starts
+from weir.readers.parquet import FEW_ROWS, columns_of, read_parquet, row_group_starts
 from weir.readers.quotes import Quotes
 from weir.readers.sources import Format, LogFile, Partition, same_start
 from weir.readers.validate import Validator
@@ -38,7 +38,8 @@ def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
     """Return the chunks of a file, and the position after the last row where that is known before reading (else 0).
 
     JSON Lines are cut at multiples of `size` bytes, CSV and TSV where the next row starts; gzip is one chunk, Parquet
-    has one for each row group. For CSV and TSV the file is read up to once, to find out what lies within quotes.
+    has one for each row group, or for several small ones. For CSV and TSV the file is read up to once, to find out what
+    lies within quotes.
 
     Raises
     ------
@@ -73,25 +74,32 @@ def _of_content(file: LogFile, reading: Reading, size: int) -> tuple[list[Chunk]
             raise
         detail = f"{partition.url} cannot be read as {partition.format}: {type(error).__name__}: {error}"
         raise UnreadableError(Fault(Reason.UNREADABLE_FILE, detail)) from error
-    start, latest_ms = reading.start, reading.latest_ms
-    return [Chunk(partition, start, 0, partition.size, start, latest_ms=latest_ms, header=header)], 0
+    start, stop, latest_ms = reading.start, partition.until or 0, reading.latest_ms
+    # How far it can be read shows only then: nothing is read of a damaged member.
+    return [Chunk(partition, start, stop, partition.size, start, latest_ms=latest_ms, header=header)], 0
 
 
 def _row_groups(file: LogFile, reading: Reading) -> tuple[list[Chunk], int]:
     partition, start = reading.partition, reading.start
     edges = row_group_starts(file)
-    chunks = [
-        Chunk(partition, first, stop, partition.size, start, group, reading.latest_ms)
-        for group, (first, stop) in enumerate(pairwise(edges))
-        if stop > max(first, start)
-    ]
-    return chunks, edges[-1]
+    end = edges[-1] if partition.until is None else min(partition.until, edges[-1])
+    chunks = list[Chunk]()
+    for group, (first, stop) in enumerate(pairwise(edges)):
+        if min(stop, end) <= max(first, start):
+            continue
+        if chunks and stop - chunks[-1].start <= FEW_ROWS:
+            # A row group that is a chunk of its own costs as much as thousands of rows.
+            chunks[-1] = replace(chunks[-1], stop=min(stop, end))
+        else:
+            chunks.append(Chunk(partition, first, min(stop, end), partition.size, start, group, reading.latest_ms))
+    return chunks, end
 
 
 def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
     partition, start = reading.partition, reading.start
-    whole = end_of_lines(file, partition.size, start)
-    limit = whole if reading.only_whole_lines else max(start, partition.size)
+    size = partition.size if partition.until is None else partition.until
+    whole = end_of_lines(file, size, start)
+    limit = whole if reading.only_whole_lines else max(start, size)
     stop = limit if _is_whole_value(file, whole, limit) else whole
     # A last line that may still grow is a chunk of its own: the next reading starts with it.
     edges = sorted({start, *range((start // step + 1) * step, limit, step), stop, limit})
@@ -117,11 +125,12 @@ def _row_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk]
     header = header_of(file, partition, only_whole=reading.only_whole_lines)
     if header is None:
         return [], start
-    edges, whole, is_open = _row_edges(file, header, start, partition.size, step)
-    limit = whole if reading.only_whole_lines else max(start, partition.size)
+    size = partition.size if partition.until is None else partition.until
+    edges, whole, is_open = _row_edges(file, header, start, size, step)
+    limit = whole if reading.only_whole_lines else max(start, size)
     # Values without a newline look complete wherever they end: it is the reader who says that nothing more comes.
     stop = whole if is_open else limit
-    if partition.size - whole > MAX_LINE_BYTES:
+    if size - whole > MAX_LINE_BYTES:
         logger.warning("%s: from byte %d on it waits for the end of a row, or of its quotes", partition.url, whole)
     places = sorted({*edges, stop, limit})
     return [
@@ -214,7 +223,7 @@ def _blocks_of(partition: Partition, config: LogConfig) -> Iterator[Block]:
 
 
 def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool = True) -> Iterator[Block]:
-    """Yield the blocks of a chunk, of at most `rows` rows and about `size` bytes each.
+    """Yield the blocks of a chunk, of at most `rows` rows (of text, four times as many) and about `size` bytes each.
 
     Of a gzip file only what the checksums confirm; not `checked`, the first rows of a large one come at once.
     Whatever a file holds, reading it does not raise: damage is a fault of the block in which it is met. Errors of the
@@ -245,19 +254,18 @@ def _guarded(file: LogFile, chunk: Chunk, blocks: Iterator[Block]) -> Iterator[B
 def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool) -> Iterator[Block]:
     match chunk.partition.format:
         case Format.JSON_LINES:
-            return read_lines(file, chunk)
+            return read_lines(file, chunk, rows)
         case Format.GZIP_LINES:
             return read_gzip_lines(file, chunk, rows, size, checked=checked)
         case Format.DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
-            return with_header(read_rows(file, chunk, Quotes(chunk.header.delimiter)), chunk.header)
+            return with_header(read_rows(file, chunk, Quotes(chunk.header.delimiter), rows), chunk.header)
         case Format.GZIP_DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
             quotes = Quotes(chunk.header.delimiter)
             return with_header(read_gzip_lines(file, chunk, rows, size, quotes, checked=checked), chunk.header)
         case Format.PARQUET:
-            names = [*config.columns.model_dump().values(), *config.features.all]
-            return read_parquet(file, chunk, rows, size, names)
+            return read_parquet(file, chunk, rows, size, columns_of(config))
         case Format.PAIRS:
             return read_pairs(file, chunk, config.columns)
 

@@ -168,7 +168,8 @@ class Partition:
     """One file of the log as it was listed: `path` on the file system `fs`, `size` in bytes.
 
     `arrival_ms` is when it was last modified (wall clock, ms since 1970; None where the file system does not say),
-    `fingerprint` identifies its first bytes (see `weir.readers.sources`; empty where nobody has looked).
+    `fingerprint` identifies its first bytes (see `weir.readers.sources`; empty where nobody has looked). A run that
+    reads a part only reads up to the position `until`, where a row starts.
     """
 
     key: str
@@ -178,6 +179,12 @@ class Partition:
     fs: Any = field(default_factory=partial(fsspec.filesystem, "file"))
     arrival_ms: int | None = None
     fingerprint: str = ""
+    until: int | None = None
+
+    @property
+    def recorded_size(self) -> int:
+        """What a commit records as its size: of a file that is not read to its end another one, so that it is due."""
+        return self.size if self.until is None else self.size - 1
 
     @property
     def url(self) -> str:

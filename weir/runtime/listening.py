@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator
@@ -27,6 +27,7 @@ __all__ = [
     "bare_host",
     "in_url",
     "is_held",
+    "is_loopback",
     "listening",
     "listening_at",
     "reached",
@@ -94,6 +95,15 @@ def bare_host(host: str) -> str:
 
 Host = Annotated[str, AfterValidator(bare_host)]
 """A host in settings, kept without brackets."""
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is on the loopback interface, reachable from this machine only."""
+    try:
+        bare = bare_host(host)
+        return bare == "localhost" or ip_address(bare).is_loopback
+    except ValueError:
+        return False
 
 
 def in_url(host: str) -> str:

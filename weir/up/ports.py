@@ -8,8 +8,7 @@ from typing import Any, Final
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from weir.config import Settings, SettingsError
-from weir.runtime.listening import bare_host, is_held, reached
-from weir.serving.http.messages import is_loopback
+from weir.runtime.listening import bare_host, is_held, is_loopback, reached
 
 __all__ = [
     "PORTS",

@@ -75,7 +75,7 @@ BOARD = board(
             chart(
                 "Recall as served",
                 {"{{variant}}": 'avg by (variant) (weir_variant_mean{measure="recall"})'},
-                "On the same events, mean over users of each window: docs/variants.md.",
+                "On the same events, mean over users of each window: docs/serving.md.",
                 unit="percentunit",
             ),
             chart(

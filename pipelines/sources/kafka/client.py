@@ -161,6 +161,11 @@ class KafkaPartition:
     fingerprint: str = ""
 
     @property
+    def recorded_size(self) -> int:
+        """What a commit records as its size."""
+        return self.size
+
+    @property
     def name(self) -> str:
         """Its name for people."""
         return f"partition {self.number} of topic {self.topic}"

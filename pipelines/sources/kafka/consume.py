@@ -16,7 +16,7 @@ from weir.pipelines.kafka_config import BrokerAwayError, Topic
 from weir.pipelines.sources.kafka.client import Connection, KafkaPartition, TopicClient, connected
 from weir.pipelines.sources.kafka.lines import MessageLines
 from weir.pipelines.sources.plan import Seen
-from weir.readers import Block, BlockId, Int64, Lines
+from weir.readers import Block, BlockId, Int64, Lines, cost_of
 
 __all__ = ["PASSING", "CopiedTopic", "OffsetRange", "RangeReader", "copy_topic", "plan_ranges"]
 
@@ -62,8 +62,6 @@ logger = logging.getLogger(__name__)
 
 _BATCH: Final = 10_000
 _POLL_SECONDS: Final = 0.1
-_ROW_BYTES: Final = 64
-"""Approximate overhead of a message besides its value, bytes."""
 PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
 """Consumer errors that pass once the brokers answer again."""
 
@@ -129,8 +127,7 @@ class RangeReader:
             lines, fresh = self._take(messages)
             parts.append(lines)
             rows, skipped = rows + len(lines.lines), skipped + fresh
-            read = sum(map(len, lines.lines)) + _ROW_BYTES * len(lines.lines)
-            size, self._left = size + read, self._left - read
+            size, self._left = size + lines.nbytes, self._left - cost_of(len(lines.lines), lines.nbytes)
             if self._at >= self.wanted.stop or self._left <= 0:
                 self._is_over = True
             elif self._is_over:

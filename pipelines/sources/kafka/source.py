@@ -107,8 +107,8 @@ class TopicSource(LogSource[KafkaPartition]):
                 return
 
     def readings(self, partitions: Sequence[KafkaPartition], seen: Seen) -> Sequence[Planned]:
-        """Return the unread offset ranges; messages are always whole."""
-        return plan_ranges(partitions, seen, self.config.run_bytes)
+        """Return the ranges of offsets that are unread; a message is always whole."""
+        return plan_ranges(partitions, seen, self.config.run_bytes - seen.held)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Read, validate and commit; a topic has no dead letters about a whole partition."""

@@ -14,14 +14,15 @@ from prometheus_client import CollectorRegistry
 
 from tests.pipelines import support
 from tests.pipelines.support import ORIGIN, Event
+from tests.readers.files import write_delimited
 from weir.contracts import CommitLog, LogState, Store, WindowLog
 from weir.pipelines.batch.ingest import IngestSummary, _Driver, ingest
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.layout import LayoutError
 from weir.pipelines.metrics import PipelineMetrics
+from weir.pipelines.sources.log import UselessLogError
 from weir.pipelines.sources.plan import RunPlan
-from weir.pipelines.sources.source import UselessLogError
-from weir.readers import LogColumns, discover
+from weir.readers import PIECE_COST, LogColumns, discover
 
 CLICKS = [Event("ann", f"item-{number}", number) for number in range(12)]
 
@@ -481,9 +482,64 @@ def test_a_large_log_is_read_in_several_runs(tmp_path: Path) -> None:
     for number in range(6):
         part = events[10 * number : 10 * number + 10]
         support.write_lines(tmp_path / f"log/{number}.jsonl", [event.line() for event in part])
-    summary = bring_in(tmp_path, run_bytes=2000)
+    summary = bring_in(tmp_path, run_bytes=20_000)
     assert (summary.valid, summary.windows) == (60, 6)
     assert summary.runs >= 3
     store = Store(str(tmp_path / "store"))
     assert support.stored_events(store) == support.expected_events(events)
     support.check_histories(store, 3)
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tsv.gz", "a.parquet"])
+def test_a_file_that_is_read_in_several_runs_counts_every_row_once_over_a_restart(tmp_path: Path, name: str) -> None:
+    events = [Event("ann", "" if number % 5 == 1 else f"item-{number}", number) for number in range(40)]
+    path = tmp_path / "log" / name
+    if name == "a.jsonl":
+        support.write_lines(path, [event.line() for event in events])
+    else:
+        (support.write_parquet if name == "a.parquet" else write_delimited)(path, events)
+    limit = 4 * PIECE_COST if name == "a.parquet" else 6000
+    config, store, runs = support.config(tmp_path, run_bytes=limit), Store(str(tmp_path / "store")), [0]
+
+    def kill(_: IngestSummary) -> None:
+        runs[0] += 1
+        if runs[0] == 2:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        ingest(store, config, registry=CollectorRegistry(), report=kill)
+    [span] = LogState.open(store).sources.values()
+    assert (span.stop > 0, span.size) == (True, path.stat().st_size - 1)
+    ingest(store, config, registry=CollectorRegistry())
+    assert support.stored_events(store) == support.expected_events([event for event in events if event.item])
+    assert len(support.dead_positions(store, name)) == len({*support.dead_positions(store, name)}) == 8
+    [span] = LogState.open(store).sources.values()
+    assert (span.resume, span.size) == (span.stop, path.stat().st_size)
+    assert ingest(store, config, registry=CollectorRegistry()).runs == 0
+
+
+def test_a_window_that_fills_the_memory_is_committed_in_parts(tmp_path: Path) -> None:
+    """Its rows would else wait for its end, and be read at once."""
+    events = [Event(f"u{number % 3}", f"i{number}", number) for number in range(30)]
+    support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in events])
+    assert bring_in(tmp_path, window_seconds=1000, run_bytes=6000).panes > 1
+    store = Store(str(tmp_path / "store"))
+    assert support.stored_events(store) == support.expected_events(events, 1000)
+    support.check_histories(store, 3)
+
+
+def test_a_damaged_member_ends_a_file_that_is_read_in_several_runs(tmp_path: Path) -> None:
+    """Its rows are measured, but none of them counts as read."""
+    lines = [Event("bob", f"item-{number}", number).line() for number in range(40)]
+    whole = b"".join(gzip.compress("".join(lines[start : start + 20]).encode()) for start in (0, 20))
+    path = tmp_path / "log/a.jsonl.gz"
+    path.parent.mkdir()
+    path.write_bytes(whole[:-8] + bytes(8))
+    assert bring_in(tmp_path, run_bytes=6000).valid == 20
+    assert letters(tmp_path) == {"a.jsonl.gz": [(20, "truncated_gzip")]}
+    [span] = LogState.open(Store(str(tmp_path / "store"))).sources.values()
+    assert (span.stop, span.resume) == (20, 20)

@@ -23,7 +23,8 @@ from weir.pipelines.config import PipelineConfig
 from weir.pipelines.maintenance.erased_files import Forgotten
 from weir.pipelines.maintenance.erasure import forget_users
 from weir.pipelines.metrics import PipelineMetrics
-from weir.pipelines.sources.source import MovedStoreError, UselessLogError
+from weir.pipelines.sources.log import UselessLogError
+from weir.pipelines.sources.source import MovedStoreError
 
 EVENTS = [
     with_features(
@@ -73,7 +74,7 @@ def by_window(store: Store) -> dict[int, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("of", ["item_features", "user_features"])
-@pytest.mark.parametrize(("run_bytes", "secret_keys"), [(1 << 28, False), (2000, True)])
+@pytest.mark.parametrize(("run_bytes", "secret_keys"), [(1 << 28, False), (16_000, True)])
 def test_under_equal_settings_all_windows_are_equal(tmp_path: Path, run_bytes: int, secret_keys: bool, of: str) -> None:
     add(tmp_path / "log", "parquet", 0, [*EVENTS, *EVENTS[40:50]])
     named = {of: FEATURES}
@@ -88,7 +89,7 @@ def test_under_equal_settings_all_windows_are_equal(tmp_path: Path, run_bytes: i
     assert read_format(store).key_secret == read_format(origin).key_secret  # type: ignore[union-attr]
     assert EventClock.of(store) == EventClock.of(origin)
     assert verify(store).findings == []
-    assert len({pane.attempt for pane in found}) == (1 if run_bytes > 2000 else 5)
+    assert len({pane.attempt for pane in found}) == (1 if run_bytes > 16_000 else 5)
     rebuild(origin, store, support.config(tmp_path, **named))
     assert support.committed(store) == found
 

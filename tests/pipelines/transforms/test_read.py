@@ -24,7 +24,14 @@ from weir.pipelines.runs.positions import END_OF_TIME, WHOLE_FILE, Base, Letters
 from weir.pipelines.stream.reader import Batch
 from weir.pipelines.stream.slices import Slice
 from weir.pipelines.transforms.deduplicate import ShardWindow
-from weir.pipelines.transforms.read import ElementCoder, ListChunks, WriteDeadLetters, file_name, read_dead_letters
+from weir.pipelines.transforms.read import (
+    ElementCoder,
+    ListChunks,
+    WriteDeadLetters,
+    file_name,
+    read_dead_letters,
+    start_of,
+)
 from weir.pipelines.transforms.split import Keyed, Piece
 from weir.readers import Block, BlockId, Chunk, DeadLetter, Fault, Letters, Lines, Partition, Reading, Reason, discover
 
@@ -156,6 +163,7 @@ def test_a_row_that_was_valid_before_is_refused_unless_it_has_counted(tmp_path: 
 def test_the_file_is_named_by_partition_block_and_attempt() -> None:
     assert re.fullmatch(r"dead-letters/eu/\[1\].jsonl/000000000004096-[0-9a-f]{8}-f0.jsonl", file_name(BLOCK, "f0"))
     assert re.fullmatch(r"dead-letters/a.parquet/file-[0-9a-f]{8}-f0.jsonl", file_name(BlockId("a.parquet", -1), "f0"))
+    assert (start_of(file_name(BLOCK, "f0")), start_of(file_name(BlockId("a.parquet", -1), "f0"))) == (4096, 0)
 
 
 @pytest.mark.parametrize("place", [3, 14, -2])

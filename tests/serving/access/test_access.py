@@ -12,7 +12,7 @@ from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.serving.access import access as rates
 from weir.serving.access.access import Access, Rates
-from weir.serving.access.config import RIGHTS, AuthConfig
+from weir.serving.access_config import RIGHTS, AuthConfig
 from weir.serving.errors import RequestError
 
 ONE = Issuer()

@@ -15,7 +15,7 @@ from cryptography import x509
 from tests.serving.authority import Authority
 from weir.serving.access import certificates as files
 from weir.serving.access.certificates import grpc_credentials, http_context, names_of
-from weir.serving.access.config import TlsConfig
+from weir.serving.access_config import TlsConfig
 
 
 @pytest.fixture

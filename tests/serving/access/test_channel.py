@@ -7,7 +7,7 @@ import pytest
 
 from tests.serving.authority import Authority
 from weir.serving.access.channel import Channel, Reopened, SentToken, bearer_token
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 
 
 @pytest.mark.parametrize("text", ["", "two words", "line\nline", "naïve", "Bearer x", "=="])

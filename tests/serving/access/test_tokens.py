@@ -21,8 +21,8 @@ from tests.serving.authority import AUDIENCE, ISSUER, Issuer
 from weir.serving.access import certificates as files
 from weir.serving.access import tokens as keys
 from weir.serving.access.access import Access
-from weir.serving.access.config import AuthConfig
 from weir.serving.access.tokens import FileKeys, Tokens, UrlKeys, keys_of, parsed
+from weir.serving.access_config import AuthConfig
 from weir.serving.errors import KeysNotLoadedError, RequestError
 
 ONE = Issuer({"one": "EC", "two": "RSA"})

@@ -1,6 +1,7 @@
 import pytest
 
-from weir.serving.http.messages import is_loopback, is_own_host
+from weir.runtime.listening import is_loopback
+from weir.serving.http.messages import is_own_host
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])

@@ -77,7 +77,7 @@ def test_a_bundle_is_what_its_contract_says(store: Store, state: TrainerState) -
 
 
 def test_a_bundle_is_used_without_the_server_as_the_page_says(store: Store, state: TrainerState) -> None:
-    """docs/bundles.md: two rows in front of the embeddings, histories oldest first and padded on the left."""
+    """docs/store.md: two rows in front of the embeddings, histories oldest first and padded on the left."""
     manifest, log = export_bundle(store, state), BundleLog(store)
     embeddings, length = array(store, manifest, BundleFile.EMBEDDINGS), manifest.history_length
     rows = np.array([7, 3, 11])

@@ -19,6 +19,7 @@ from weir.contracts import Store
 from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
 from weir.readers import LogColumns, LogConfig
+from weir.readers import reading as listing
 
 DAY = 86_400
 SHOP = [
@@ -177,6 +178,7 @@ def test_check_and_ingest_agree_about_every_line(
 def test_a_large_log_is_sampled_from_its_start_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "_PIECE_BYTES", 1000)
     monkeypatch.setattr(sample, "_PIECE_ROWS", 10)
+    monkeypatch.setattr(listing, "FEW_ROWS", 0)
     times = [1_700_000_000 + 60 * n for n in range(5000)]
     path = tmp_path / "log.jsonl"
     path.write_text(lines(*({"user_id": n % 9, "item_id": 1, "timestamp": time} for n, time in enumerate(times))))
@@ -195,6 +197,7 @@ def test_the_rows_of_parquet_are_counted_however_its_row_groups_are_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sample, "_PIECE_ROWS", 10)
+    monkeypatch.setattr(listing, "FEW_ROWS", 0)
     rows = pa.table({"user_id": [1] * 5000, "item_id": [1] * 5000, "timestamp": [1_700_000_000] * 5000})
     for group in (5000, 33, 101, 10, 7):
         pq.write_table(rows, tmp_path / "log.parquet", row_group_size=group)
@@ -204,6 +207,7 @@ def test_the_rows_of_parquet_are_counted_however_its_row_groups_are_cut(
 
 def test_only_the_last_row_group_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "_PIECE_ROWS", 10)
+    monkeypatch.setattr(listing, "FEW_ROWS", 0)
     rows = pa.table({"user_id": [1] * 5000, "item_id": [1] * 5000, "timestamp": [1_700_000_000] * 5000})
     pq.write_table(rows, tmp_path / "log.parquet", row_group_size=1000)
     pieces = sample.take_sample(LogConfig(log=str(tmp_path / "log.parquet"))).pieces

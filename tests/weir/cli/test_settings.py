@@ -25,7 +25,7 @@ from weir.pipelines.batch.ingest import ingest
 from weir.serving import server as serving_server
 from weir.serving.bundles.catalogue import CatalogueFiles
 
-DOC = Path(__file__).parents[3] / "docs/rebuild.md"
+DOC = Path(__file__).parents[3] / "docs/change-a-store.md"
 EVENTS = [
     Event(f"u{n % 5}", f"i{n % 7}", 90 * n, ("click", "skip")[n % 2], genre=("jazz",), price=2.0) for n in range(80)
 ]

@@ -20,7 +20,7 @@ from weir.config import Settings
 from weir.contracts import Store
 from weir.page.access import Rights
 from weir.page.server import _door, page_served
-from weir.serving.access.config import ClientConfig
+from weir.serving.access_config import ClientConfig
 
 PATHS = {"/api/stream": None, "/api/map": None, "/api/caller": None, "/api/query": {"user": "user-1"}}
 

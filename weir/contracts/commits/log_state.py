@@ -38,7 +38,7 @@ class LogState(BaseModel):
     """The sum of the commits up to a cursor.
 
     A row at position x of partition p and of window w is accounted for if, and only if, x lies below
-    ``sources[p].resume`` or below ``counted[p][w]``. See docs/windows.md for why.
+    ``sources[p].resume`` or below ``counted[p][w]``. See docs/store.md for why.
     """
 
     model_config = ConfigDict(extra="ignore")

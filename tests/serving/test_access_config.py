@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from weir.serving.access.config import AuthConfig, ClientConfig, Rule, TlsConfig
+from weir.serving.access_config import AuthConfig, ClientConfig, Rule, TlsConfig
 from weir.serving.config import ServingConfig
 
 TRUSTED = {"issuer": "i", "audience": "a"}

@@ -1,0 +1,155 @@
+"""The log that the settings name: files, cut into runs of a bounded size, or a topic."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+
+from weir.contracts import EventClock, LogState, Store, UserError
+from weir.pipelines.config import PipelineConfig
+from weir.pipelines.layout import identify_files
+from weir.pipelines.metrics import TopicMetrics
+from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen, file_readings, is_due
+from weir.pipelines.sources.source import LogSource
+from weir.pipelines.transforms.chain import BlocksToWindows, ReadBlocks
+from weir.readers import (
+    LOG_SUFFIXES,
+    PIECE_COST,
+    Partition,
+    Reading,
+    discover,
+    extents,
+    first_look,
+    is_topic,
+    most_cost,
+)
+from weir.readers.look import ENOUGH_ROWS
+
+__all__ = ["FileSource", "UselessLogError", "log_source"]
+
+logger = logging.getLogger(__name__)
+
+_KINDS: Final = f"a log has files of {', '.join(LOG_SUFFIXES)}"
+
+
+class UselessLogError(UserError):
+    """Nothing of the log can be used; the message has the commonest reason and the setting that mends it."""
+
+
+@dataclass(frozen=True)
+class FileSource(LogSource[Partition]):
+    """The files that the settings name."""
+
+    config: PipelineConfig
+
+    def discover(self) -> list[Partition]:
+        """Return the files; raises `FileNotFoundError` where there is no log."""
+        return discover(self.config.log)
+
+    def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> str:
+        """Raise `UselessLogError` where no row is valid: once refused, rows stay refused under better settings."""
+        if is_all and not partitions:
+            raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
+        seen = first_look(partitions, self.config, clock=clock)
+        if not seen.valid and (seen.rows >= ENOUGH_ROWS or (is_all and seen.rows)):
+            raise UselessLogError(f"{self.config.log} has no valid row: {seen.problem}. Nothing was committed")
+        return "" if seen.valid else seen.problem
+
+    def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
+        """Return the files as the partitions that they are (`layout.identify_files`)."""
+        return identify_files(partitions, state.sources | in_hand.pending)
+
+    def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
+        """Yield the files of each run, the last of them up to where `run_bytes` end, and at last all."""
+        seen = Seen.of(state, in_hand)
+        due = [one for one in found if is_due(one, seen)]
+        if in_hand.cost + sum(most_cost(one, seen.start(one.key)) for one in due) > self.config.run_bytes:
+            yield from _Cutter(self.config, state, in_hand).runs(found)
+        yield found
+
+    def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
+        """Return the files that are new or have grown."""
+        return file_readings(self.config, partitions, seen)
+
+    def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
+        """Read, validate and commit."""
+        blocks = readings | "Read log" >> ReadBlocks(self.config)
+        return blocks | "Windows" >> BlocksToWindows(store, plan.run, self.config, plan.histories)
+
+
+@dataclass
+class _Cutter:
+    """Cuts files into runs that cost at most `run_bytes` each (`weir.readers.extent`)."""
+
+    config: PipelineConfig
+    state: LogState
+    in_hand: InHand
+    _used: int = field(default=0, init=False)
+    _is_empty: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        self._used = self.in_hand.cost
+
+    def runs(self, found: list[Partition]) -> Iterator[list[Partition]]:
+        """Yield what each run but the last one reads."""
+        for place, partition in enumerate(found):
+            if is_due(partition, self._seen):
+                for until in self._stops(partition):
+                    here = [replace(partition, until=until)] if until > self._seen.start(partition.key) else []
+                    yield [*found[:place], *here]
+
+    @property
+    def _seen(self) -> Seen:
+        return Seen.of(self.state, self.in_hand)
+
+    def _stops(self, partition: Partition) -> Iterator[int]:
+        """Yield where successive runs stop in a file; again from the place that one has reached, if it came short."""
+        start, is_moving = self._seen.start(partition.key), True
+        while is_moving:
+            is_moving = False
+            for until in self._measured(partition, start):
+                yield until
+                if (reached := self._seen.start(partition.key)) < until:
+                    start, is_moving = reached, reached > start
+                    break
+
+    def _measured(self, partition: Partition, start: int) -> Iterator[int]:
+        """Yield the positions in a file at which runs are full; a run reads one row at least."""
+        limit, last = self.config.run_bytes, start
+        # Where little is allowed, most of it is for rows.
+        piece = min(PIECE_COST, limit // 8)
+        if not self._is_empty and self._used + piece > limit:
+            yield start
+            self._used, self._is_empty = self.in_hand.cost, True
+        self._used += piece
+        try:
+            for behind, costs in extents(Reading(partition, start), self.config):
+                ends, first = np.append(0, np.cumsum(costs)), 0
+                while first < len(behind):
+                    room = limit - self._used
+                    fitting = max(first, int(np.searchsorted(ends, ends[first] + room, side="right")) - 1)
+                    stop = max(fitting, first + self._is_empty)
+                    self._used += int(ends[stop] - ends[first])
+                    self._is_empty &= stop == first
+                    if stop < len(behind):
+                        yield int(behind[stop - 1]) if stop else last
+                        self._used, self._is_empty = self.in_hand.cost + piece, True
+                    first = stop
+                last = int(behind[-1]) if len(behind) else last
+        except Exception as error:  # noqa: BLE001 - file systems raise what they like
+            # Its reading fails as well, and says so.
+            logger.debug("%s cannot be measured: %s", partition.url, error)
+        self._is_empty = False
+
+
+def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> LogSource[Any]:
+    """Return the log that the settings name: files, or a topic; raises `KafkaSettingsError`."""
+    if not is_topic(config.log):
+        return FileSource(config)
+    # The client of the brokers is loaded where there are any.
+    from weir.pipelines.sources.kafka.source import TopicSource  # noqa: PLC0415
+
+    return TopicSource.open(config, metrics or TopicMetrics(CollectorRegistry()))
