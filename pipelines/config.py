@@ -14,7 +14,7 @@ from weir.runtime.listening import Host
 __all__ = ["LIVE_WINDOW_SECONDS", "PipelineConfig", "SketchConfig"]
 
 LIVE_WINDOW_SECONDS: Final = 10
-"""The default length of a window of a log that is still written (docs/store.md)."""
+"""Default window length for a log that is still being written (docs/store.md)."""
 _DAY: Final = 86_400
 
 

@@ -53,7 +53,7 @@ __all__ = ["IngestSummary", "ingest"]
 logger = logging.getLogger(__name__)
 
 _FULL: Final = 0.75
-"""From this share of `run_bytes` on, rows in hand leave too little of it to read."""
+"""Share of `run_bytes` from which on pending rows leave too little room to read."""
 _MANY: Final = 0.01
 """Share of a run's rows from which on a refusal reason is worth a warning."""
 
@@ -223,7 +223,7 @@ class _Driver:
                 if self.stop.is_set():
                     return
                 if not counts or not self._make_room():
-                    # Reading starts elsewhere now: other runs are full.
+                    # The start positions have changed: cut the runs again.
                     break
             else:
                 return
@@ -236,7 +236,7 @@ class _Driver:
         self._in_hand.check(self._state.sources)
 
     def _make_room(self) -> bool:
-        """Commit open windows as they are where their rows leave no room for more; say whether that counts."""
+        """Commit open windows early if their pending rows leave no room; return False if it must be repeated."""
         if self._in_hand.cost <= _FULL * self.config.run_bytes:
             return True
         return self.step([], flush=True, only_whole_lines=True)
@@ -267,7 +267,7 @@ class _Driver:
         self._erasure.step(self._state)
 
     def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> bool:
-        """Make one run, if there is anything to read or to commit; say whether it counts, as `_run` does."""
+        """Make a run if there is something to read or to commit; return False if it must be repeated."""
         self._check_in_hand()
         plan = make_plan(
             self.store,
@@ -363,7 +363,7 @@ def _refused(commit: Commit | None) -> Counter[str]:
 
 
 def _ends(partitions: list[Any]) -> list[tuple[str, int]]:
-    """Return the key and the recorded size of each partition: sources may add to what they have listed."""
+    """Return the key and recorded size of each partition; sources may extend the other fields."""
     return [(partition.key, partition.recorded_size) for partition in partitions]
 
 

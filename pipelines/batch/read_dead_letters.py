@@ -90,7 +90,7 @@ class LetterPartition:
 
     @property
     def recorded_size(self) -> int:
-        """What a commit records as its size."""
+        """Its size as commits record it."""
         return self.size
 
     @property

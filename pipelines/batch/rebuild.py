@@ -203,7 +203,7 @@ def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 _ROW_BYTES: Final = cost_of(1, 64)
-"""What a row without its ids costs, as `run_bytes` counts."""
+"""Cost of a row without its ids, in the unit of `run_bytes`."""
 
 
 _AT: Final = "@"

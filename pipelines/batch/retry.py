@@ -74,7 +74,7 @@ _LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
 """Causes that make a whole partition unreadable."""
 
 _ROW_BYTES: Final = 128
-"""Approximate size of a row in JSON Lines, the unit of `run_bytes`."""
+"""Assumed size of a row, bytes, to cut letters into runs of `run_bytes`."""
 
 
 class RetrySummary(FrozenModel):

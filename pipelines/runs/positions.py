@@ -1,9 +1,6 @@
 """Positions: the commits a run starts from, what it has seen of the log, and how far each partition is read after it.
 
-Each run writes what it must wait with, and the run that closes a window reads its files. They only spare work: a
-process that starts again reads from the `resume` positions of the commits, and removes what others have left.
-
-A row at (partition, position) of window w is accounted for if, and only if, its position lies below the partition's
+A row at (partition, position) of window w is accounted for if, and only if, its position is below the partition's
 `resume` or below `counted` of w. See docs/store.md for why.
 
 A run writes the rows of open windows to files, and the run that closes a window reads them. These files only save work:
@@ -140,11 +137,10 @@ _CLAIMS: Final = ".claims"
 
 @dataclass(frozen=True)
 class OpenRows:
-    """A file of keyed rows of one partition and one open window; `lowest` is their lowest position.
+    """A file of keyed rows of one partition and one open window.
 
-    `lowest` is the lowest of their positions, `cost` what they take of `pipeline.run_bytes`. Claims on keys that nobody
-    owned when the rows were kept are in a file beside theirs (`claims_in_hand`), if there are any: what a run carries
-    is copied to every transform.
+    `lowest` is their lowest position, `cost` their share of `pipeline.run_bytes`. Their claims are in a second file, if
+    there are any (`claims_in_hand`), because a run is copied to every transform.
     """
 
     partition: str
@@ -219,7 +215,7 @@ class Listed(Protocol):
 
     @property
     def recorded_size(self) -> int:
-        """The size that a commit records once it was read as far as is listed."""
+        """The size that a commit records once everything listed was read."""
 
     @property
     def arrival_ms(self) -> int | None:

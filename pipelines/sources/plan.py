@@ -53,7 +53,7 @@ class InHand:
 
     @property
     def cost(self) -> int:
-        """What the rows in hand take of the memory of the run that closes their windows."""
+        """Memory, in the unit of `run_bytes`, that the pending rows take of the run that closes their windows."""
         return sum(rows.cost for rows in self.open_rows)
 
     def follow(self, sources: Mapping[str, SourceSpan]) -> None:
@@ -81,8 +81,8 @@ class InHand:
 class Seen:
     """How far partitions are read when a run is planned; `clock` is the clock of the store.
 
-    `known` are the spans by key, those of this process before those of the commits; `reached` is `InHand.reached`.
-    With `only_whole_lines` a last line without its end is left to a later run. `held` is `InHand.cost`.
+    `known` are the spans by key, pending ones before committed ones; `reached` is `InHand.reached`. With
+    `only_whole_lines` an unfinished last line is left to a later run. `held` is `InHand.cost`.
     """
 
     known: Mapping[str, SourceSpan]
@@ -95,7 +95,7 @@ class Seen:
     def of(
         cls, state: LogState, in_hand: InHand, clock: EventClock | None = None, *, only_whole_lines: bool = False
     ) -> "Seen":
-        """Return what is known now."""
+        """Return the present positions."""
         known = state.sources | in_hand.pending
         return cls(known, in_hand.reached, clock or EventClock(), only_whole_lines, in_hand.cost)
 
@@ -160,7 +160,7 @@ def make_plan(
 
 
 def file_readings(config: PipelineConfig, partitions: Iterable[Partition], seen: Seen) -> list[Reading]:
-    """Return what is due of the files (`is_due`), each up to where it may be read."""
+    """Return readings of the files that are due (`is_due`), each up to its `until`."""
     readings = []
     for partition in partitions:
         start = seen.start(partition.key)
@@ -171,7 +171,7 @@ def file_readings(config: PipelineConfig, partitions: Iterable[Partition], seen:
 
 
 def is_due(partition: Partition, seen: Seen) -> bool:
-    """Say whether a file has anything to read: it is new or has grown, or its open windows are not in hand."""
+    """Return whether a file is new, has changed, or has open windows that are not pending."""
     before = seen.known.get(partition.key)
     if before is None or (partition.size, partition.arrival_ms) != (before.size, before.modified_ms):
         return True
@@ -184,7 +184,7 @@ def _refused(store: Store, seen: Seen, reading: Planned) -> Int64 | None:
 
 
 def refused_before(store: Store, before: SourceSpan | None, start: int, until: int | None = None) -> Int64 | None:
-    """Return the positions of a partition's dead letters in what is read again, [start, until); None without any.
+    """Return positions of a partition's dead letters, including all in [start, until); None without letters.
 
     Raises `CorruptArtefactError`.
     """

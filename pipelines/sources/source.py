@@ -1,4 +1,4 @@
-"""What a source of rows is: partitions with positions; and whether the log of a store goes on in this store."""
+"""Sources: what a run needs of a log or another list of partitions, and whether the log continues in a store."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Set

@@ -1,6 +1,6 @@
 """Slices: the rows of a batch by window, and how far partitions are read once a window is committed.
 
-See docs/store.md, "Under an engine", for why this holds whatever other writers have committed meanwhile.
+docs/store.md, "Under an engine", shows why this holds whatever other writers commit meanwhile.
 """
 
 from collections import defaultdict

@@ -66,7 +66,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         release = beam.ParDo(Release(store, run, config), progress).with_output_types(tuple[int, Piece])
         rows = self._with_rows_in_hand(located.keyed, progress)
         released = rows | "Release" >> release.with_outputs(OPEN, DEAD, main="pieces")
-        # Each collection by itself: flattened before, Beam would hold all letters of a run until its last block.
+        # Write each collection separately: after a Flatten, Beam would hold all letters of a run until its last block.
         letters = [
             found | f"Write dead letters {number}" >> beam.ParDo(WriteDeadLetters(store, run))
             for number, found in enumerate((*read[DEAD], released[DEAD]))

@@ -140,7 +140,7 @@ class ListChunks(beam.DoFn):
         yield beam.pvalue.TaggedOutput(DEAD, Letters(whole, ()))
         seen = Progress(partitions={partition.key: PartitionProgress(stop)})
         if partition.until is not None:
-            # The file goes on: the input is not complete, and a commit must not say that more was read.
+            # The file has more rows: the input is incomplete, and a commit must not record more as read.
             seen.wanted[partition.key] = partition.until + 1
         yield beam.pvalue.TaggedOutput(PROGRESS, seen)
         yield from chunks
@@ -242,7 +242,7 @@ def origin_of(name: str) -> str:
 
 
 def start_of(name: str) -> int:
-    """Return the position at which the block of a file of dead letters starts; 0 where its name does not tell."""
+    """Return the start position of a file of dead letters from its name; 0 if the name has none."""
     digits = name.rpartition("/")[2].partition("-")[0]
     return int(digits) if digits.isdecimal() else 0
 

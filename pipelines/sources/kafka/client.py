@@ -162,7 +162,7 @@ class KafkaPartition:
 
     @property
     def recorded_size(self) -> int:
-        """What a commit records as its size."""
+        """Its size as commits record it."""
         return self.size
 
     @property

@@ -23,7 +23,7 @@ __all__ = ["PASSING", "CopiedTopic", "OffsetRange", "RangeReader", "copy_topic",
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Read offsets [start, stop) of a partition, but end after about `limit` bytes.
+    """Read offsets [start, stop) of a partition, but end once the rows cost about `limit` (`run_bytes`).
 
     Offsets below `known` have been read before, by this process or as of a commit. `clock` is the clock of the store.
     """
@@ -37,7 +37,7 @@ class OffsetRange:
 
 
 def plan_ranges(partitions: Iterable[KafkaPartition], seen: Seen, limit: int) -> list[OffsetRange]:
-    """Return the unread ranges of partitions, of about `limit` bytes together.
+    """Return the unread ranges of partitions, with a total cost of about `limit` (`run_bytes`).
 
     Each range gets its share of the unread offsets, so that partitions that lag stay close in event time. Partitions
     without a committed start are left out.

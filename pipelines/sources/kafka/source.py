@@ -107,7 +107,7 @@ class TopicSource(LogSource[KafkaPartition]):
                 return
 
     def readings(self, partitions: Sequence[KafkaPartition], seen: Seen) -> Sequence[Planned]:
-        """Return the ranges of offsets that are unread; a message is always whole."""
+        """Return the unread offset ranges; messages are always whole."""
         return plan_ranges(partitions, seen, self.config.run_bytes - seen.held)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
