@@ -1,8 +1,8 @@
 """The pipeline: from the interaction log to committed windows.
 
-`ingest` is the bounded driver; `ReadBlocks` and `BlocksToWindows` are the transforms for a driver of your own. Read
-`chain` for the transforms in their order and `positions` for what makes every event count exactly once. Importing this
-package alone loads none of them, and no Beam.
+`ingest` is the bounded driver; `ReadBlocks` and `BlocksToWindows` are the transforms for a driver of your own.
+`transforms.chain` lists the transforms in order, `runs.positions` tells how each event counts exactly once. Importing
+this package alone loads neither them nor Beam.
 """
 
 import lazy_loader

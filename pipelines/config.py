@@ -14,7 +14,7 @@ from weir.runtime.listening import Host
 __all__ = ["LIVE_WINDOW_SECONDS", "PipelineConfig", "SketchConfig"]
 
 LIVE_WINDOW_SECONDS: Final = 10
-"""The default length of a window of a log that is still written (docs/store.md)."""
+"""Default window length for a log that is still being written (docs/store.md)."""
 _DAY: Final = 86_400
 
 
@@ -44,7 +44,7 @@ class SketchConfig(FrozenModel):
         return width
 
     def parameters(self) -> dict[str, str | int | float | bool]:
-        """Return the kind and its parameters, as manifests name them."""
+        """Return the kind and its parameters as manifests record them."""
         return self.model_dump(include={"kind"} if self.kind == "exact" else None)
 
 
@@ -163,22 +163,22 @@ class PipelineConfig(LogConfig):
 
     @property
     def kept_items(self) -> int:
-        """The number of items of a record."""
+        """The number of history items in a user record."""
         return self.history_length + self.late_items
 
     @property
     def cache(self) -> LocalCache:
-        """Where files of an object store are kept."""
+        """The local cache for history files of an object store."""
         if not self.cache_folder:
             return LocalCache(limit=self.cache_bytes)
         return LocalCache(Path(self.cache_folder), self.cache_bytes)
 
     @property
     def window_ms(self) -> int:
-        """Length of a window in milliseconds of event time; that of a finished log where none is set."""
+        """Window length in milliseconds of event time; a day if `window_seconds` is not set."""
         return 1000 * (self.window_seconds or _DAY)
 
     @property
     def open_seconds(self) -> int:
-        """How long a window stays open: its length and the lateness, seconds of event time."""
+        """How long a window stays open: its length plus the allowed lateness, seconds of event time."""
         return self.window_ms // 1000 + self.allowed_lateness_seconds

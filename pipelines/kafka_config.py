@@ -1,4 +1,4 @@
-"""The settings for reading a topic and its schema registry; secrets are in files or the environment."""
+"""Settings for reading a topic and its schema registry; passwords come from files or the environment."""
 
 import os
 import re
@@ -28,30 +28,30 @@ __all__ = [
 
 
 class BrokerAwayError(UserError):
-    """No broker, or no schema registry, answers, or one refuses to."""
+    """A broker or schema registry does not answer, or refuses the request."""
 
 
 class KafkaSettingsError(UserError):
-    """The client cannot be made with these settings."""
+    """No client can be created with these settings."""
 
 
 class TopicMissingError(UserError, FileNotFoundError):
-    """The brokers know no topic of this name."""
+    """The topic does not exist on the brokers."""
 
 
 class StoppedPartitionError(UserError):
-    """Messages that are not committed are no longer in the broker."""
+    """Uncommitted messages are gone from the broker."""
 
     hint = "restore them, or continue without them: --accept-gap"
 
 
 def password_of(who: str, file: str | None, setting: str, variable: str) -> str:
-    """Return the password of `who`, from the file that the `setting` names, or else from the variable.
+    """Return the password of `who` from `file`, or else from the environment variable.
 
     Raises
     ------
     KafkaSettingsError
-        Where the file cannot be read, or neither is there.
+        If the file cannot be read, or neither is set.
     """
     if file is not None:
         try:
@@ -71,14 +71,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic: the brokers to ask first, ``host:port``, and its name."""
+    """A topic: its name and bootstrap servers, ``host:port``."""
 
     servers: tuple[str, ...]
     name: str
 
     @classmethod
     def parse(cls, url: str) -> "Topic":
-        """Return the topic at a URL; raises `ValueError`, which names the part that is wrong."""
+        """Return the topic at a URL; raises `ValueError` that names the invalid part."""
         servers, slash, name = url.removeprefix(_SCHEME).partition("/")
         if "@" in servers:
             raise ValueError(f"a topic is {_FORM}, without a user: that is the setting pipeline.kafka.user")
@@ -95,7 +95,7 @@ class Topic:
 
 
 REGISTRY_PASSWORD: Final = "WEIR_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
-"""The environment variable with the password, where no file has it."""
+"""Environment variable of the registry password if no file is set."""
 
 
 class RegistryConfig(FrozenModel):
@@ -133,10 +133,10 @@ class RegistryConfig(FrozenModel):
 
 
 PASSWORD: Final = "WEIR_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable
-"""The environment variable with the password, where no file has it."""
+"""Environment variable of the broker password if no file is set."""
 
 KEY_PASSWORD: Final = "WEIR_KAFKA_KEY_PASSWORD"  # noqa: S105 - the name of a variable
-"""The environment variable with the password of the client's key, where that is encrypted."""
+"""Environment variable of the password of an encrypted client key."""
 
 _OURS: Final = {
     "bootstrap.servers": "pipeline.log",
@@ -154,7 +154,7 @@ _OURS: Final = {
         ("group.id", "enable.auto.commit", "enable.partition.eof", "isolation.level"), "weir: exactness depends on it"
     ),
 }
-"""Options of librdkafka that are set otherwise, and by what."""
+"""librdkafka options that must not be set by hand -> the setting that controls them."""
 
 
 class KafkaConfig(FrozenModel):

@@ -1,4 +1,4 @@
-"""What a store was written with, against the settings. It loads no Beam: `weir up` looks before it starts anything."""
+"""Compare the settings with the layout that a store was created with; loads no Beam, so that `weir up` starts fast."""
 
 import secrets
 import time
@@ -15,11 +15,11 @@ from weir.readers import KnownFile, Partition, discover, first_look, identified,
 __all__ = ["LayoutError", "identify_files", "open_layout", "with_window"]
 
 _YOUNG_MS: Final = 86_400_000
-"""A followed log that begins longer ago has a past, which short windows would cut into too many panes."""
+"""A followed log that begins longer ago than this gets day windows: short ones would make too many panes."""
 
 
 def with_window(store: Store, config: PipelineConfig, *, follow: bool) -> PipelineConfig:
-    """Return the settings with the length of windows: theirs, else that of the store, else the default of its log."""
+    """Return the settings with a window length: their own, else the store's, else the default for the log."""
     if config.window_seconds is not None:
         return config
     found = read_format(store)
@@ -27,7 +27,7 @@ def with_window(store: Store, config: PipelineConfig, *, follow: bool) -> Pipeli
         seconds = found.layout.window_ms // 1000
     else:
         seconds = LIVE_WINDOW_SECONDS if _is_live(config, follow=follow) else config.window_ms // 1000
-    # Validated: the retention has to reach beyond a window.
+    # Validate again: the retention must cover a window.
     return PipelineConfig.model_validate(config.model_dump(exclude_unset=True) | {"window_seconds": seconds})
 
 
@@ -52,30 +52,30 @@ def open_layout(
 ) -> StoreFormat:
     """Record layout and settings in a new store; refuse settings that contradict an existing one.
 
-    `named` are lasting settings outside the pipeline's, by name. A new store takes `key_secret`, if it is
-    given, instead of one that `secret_keys` asks for.
+    `named` are lasting settings of other stages, by name. A new store uses `key_secret`, if given, instead of
+    generating one for `secret_keys`.
 
     Raises
     ------
     LayoutError
-        Under such settings committed rows would be counted again, sketches could not be merged, or stages would differ.
+        If rows would count again, sketches could not be merged, or stages would disagree under these settings.
     StoreFormatError
-        If the store has a format that this version cannot read.
+        If this version cannot read the format of the store.
     """
     is_new = read_format(store) is None
     layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
     secret = key_secret if key_secret is not None else secrets.token_hex(16) if config.secret_keys else ""
     found = ensure_format(store, StoreFormat(layout=layout, has_settings=True, key_secret=secret))
     remember(store, values_of(settled(store, config)) | dict(named or {}), is_new=is_new)
-    # Another process may have recorded others first.
+    # Another process may have recorded other settings first.
     settled(store, config)
     return found
 
 
 def identify_files(partitions: Iterable[Partition], spans: Mapping[str, SourceSpan]) -> list[Partition]:
-    """Return listed files as the partitions that they are: with the keys of their generations (`generations`).
+    """Return the listed files as partitions, with the generation in their keys.
 
-    `spans` is what is known of partitions, by key. Left out are files that the file system cannot give now.
+    `spans` are the known spans by partition key. Files that cannot be opened now are left out.
     """
     known = {key: KnownFile(span.size, span.fingerprint, span.modified_ms) for key, span in spans.items()}
     found = [identified(partition, known) for partition in partitions]

@@ -1,6 +1,6 @@
-"""What the pipeline reports, to Prometheus and at its end, derived from commits, dead letters and topics.
+"""Metrics and summaries of the pipeline, derived from commits, dead letters and topics.
 
-Workers of a distributed runner are invisible to the driver; what they have committed is not.
+The driver cannot see into the workers of a distributed runner; it sees what they commit.
 """
 
 import logging
@@ -47,11 +47,11 @@ __all__ = [
 
 
 REASONS: Final = ("deleted", "truncated")
-"""Why a partition stops: the broker deleted messages that were not committed, or lost some that were."""
+"""Why a partition stops: the broker deleted uncommitted messages, or lost committed ones."""
 
 
 class TopicMetrics:
-    """The metrics of one topic; without a topic they stay as they are at the start."""
+    """The metrics of one topic; they keep their initial values if the log is not a topic."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.away = Gauge(
@@ -85,17 +85,17 @@ class TopicMetrics:
         self.stop(())
 
     def stop(self, reasons: Iterable[str]) -> None:
-        """Show how many partitions are stopped."""
+        """Set the number of stopped partitions from the reason of each."""
         counts = Tally(reasons)
         for reason in REASONS:
             self.stopped.labels(reason).set(counts[reason])
 
     def started(self, spans: Mapping[str, SourceSpan]) -> None:
-        """Remember what was counted before this process."""
+        """Take the counts of the commits before this process as the baseline."""
         self._skipped = {key: span.skipped for key, span in spans.items()}
 
     def observe(self, spans: Mapping[str, SourceSpan]) -> None:
-        """Add what a commit says of its sources."""
+        """Add the spans of a commit."""
         for key, span in spans.items():
             self.skipped.inc(span.skipped - self._skipped.get(key, 0))
             self._skipped[key] = span.skipped
@@ -107,18 +107,17 @@ _HOUR_MS: Final = 3_600_000
 
 
 class Drift(NamedTuple):
-    """Distance of the heads from 0 to 1, and the share of events on new items; NaN with nothing to compare."""
+    """Distance of frequent items to the window before (0 to 1), share of events on new items; NaN without one."""
 
     distance: float
     unseen: float
 
 
 class RecentItems:
-    """Item counts of the newest window by event time and of those before it, all panes of a window together.
+    """Item counts of the newest window by event time and of the windows before it, summed over panes.
 
-    The panes committed after sequence `after` are read at once. "Before" are the windows that start within an
-    hour, or within the length of a window if that is longer, before the newest one starts; after a silence longer
-    than that, the last window before it.
+    The constructor reads the panes after sequence `after`. "Before" are the windows that start up to an hour, or one
+    window length if that is longer, before the newest one; after a longer gap, only the last one.
     """
 
     def __init__(self, log: WindowLog, after: int = -1) -> None:
@@ -127,7 +126,7 @@ class RecentItems:
         self.add(log.committed(log.left(after)))
 
     def add(self, manifests: Sequence[WindowManifest]) -> None:
-        """Add further commits, in any order of event time; a damaged one is left out with a warning."""
+        """Add panes, in any order of event time; skips damaged ones with a warning."""
         starts = sorted({*self._windows, *(manifest.start_ms for manifest in manifests)})
         if not starts:
             return
@@ -139,7 +138,7 @@ class RecentItems:
                 self._add_pane(manifest)
 
     def drift(self) -> Drift:
-        """Compare the newest window with those before it."""
+        """Compare the newest window with the windows before it."""
         *earlier, newest = [self._windows[start] for start in sorted(self._windows)] or [_NOTHING]
         before = _sum(earlier)
         if not len(before.keys):
@@ -168,7 +167,7 @@ def _sum(parts: Sequence[Counted]) -> Counted:
 
 
 class IngestSummary(FrozenModel):
-    """What was committed, by one run or since the start."""
+    """What one run, or all runs since the start, committed."""
 
     read: int = Field(default=0, description="rows accounted for: valid, duplicates, ignored and dead")
     valid: int = Field(default=0, description="distinct valid events committed")
@@ -184,7 +183,7 @@ class IngestSummary(FrozenModel):
 
     @classmethod
     def of(cls, commit: Commit | None, seconds: float) -> "IngestSummary":
-        """Sum up one run."""
+        """Summarise one run."""
         if commit is None:
             return cls(runs=1, seconds=seconds)
         counts = sum((pane.counts for pane in commit.panes), WindowCounts())
@@ -216,7 +215,7 @@ _LONGEST_SECONDS: Final = 960.0
 
 @dataclass
 class Awaited:
-    """Logs a sentence 2 s after the start, and after 1, 2, 4, ... up to 16 minutes without a commit."""
+    """Logs what the pipeline waits for: after 2 s, then at intervals of 1, 2, 4, ... 16 minutes without a commit."""
 
     clock: Callable[[], float] = time.monotonic
     _next: float = field(init=False)
@@ -226,12 +225,12 @@ class Awaited:
         self._next = self.clock() + _FIRST_SECONDS
 
     def over(self) -> None:
-        """Start again: something was committed, or nothing waits."""
+        """Restart the intervals: something was committed, or nothing waits."""
         self._pause = _AGAIN_SECONDS
         self._next = max(self._next, self.clock() + self._pause)
 
     def say(self, sentence: Callable[[], str]) -> None:
-        """Log what is awaited, if it is time to."""
+        """Log the sentence if it is due."""
         if (now := self.clock()) < self._next:
             return
         logger.info("%s", sentence())
@@ -239,9 +238,9 @@ class Awaited:
 
 
 def awaited_window(config: PipelineConfig, start_ms: int, watermark_ms: int, holder: str = "") -> str:
-    """Return when the window that starts at `start_ms` is committed.
+    """Return a sentence that says when the window that starts at `start_ms` is committed.
 
-    `holder` names the partition whose watermark is the lowest, where each has one. Times are event times in UTC.
+    `holder` names the partition with the lowest watermark, if partitions have their own. Times are event times in UTC.
     """
     end_ms = start_ms + config.window_ms
     late, idle = config.allowed_lateness_seconds, config.idle_seconds
@@ -257,7 +256,7 @@ def _moment(ms: int) -> str:
 
 
 _COMPARED = 16
-"""Earlier panes that a pipeline reads at its start, to have something to compare the first window with."""
+"""Earlier panes to read at the start, to compare the first window with."""
 _COMMIT_SECONDS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 
@@ -277,7 +276,7 @@ class PipelineMetrics:
         self.dead = Counter(
             "weir_pipeline_dead_letters_total", "Rows refused, by reason.", ["reason"], registry=registry
         )
-        # A series that starts at 1 has never risen: rates would miss the first refusals.
+        # Start every series at 0: a rate would miss the first refusals of a series that starts at 1.
         for reason in Reason:
             self.dead.labels(reason)
         self.duplicates = Counter(
@@ -342,7 +341,7 @@ class PipelineMetrics:
         )
 
     def _add_sketches(self, registry: CollectorRegistry) -> None:
-        # The trainer has the first three, too, of scope "view".
+        # The trainer exports the same metrics with scope "view".
         def gauge(name: str, text: str) -> Gauge:
             scoped = Gauge(f"weir_sketch_{name}", text, ["scope"], registry=registry)
             for scope in ("window", "window_users"):
@@ -370,13 +369,13 @@ class PipelineMetrics:
         self.unseen.set(math.nan)
 
     def started(self, store: Store, config: PipelineConfig, state: LogState) -> None:
-        """Show where a pipeline is that starts on a store with these commits."""
+        """Set the metrics of a pipeline that starts at this state of a store."""
         self._open_ms = 1000 * config.open_seconds
         self._progress(EventClock.of(store), state)
         self.topic.started(state.sources)
 
     def observe(self, store: Store, commit: Commit, state: LogState, started: float) -> None:
-        """Add a commit, the state after it, and when its run started (wall clock)."""
+        """Add a commit, with the state after it and the start of its run (wall clock, s)."""
         for file in commit.letters:
             for reason, count in file.reasons.items():
                 self.dead.labels(reason).inc(count)

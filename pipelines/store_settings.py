@@ -1,7 +1,7 @@
-"""The settings that last: what all stages of a store share over its life, recorded in the store when it is created.
+"""Lasting settings: shared by all stages of a store and recorded in it at its creation.
 
-Every stage takes them from the store. From the first commit on a setting that is given and differs is refused, by name;
-`weir.pipelines.maintenance.change_settings` is the way to another value.
+Every stage takes them from the store. After the first commit, a given value that differs is refused by name;
+`weir.pipelines.maintenance.change_settings` changes recorded values.
 """
 
 import json
@@ -36,7 +36,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 FIXED: Final = tuple(f"pipeline.{name}" for name in ("window_seconds", "user_shards", "sketch", "secret_keys"))
-"""Recorded in ``STORE.json``: with other values rows would count twice, or sketches could not be added up."""
+"""Recorded in ``STORE.json``: with other values rows would count twice, or sketches could not be merged."""
 
 OUTSIDE_PIPELINE: Final = ("catalogue", "takedown")
 
@@ -68,15 +68,15 @@ LASTING: Final = (
     ),
     *OUTSIDE_PIPELINE,
 )
-"""The settings that last: what a row of the log means, what windows hold and how long, and what servers must know."""
+"""All lasting settings: how to read a row, what windows hold and how long, and the files that servers need."""
 
 
 class LayoutError(UserError):
-    """A setting contradicts what the store already holds."""
+    """A setting contradicts the store."""
 
 
 def values_of(config: PipelineConfig) -> dict[str, JsonValue]:
-    """Return the lasting settings of the pipeline by name, as JSON has them; no `window_seconds` is the store's own."""
+    """Return the lasting pipeline settings by name, as JSON values; leaves out an unset `window_seconds`."""
     dumped = config.model_dump(mode="json") | {"sketch": config.sketch.parameters()}
     found = {name: dumped[name.removeprefix("pipeline.")] for name in LASTING if name not in OUTSIDE_PIPELINE}
     if config.window_seconds is None:
@@ -85,7 +85,7 @@ def values_of(config: PipelineConfig) -> dict[str, JsonValue]:
 
 
 def recorded(store: Store, *, may_be_lost: bool = False) -> dict[str, JsonValue]:
-    """Return the settings that a store has recorded, by name; a store of an older version has the `FIXED` ones.
+    """Return the settings recorded in a store, by name; a store of an older version has the `FIXED` ones only.
 
     Raises `StoreFormatError` and `CorruptArtefactError`.
     """
@@ -97,12 +97,12 @@ def recorded(store: Store, *, may_be_lost: bool = False) -> dict[str, JsonValue]
         found["pipeline.window_seconds"] = form.layout.window_ms // 1000
         found["pipeline.user_shards"] = form.layout.user_shards
         found["pipeline.sketch"] = dict(form.layout.sketch)
-    # A later version may know more.
+    # A later version may have recorded settings that this one does not know.
     return {name: found[name] for name in LASTING if name in found}
 
 
 def settled(store: Store, config: PipelineConfig) -> PipelineConfig:
-    """Fill what `config` does not set from the store; raises `LayoutError` where a set value differs."""
+    """Fill unset settings of `config` from the store; raises `LayoutError` if a set value differs."""
     known, ours = recorded(store), values_of(config)
     given = {name for name in ours if name.removeprefix("pipeline.") in config.model_fields_set}
     if wrong := contradicting(store, known, ours, given):
@@ -118,10 +118,10 @@ def settled(store: Store, config: PipelineConfig) -> PipelineConfig:
 def contradicting(
     store: Store, known: Mapping[str, JsonValue], ours: Mapping[str, JsonValue], given: Collection[str]
 ) -> list[str]:
-    """Return the settings of `given` that differ from the `known` ones of the store, in which something is committed.
+    """Return the names in `given` whose value in `ours` differs from the `known` one of the store.
 
-    Before its first commit a store contradicts the `FIXED` ones only: a pipeline that could read nothing of the log
-    starts again with others.
+    Before the first commit only `FIXED` settings contradict: a pipeline that found no valid row may start again with
+    others.
     """
     differing = [name for name, value in known.items() if name in given and name in ours and ours[name] != value]
     return [name for name in differing if name in FIXED or _has_commits(store)]
@@ -132,7 +132,7 @@ def _has_commits(store: Store) -> bool:
 
 
 def refusal(store: Store, name: str, value: JsonValue, before: JsonValue, source: str = "") -> str:
-    """Return the line for a setting that differs from the store's; `source` says where the value was given."""
+    """Return the error line for a setting that differs from the store's; `source` is where the value was given."""
     where = f" ({source})" if source else ""
     head = f"{name} is {spelled(value)}{where}, but {store.url} was written with {spelled(before)}"
     assigned = quote(f"{name}={spelled(value)}")
@@ -143,15 +143,15 @@ def refusal(store: Store, name: str, value: JsonValue, before: JsonValue, source
 
 
 def spelled(value: JsonValue) -> str:
-    """Return a value as ``--set`` takes it."""
+    """Return a value as ``--set`` accepts it."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def remember(store: Store, values: Mapping[str, JsonValue], *, is_new: bool) -> None:
-    """Record settings that a store has not recorded yet; values that are recorded stay, from the first commit on.
+    """Record settings that the store lacks; after the first commit, recorded values stay.
 
-    The lack of a catalogue or takedown file is not recorded: servers may name one. Neither is a URL with a password or
-    a query, which may be a signature.
+    A missing catalogue or takedown file is not recorded, because servers may name one. Neither is a URL with a password
+    or a query, which may be a signature.
     """
     before = read_settings(store)
     kept = {} if before is None else before.values
@@ -175,7 +175,7 @@ def remember(store: Store, values: Mapping[str, JsonValue], *, is_new: bool) -> 
 
 
 def check_unchanged(store: Store, config: PipelineConfig) -> None:
-    """Raise `LayoutError` where the settings of the store were changed since a pipeline took them from there."""
+    """Raise `LayoutError` if the recorded settings have changed since a pipeline read them."""
     kept, ours = read_settings(store), values_of(config)
     if kept is None:
         return
@@ -187,7 +187,7 @@ def check_unchanged(store: Store, config: PipelineConfig) -> None:
 
 
 def has_secret(value: JsonValue) -> bool:
-    """Whether a URL has a password or a query."""
+    """Return whether a URL has a password or a query."""
     if not isinstance(value, str) or "://" not in value:
         return False
     parts = urlsplit(value)

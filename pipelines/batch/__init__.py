@@ -1,1 +1,1 @@
-"""Bounded runs: ingest, rebuild and cut-over."""
+"""Bounded runs: ingest, retry of dead letters, rebuild and cut-over."""

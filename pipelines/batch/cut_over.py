@@ -1,8 +1,8 @@
-"""Cut-over: one commit ends a store, and the log goes on in its rebuild, where it stood: no row is lost or doubled.
+"""Cut-over: end a store with one commit and continue its log in the rebuild; no row is lost or counted twice.
 
 The last commit of the old store names the new one (`Commit.moved_to`); no pipeline commits there again. Then the new
-store takes in what is left, and one commit (`Commit.moved_from`) gives it the positions of the log. Killed in between,
-the command is run again.
+store takes in the remaining windows, and one commit (`Commit.moved_from`) hands it the positions of the log. A killed
+cut-over is completed by running it again.
 """
 
 import contextlib
@@ -31,10 +31,10 @@ def cut_over(
     from_log: bool = False,
     report: Callable[[IngestSummary], None] | None = None,
 ) -> IngestSummary:
-    """End a store and let its log go on in its rebuild, of the settings that `prepare` returns; all rows are committed.
+    """End `origin` and continue its log in its rebuild `store`, with the settings that `prepare` returned.
 
-    With `from_log` the rebuild has read the log itself. Raises `RebuildError` where it cannot be or was interrupted,
-    and what `ingest` raises.
+    `from_log`: the rebuild reads the log itself instead of the windows. Returns what was committed to `store`. Raises
+    `RebuildError` if the cut-over is not possible or was interrupted, and the errors of `ingest`.
     """
     if from_log:
         total = ingest(store, config, report=report, registry=CollectorRegistry())
@@ -43,7 +43,7 @@ def cut_over(
         return total
     if LogState.open(store).moved_from == address(origin):
         return IngestSummary()
-    # All but what is committed meanwhile: then the log waits for a moment only.
+    # Copy most windows while the old pipeline still runs, so that the log pauses only for the rest.
     source = WindowSource(origin, config)
     before = _take_in(source, store, config, report)
     _leave(origin, store, source)
@@ -55,7 +55,7 @@ def cut_over(
 def _take_in(
     source: WindowSource, store: Store, config: PipelineConfig, report: Callable[[IngestSummary], None] | None
 ) -> IngestSummary:
-    """Take in what there is; it happens twice, so it has metrics of its own."""
+    """Take in all present windows. A cut-over calls this twice, so each call has its own metrics registry."""
     total = ingest(store, config, source=source, report=report, registry=CollectorRegistry())
     span = LogState.open(store).sources.get(WINDOWS)
     if span is None or not span.is_done or span.stop < position_of(source.state.cursor.sequence):
@@ -64,7 +64,7 @@ def _take_in(
 
 
 def _check_log(given: LogState, state: LogState) -> None:
-    """Refuse a rebuild that has read less of the log than its origin."""
+    """Raise `RebuildError` if the rebuild has read less of the log than its origin."""
     read = _newest(state)
     for name, span in _newest(given).items():
         found = read.get(name)
@@ -81,16 +81,16 @@ def _check_log(given: LogState, state: LogState) -> None:
 
 
 def _newest(state: LogState) -> dict[str, SourceSpan]:
-    """Return how far each partition of the log is read; of one that was rewritten, its newest generation."""
+    """Return the span of each log partition by key without generation, that of the newest generation."""
     by_age = sorted(_of_log(state), key=generation)
     return {key.removesuffix(f"@{generation(key)}"): state.sources[key] for key in by_age}
 
 
 def _leave(origin: Store, store: Store, source: WindowSource | None = None) -> None:
-    """Commit that a store has moved. Its pipeline, if there is one, ends before its next commit.
+    """Commit that `origin` has moved to `store`; the pipeline of `origin` ends before its next commit.
 
-    Raises `RebuildError` where it has moved elsewhere, where it has a bundle to serve and the other one none, or where
-    users were forgotten since the `source` of the other one was opened.
+    Raises `RebuildError` if `origin` has moved elsewhere, if only `origin` has a promoted bundle, or if users were
+    forgotten since `source` was opened.
     """
     if BundleLog(origin).current() is not None and BundleLog(store).current() is None:
         raise RebuildError(f"{store.url}: has no promoted bundle to answer from; train one with `weir train`")
@@ -106,7 +106,7 @@ def _leave(origin: Store, store: Store, source: WindowSource | None = None) -> N
 
 
 def _go_on(origin: Store, store: Store) -> None:
-    """Give the rebuild the positions of the log."""
+    """Commit the log positions of `origin` to `store`."""
     given, form = LogState.open(origin), read_format(origin)
     window_ms = form.layout.window_ms if form and form.layout else 1
     sources = {key: _carried(given.sources[key], given.counted.get(key, {}), window_ms) for key in _of_log(given)}
@@ -118,12 +118,12 @@ def _go_on(origin: Store, store: Store) -> None:
 
 
 def _of_log(state: LogState) -> list[str]:
-    """Return the partitions of the log: the windows of another store, and letters that were read again, are none."""
+    """Return the keys of log partitions, without the windows of another store and retried dead letters."""
     return [key for key in state.sources if key != WINDOWS and not is_retried(key)]
 
 
 def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> SourceSpan:
-    """Return how far a partition is read, for a store that has the rows of its origin and not its dead letters."""
+    """Return a span for a store that has taken over the counted rows of its origin, but not its dead letters."""
     beyond = {start: stop for start, stop in counted.items() if stop > span.resume}
     inherited = (*span.inherited, Inherited(window_ms=window_ms, counted=beyond)) if beyond else span.inherited
     return span.model_copy(

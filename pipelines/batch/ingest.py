@@ -1,4 +1,4 @@
-"""The bounded driver: each run reads what is there and ends; to follow a log, runs follow one another."""
+"""The bounded driver: each run reads what is there and ends; to follow a log, it repeats runs."""
 
 import logging
 import threading
@@ -53,9 +53,9 @@ __all__ = ["IngestSummary", "ingest"]
 logger = logging.getLogger(__name__)
 
 _FULL: Final = 0.75
-"""From this share of `run_bytes` on, rows in hand leave too little of it to read."""
+"""Share of `run_bytes` from which on pending rows leave too little room to read."""
 _MANY: Final = 0.01
-"""From this share of the rows of a run on, a reason is more than a few bad rows."""
+"""Share of a run's rows from which on a refusal reason is worth a warning."""
 
 
 def ingest(
@@ -69,16 +69,17 @@ def ingest(
     source: Source[Any] | None = None,
     named: Mapping[str, JsonValue] | None = None,
 ) -> IngestSummary:
-    """Read the log, or another source, into the store and return what was committed.
+    """Ingest the log, or another source, into the store and return a summary of the commits.
 
-    Without `follow` one run reads all there is and commits every window. With it, run after run reads what has
-    come, until `stop` is set or SIGTERM or SIGINT arrives; the run in progress is completed first.
-    `report` is called after each run. What `config` does not set is taken from the store; a new store records it, and
-    `named`: lasting settings beside the pipeline's (`weir.pipelines.store_settings`). Raises `FileNotFoundError` where
-    there is no log (without `follow`), `UselessLogError` where no row of a new log is valid, `LayoutError` for settings
-    that contradict the store, `BusyStoreError` where another pipeline writes to it and `MovedStoreError` where the log
-    goes on in another store. For a topic it raises the errors of `weir.pipelines.kafka_config`; what could be read is
-    committed before.
+    Without `follow` one run reads all input and commits every window. With `follow`, runs repeat until `stop` is set or
+    SIGTERM or SIGINT arrives; the run in progress is completed first. `report` is called after each run. Unset settings
+    of `config` come from the store; a new store records them and `named`, the lasting settings of other stages
+    (`weir.pipelines.store_settings`).
+
+    Raises `FileNotFoundError` if the log does not exist (without `follow`), `UselessLogError` if no row of a new log is
+    valid, `LayoutError` for settings that contradict the store, `BusyStoreError` if another pipeline writes to it and
+    `MovedStoreError` if the log continues in another store. A topic also raises the errors of
+    `weir.pipelines.kafka_config`, after committing what it could read.
     """
     stop = stop or threading.Event()
     config = with_window(store, settled(store, config), follow=follow)
@@ -107,7 +108,7 @@ def ingest(
 
 @dataclass
 class _Driver:
-    """Decides when a run is due; all it remembers between runs only spares work."""
+    """Decides when a run is due; its state between runs only saves work."""
 
     store: Store
     config: PipelineConfig
@@ -144,18 +145,18 @@ class _Driver:
         self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
-        """Run whenever the log has changed, and once more when it has been quiet for long enough."""
+        """Run whenever the log has changed, and once more with `flush` when it has been idle for long enough."""
         while not self.stop.is_set():
             try:
                 self._look()
             except BrokerAwayError as error:
-                # Silence of the brokers is no silence of the log.
+                # An unreachable broker does not mean that the log is idle.
                 self._changed_at = time.monotonic()
                 self._wait_for(f"{error}; waiting, and no window is committed meanwhile")
             self.stop.wait(self.config.poll_seconds)
 
     def _look(self) -> None:
-        """Look at the log, and make the runs that are due."""
+        """List the log once, make the runs that are due and maintain the store."""
         partitions = self._discover()
         now = {partition.key: (partition.size, partition.arrival_ms) for partition in partitions}
         is_quiet = time.monotonic() - self._changed_at >= self.config.idle_seconds
@@ -183,7 +184,7 @@ class _Driver:
             self._waits = False
 
     def _say_awaited(self) -> None:
-        """Say now and then which window the rows in hand wait for."""
+        """Log at growing intervals which window the pending rows wait for."""
         if not (waiting := self._in_hand.open_rows):
             self._awaited.over()
             return
@@ -202,13 +203,13 @@ class _Driver:
         return found
 
     def _wait_for(self, problem: str) -> None:
-        """Say once what the driver waits for."""
+        """Log `problem` unless the driver is already waiting."""
         if not self._waits:
             logger.warning("%s", problem)
         self._waits = True
 
     def catch_up(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> None:
-        """Read all partitions, in as many runs as memory asks for; `flush` concerns the last."""
+        """Read all partitions, in as many runs as memory requires; `flush` applies to the last run."""
         self._check_in_hand()
         while starts := self.source.starts(partitions, self._state, self._in_hand):
             self._commit(starts)
@@ -222,26 +223,26 @@ class _Driver:
                 if self.stop.is_set():
                     return
                 if not counts or not self._make_room():
-                    # Reading starts elsewhere now: other runs are full.
+                    # The start positions have changed: cut the runs again.
                     break
             else:
                 return
 
     def _check_in_hand(self) -> None:
-        """Start from the commits again where what is in hand may not fit them."""
+        """Drop uncommitted state that may not fit the commits."""
         if self._redaction != self._state.redaction:
-            # It may hold forgotten users, and names files that have been replaced: it is read again.
+            # Pending rows may hold forgotten users and name replaced files: read them again.
             self._redaction, self._in_hand = self._state.redaction, InHand()
         self._in_hand.check(self._state.sources)
 
     def _make_room(self) -> bool:
-        """Commit open windows as they are where their rows leave no room for more; say whether that counts."""
+        """Commit open windows early if their pending rows leave no room; return False if it must be repeated."""
         if self._in_hand.cost <= _FULL * self.config.run_bytes:
             return True
         return self.step([], flush=True, only_whole_lines=True)
 
     def _commit(self, starts: dict[str, SourceSpan]) -> None:
-        """Commit where the reading of partitions starts, unless another writer is faster."""
+        """Commit the start positions of partitions, unless another writer commits first."""
         try:
             append(self._commits, self._state, sources=starts)
         except CommitTakenError:
@@ -253,7 +254,7 @@ class _Driver:
             self._in_hand.pending.pop(key, None)
 
     def retire(self, partitions: list[Any]) -> None:
-        """Retire what may, if it is time to; not while something is in hand that the state does not know."""
+        """Run retention if it is due and no uncommitted spans are pending."""
         if self._retention is None or not self._retention.is_due or self._in_hand.pending:
             return
         try:
@@ -262,11 +263,11 @@ class _Driver:
             self._start_from_commits()
 
     def erase(self) -> None:
-        """Remove what redactions have replaced, if it is time to."""
+        """Remove files that redactions have replaced, if it is due."""
         self._erasure.step(self._state)
 
     def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> bool:
-        """Make one run, if there is anything to read or to commit; say whether it counts, as `_run` does."""
+        """Make a run if there is something to read or to commit; return False if it must be repeated."""
         self._check_in_hand()
         plan = make_plan(
             self.store,
@@ -284,7 +285,7 @@ class _Driver:
         return self._run(plan)
 
     def _run(self, plan: RunPlan) -> bool:
-        """Make a run; say whether it counts: where another writer has made its commit, nothing of it does."""
+        """Make a run; return False if it must be repeated because another writer committed or a file is damaged."""
         check_unchanged(self.store, self.config)
         started, clock = time.time(), time.monotonic()
         with registered(self.store, plan.run):
@@ -308,7 +309,7 @@ class _Driver:
         for commit in found:
             self.metrics.observe(self.store, commit, self._state, started)
         if any(commit.writer != plan.run.id and commit.sources for commit in found):
-            # A run without a commit of its own is not told so: what it keeps in hand may be in theirs.
+            # Another writer has committed beside this run: its commit may hold our pending rows.
             self._start_from_commits()
             return False
         self._in_hand.follow(self._state.sources)
@@ -318,20 +319,20 @@ class _Driver:
         return True
 
     def _start_from_commits(self) -> None:
-        """Take in another's commits; nothing in hand is known to fit them."""
+        """Catch up with another writer's commits and drop uncommitted state."""
         self._in_hand.forget()
         self._state.catch_up(self._commits)
         self.source.check(self.store, self._state)
 
     def _tidy(self) -> None:
-        """Remove what earlier runs of this process have kept and nothing waits for."""
+        """Remove the folders of earlier runs of this process that no pending rows need."""
         waiting = {rows.name.rpartition("/")[0] for rows in self._in_hand.open_rows}
         for folder in self._folders - waiting:
             self.store.remove(folder)
         self._folders &= waiting
 
     def _warn(self, summary: IngestSummary, commit: Commit | None) -> None:
-        """Say once of each reason what to do, where it refuses many rows or may be no fault of theirs."""
+        """Warn once per reason if it refuses many rows, or if the cause may lie outside the rows."""
         for reason, count in _refused(commit).items():
             is_many = summary.valid > 0 and count >= _MANY * summary.read
             if reason not in self._advised and (is_many or reason in OUTSIDE):
@@ -357,17 +358,17 @@ class _Driver:
 
 
 def _refused(commit: Commit | None) -> Counter[str]:
-    """Return how many rows a commit refuses for each reason."""
+    """Return the number of refused rows of a commit by reason."""
     return sum((Counter(file.reasons) for file in commit.letters), Counter()) if commit else Counter()
 
 
 def _ends(partitions: list[Any]) -> list[tuple[str, int]]:
-    """Return the key and the recorded size of each partition: sources may add to what they have listed."""
+    """Return the key and recorded size of each partition; sources may extend the other fields."""
     return [(partition.key, partition.recorded_size) for partition in partitions]
 
 
 def _look_first(source: Source[Any], store: Store, state: LogState, partitions: list[Any], *, is_all: bool) -> str:
-    """Refuse a log of which nothing is valid, as long as nothing of it is committed; or return why a run must wait."""
+    """Check a log before its first commit: return why a run must wait, "" if it may start; see `Source.look`."""
     return "" if state.number >= 0 else source.look(partitions, EventClock.of(store), is_all=is_all)
 
 

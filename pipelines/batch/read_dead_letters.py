@@ -1,4 +1,4 @@
-"""Read letters: dead letters, one by one or of several rows, to blocks of the raw rows that they stand for."""
+"""Read dead letters again: from letters, each for one or several rows, to blocks of the raw rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,12 +40,12 @@ _WITHOUT_ROW: Final = frozenset(
         *(Reason.MALFORMED_PROTOBUF, Reason.MALFORMED_AVRO),
     }
 )
-"""Reasons whose letters keep something else than a row: its item, the first of several, or the bytes of a message."""
+"""Reasons whose letters do not keep a row, but an item id, the first of several rows or a binary message."""
 
 _REACH: Final = 1 << 20
 
 _SHARED: Final = frozenset({Reason.MISSING_FIELD, Reason.WRONG_TYPE, Reason.REPEATED_FIELD})
-"""Reasons for which all rows of a block may have one letter."""
+"""Reasons for which one letter may stand for all rows of a block."""
 
 
 class Left(StrEnum):
@@ -61,11 +61,12 @@ class Left(StrEnum):
 
 @dataclass(frozen=True)
 class LetterPartition:
-    """The letters of one reason in a file of dead letters, which is called `name` now.
+    """The dead letters of one reason in one file, as a partition; `name` is the current name of the file.
 
-    `line` is that of a letter that stands for `rows` rows, 0 where each letter has its row. Rows of CSV and TSV need
-    the `header` of their file. Those of Parquet, and those of a letter for several, are read from the `file` itself:
-    `places` has their positions there, by their own. `is_old` says that users have been forgotten since the letters.
+    A partition is either the letters with one row each (`line` is 0), or the `rows` rows of the one letter at `line`.
+    CSV and TSV rows need the `header` of their log file. Rows of Parquet, and of a letter for several rows, are read
+    from the log `file` itself; `places` maps positions in the partition to positions in the file. `is_old`: users were
+    forgotten after these letters were written.
     """
 
     key: str
@@ -89,7 +90,7 @@ class LetterPartition:
 
     @property
     def recorded_size(self) -> int:
-        """What a commit records as its size."""
+        """Its size as commits record it."""
         return self.size
 
     @property
@@ -101,7 +102,7 @@ class LetterPartition:
 
     @property
     def has_columns(self) -> bool:
-        """Whether rows do not say what their values are."""
+        """Whether a row can be read only with the column names of its file."""
         return self.format in (Format.DELIMITED, Format.GZIP_DELIMITED, Format.PARQUET)
 
     @property
@@ -111,13 +112,13 @@ class LetterPartition:
 
     @property
     def is_in_file(self) -> bool:
-        """Whether only a file of the log has the rows."""
+        """Whether only the log file holds the rows."""
         return self.line > 0 or self.format is Format.PARQUET
 
 
 @dataclass(frozen=True)
 class LetterReading:
-    """Read `partition` from line `start` on; rows newer than `latest_ms` (event time) cannot be right."""
+    """Read `partition` from line `start` on; `latest_ms` is the newest plausible event time (ms)."""
 
     partition: LetterPartition
     start: int = 0
@@ -125,7 +126,7 @@ class LetterReading:
 
 
 def lines_of(store: Store, partition: LetterPartition) -> Iterator[tuple[int, DeadLetter]]:
-    """Yield all letters of a file with the numbers of their lines; raises `CorruptArtefactError`."""
+    """Yield all letters of a file with their line numbers; raises `CorruptArtefactError`."""
     letters = read_dead_letters(store, partition.name, partition.checksum)
     if not letters:
         raise CorruptArtefactError(store.path(partition.name), "a commit lists it, but it is missing")
@@ -133,7 +134,7 @@ def lines_of(store: Store, partition: LetterPartition) -> Iterator[tuple[int, De
 
 
 def chosen(store: Store, partition: LetterPartition, start: int = 0) -> Iterator[tuple[int, DeadLetter]]:
-    """Yield the letters of a partition from a line on, with the numbers of their lines."""
+    """Yield the letters of a partition from line `start` on, with their line numbers."""
     for line, letter in lines_of(store, partition):
         if partition.line:
             if line == partition.line:
@@ -160,7 +161,7 @@ def why_left(letter: DeadLetter, partition: LetterPartition) -> Left | None:
 
 
 def blocks_of(store: Store, reading: LetterReading, config: PipelineConfig) -> Iterator[Block]:
-    """Yield the rows of letters that can be read again, under their positions in the partition."""
+    """Yield the rows of readable letters in blocks, at their positions in the partition."""
     partition = reading.partition
     found = [pair for pair in chosen(store, partition, reading.start) if why_left(pair[1], partition) is None]
     for rows in _rows(partition, found, config):
@@ -188,7 +189,7 @@ def _rows(
 
 
 def _rows_of_text(file: Partition, start: int, count: int, config: PipelineConfig) -> Iterator[Lines]:
-    """Yield a number of rows of a CSV or TSV file from a position on, numbered from 1; little more of it is read."""
+    """Yield `count` rows of a CSV or TSV file from position `start` on, numbered from 1; reads little more."""
     done, step = 0, max(_REACH, 4 * config.chunk_bytes)
     reach = start + step if file.format is Format.DELIMITED else file.size
     while True:
@@ -209,7 +210,10 @@ def _rows_of_text(file: Partition, start: int, count: int, config: PipelineConfi
 
 
 def _rows_of_table(table: Partition, wanted: Mapping[int, int], config: PipelineConfig) -> Iterator[TableRows]:
-    """Yield the rows of a Parquet file at some positions, under other ones: what a letter spells has lost its types."""
+    """Yield the Parquet rows at `wanted` (position -> line), at their lines.
+
+    The text of a letter has lost the column types, so the rows come from the file.
+    """
     if not wanted:
         return
     places = np.array(sorted(wanted), np.int64)
@@ -227,7 +231,7 @@ def _rows_of_table(table: Partition, wanted: Mapping[int, int], config: Pipeline
 
 
 class ReadLetters(beam.DoFn):
-    """`LetterReading` to `Block`s; how far they were read leaves by the tag `PROGRESS`."""
+    """`LetterReading` to `Block`s; the progress is tagged `PROGRESS`."""
 
     def __init__(self, store: Store, config: PipelineConfig) -> None:
         self._store = store

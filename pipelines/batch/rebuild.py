@@ -1,7 +1,7 @@
-"""Rebuild: the windows of a store as the source of another one with other settings.
+"""Rebuild: the windows of one store as the source of another store with other settings.
 
-All windows are one partition, and the position of a row is its pane and its place there: what makes every row of a log
-count exactly once (`weir.pipelines.runs.positions`) makes every row of the windows count exactly once.
+All windows form one partition; the position of a row is its pane and its place in the pane. So each row of the windows
+counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.positions`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ __all__ = ["ReadPanes", "RebuildError", "WindowSource", "address", "pane_of", "p
 
 
 _ROW_BITS: Final = 32
-"""A position is the sequence of a pane and, in its low bits, the number of a row: shard by shard, in order of time."""
+"""A position is a pane's sequence, and in the low bits the row number: by shard, then by time."""
 
 _COPIED: Final = (columns.TIMESTAMP, columns.LABEL, columns.WEIGHT, columns.ATTRIBUTION_TOKEN)
 _KEYS: Final = (columns.USER_KEY, columns.ITEM_KEY, columns.EVENT_KEY)
@@ -65,7 +65,7 @@ def pane_of(position: int) -> int:
 
 
 class ReadPanes(beam.PTransform[Any, Any]):
-    """`Reading`s of the windows of a store to what `RowsToWindows` takes."""
+    """`Reading`s of the windows of a store to the input of `RowsToWindows`."""
 
     def __init__(self, origin: Store, config: PipelineConfig) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class ReadPanes(beam.PTransform[Any, Any]):
 
 @dataclass(frozen=True)
 class _Pane:
-    """A pane to read: its rows from a position on."""
+    """A pane whose rows are read from position `start` on."""
 
     partition: str
     manifest: WindowManifest
@@ -93,7 +93,7 @@ class _Pane:
 
 
 class _ListPanes(beam.DoFn):
-    """`Reading` to `_Pane`s, and how far they reach."""
+    """`Reading` to `_Pane`s; the progress is tagged `PROGRESS`."""
 
     def __init__(self, origin: Store) -> None:
         self._origin = origin
@@ -139,7 +139,7 @@ class _ReadPane(beam.DoFn):
                     yield ValidatedBlock(BlockId(element.partition, int(positions[start])), rows, 0, 0)
 
     def _items(self, manifest: WindowManifest) -> pa.Table:
-        """Return the items of a pane, in order of key, with the features that the settings name."""
+        """Return the items of a pane ordered by key, with the configured features."""
         entry = manifest.file(WindowName.items())
         known = manifest.item_features.all
         names = [columns.ITEM_KEY, columns.ITEM_ID, *(name for name in self._features.all if name in known)]
@@ -150,7 +150,7 @@ class _ReadPane(beam.DoFn):
         return items
 
     def _keyed(self, rows: pa.Table, positions: Int64, items: pa.Table, manifest: WindowManifest) -> pa.RecordBatch:
-        """Return rows as `Locate` passes them on; the id of an item that has negatives only is null."""
+        """Return rows with ids and keys, as `Locate` expects; the id of an item without positives is null."""
         keys, owned = rows[columns.ITEM_KEY].to_numpy(), items[columns.ITEM_KEY].to_numpy()
         place = np.searchsorted(owned, keys)
         missing = np.append(owned, 0)[place] != keys
@@ -172,7 +172,7 @@ class _ReadPane(beam.DoFn):
 
 
 def _exposed(rows: pa.Table, limit: int) -> pa.Array:
-    """Return the first so many exposed items of each row, null where the window was not joined with lists."""
+    """Return the first `limit` exposed items of each row; null if the window was not joined with served lists."""
     kind = pa.list_(pa.int64(), limit)
     if columns.EXPOSED not in rows.column_names:
         return pa.nulls(len(rows), kind)
@@ -183,12 +183,12 @@ def _exposed(rows: pa.Table, limit: int) -> pa.Array:
 
 
 def _features(items: pa.Table, index: pa.Array, names: FeatureNames) -> pa.Array:
-    """Return what the window knows of the item of each row, as the struct of an interaction."""
+    """Return the window's features of the item of each row, as a struct column."""
     return pa.StructArray.from_arrays([_array(items[name].take(index)) for name in names.all], fields=names.fields)
 
 
 def _user_features(rows: pa.Table, names: FeatureNames) -> pa.Array:
-    """Return the user features that the settings name; one that the window does not have is unknown."""
+    """Return the configured user features, null where the window does not have them."""
     known = _array(rows[columns.USER_FEATURES]) if columns.USER_FEATURES in rows.column_names else None
     there = [field.name for field in known.type] if known is not None else []
     values = [
@@ -203,24 +203,24 @@ def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 _ROW_BYTES: Final = cost_of(1, 64)
-"""What a row without its ids costs, as `run_bytes` counts."""
+"""Cost of a row without its ids, in the unit of `run_bytes`."""
 
 
 _AT: Final = "@"
-"""In a fingerprint, between the identity of the origin and the newest of its commits whose windows are taken in."""
+"""In a fingerprint: separates the identity of the origin from its newest commit that was taken in."""
 
 
 class RebuildError(UserError):
-    """A store cannot become the rebuild of another; the message says why."""
+    """A store cannot become the rebuild of another one."""
 
 
 def prepare(
     origin: Store, store: Store, config: PipelineConfig, named: Mapping[str, JsonValue] | None = None
 ) -> PipelineConfig:
-    """Give a new store the keys and the clock of its origin and settings of its own, and return those to write it with.
+    """Give a new store the keys and clock of its origin; return the settings to write it with.
 
-    `named` goes to `open_layout`. Raises `RebuildError` where there is no origin, or where the store has other
-    keys, and `LayoutError` where the store exists and was written with other settings.
+    `named` is passed to `open_layout`. Raises `RebuildError` if the origin does not exist, or the store has another key
+    secret, and `LayoutError` if the store already exists with other settings.
     """
     given = read_format(origin)
     if given is None:
@@ -239,7 +239,7 @@ def prepare(
 
 
 def address(store: Store) -> str:
-    """Return where a store is, whatever the working folder."""
+    """Return the absolute address of a store."""
     return store.url if store.local_path is None else str(store.local_path.resolve())
 
 
@@ -255,14 +255,14 @@ class WindowSource(Source[Partition]):
         self._commits = CommitLog(self.origin)
         self.state = LogState.open(self.origin)
         self._redaction = self.state.redaction
-        # Written once, with its time: no other store has the same. A redaction changes the positions of rows.
+        # STORE.json is written once, with its time, so its checksum is unique. A redaction changes row positions.
         identity = checksum(self.origin.read("STORE.json"))
         self._identity = identity if self._redaction < 0 else f"{identity}-{self._redaction}"
 
     def check(self, store: Store, state: LogState) -> None:
-        """Refuse a store that is no rebuild of this origin.
+        """Refuse a store that is not a rebuild of this origin.
 
-        Raises `RebuildError`; `LogMismatchError` where the origin does not hold the windows that were taken any more.
+        Raises `RebuildError`; `LogMismatchError` if the origin no longer holds the windows that were taken in.
         """
         span = state.sources.get(WINDOWS)
         if state.moved_from:
@@ -286,7 +286,7 @@ class WindowSource(Source[Partition]):
             raise LogMismatchError(error.reader, problem, error.reason) from None
 
     def check_rows(self, state: LogState) -> None:
-        """Refuse a state of the origin in which rows have other positions; raises `RebuildError`."""
+        """Raise `RebuildError` if a redaction has changed the positions of the origin's rows."""
         if state.redaction != self._redaction:
             raise RebuildError(
                 f"{self.origin.url}: users were forgotten since this rebuild started, so its rows have moved; "
@@ -294,18 +294,18 @@ class WindowSource(Source[Partition]):
             )
 
     def discover(self) -> list[Partition]:
-        """Return the windows as they are now; while there is nothing new, that costs one request."""
+        """Return the present windows; costs one request if nothing is new."""
         self.state.catch_up(self._commits)
         self.check_rows(self.state)
         size = position_of(self.state.cursor.sequence)
         return [Partition(WINDOWS, self.origin.url, Format.PARQUET, size, fingerprint=self._identity)]
 
     def identify(self, partitions: list[Partition], _state: LogState, _in_hand: InHand) -> list[Partition]:
-        """Return the partition, which is what it is."""
+        """Return the partition unchanged."""
         return partitions
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the windows up to as many rows as fit into `run_bytes`, up to twice as many, and so on."""
+        """Yield the windows of each run: about `run_bytes` of rows more each time, at last all."""
         [windows] = found
         seen = state.sources | in_hand.pending
         start = pane_of(seen[WINDOWS].stop) if WINDOWS in seen else 0
@@ -322,11 +322,11 @@ class WindowSource(Source[Partition]):
         yield [self._up_to(ref, windows)]
 
     def _up_to(self, ref: CommitRef | None, windows: Partition) -> Partition:
-        """Return the windows up to a commit, which identifies them."""
+        """Return the windows with the commit `ref` in their fingerprint."""
         return windows if ref is None else replace(windows, fingerprint=f"{self._identity}{_AT}{_encoded(ref)}")
 
     def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
-        """Return the partition where it has more windows than are taken in."""
+        """Return the partition if it has windows that were not taken in."""
         return file_readings(self.config, partitions, seen)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
@@ -345,7 +345,7 @@ def _decoded(text: str) -> CommitRef | None:
 
 
 def _check_features(origin: Store, of: str, wanted: FeatureNames, known: FeatureNames) -> None:
-    """Refuse a feature of another kind than the windows have; one that they do not have is unknown."""
+    """Raise `RebuildError` for a feature whose kind differs in the windows; absent features are unknown."""
     wrong = {*wanted.categorical} & {*known.dense} | {*wanted.dense} & {*known.categorical}
     if wrong:
         kind = "dense" if {*wrong} & {*known.dense} else "categorical"

@@ -1,10 +1,9 @@
-"""Retry: refused rows are read again, from their dead letters as partitions of their own.
+"""Retry: read refused rows again, with their dead letters as partitions.
 
-A partition has the letters of one reason in one file, and is named after both; the position of a letter is the number
-of its line, from 1. A letter that stands for several rows is a partition of its own, with these rows as they follow one
-another, from 1. So what makes every row of a log count exactly once (`weir.pipelines.runs.positions`) makes every
-letter count exactly once. A row that is refused again becomes a letter of its new partition: that one can be read
-again, the one before never.
+A partition holds the letters of one reason in one file and is named after both; the position of a letter is its line
+number, from 1. A letter for several rows is a partition of its own, whose positions number its rows from 1. So each
+letter counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.positions`). A row that is
+refused again becomes a letter of its new partition; a later retry reads that letter, never the earlier one again.
 """
 
 import time
@@ -68,18 +67,18 @@ HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
     Left.MAY_HAVE_COUNTED: "are of rows that were valid when they were first read and refused when they were read "
     "again, after a change of settings: they may have counted. Append to the log those that no window has",
 }
-"""Why letters cannot be read again -> what to say about them."""
+"""Why letters cannot be read again -> advice for the user."""
 
 
 _LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
-"""Why a partition as a whole cannot be read."""
+"""Causes that make a whole partition unreadable."""
 
 _ROW_BYTES: Final = 128
-"""Bytes of a row in JSON Lines, roughly: the unit of `run_bytes`."""
+"""Assumed size of a row, bytes, to cut letters into runs of `run_bytes`."""
 
 
 class RetrySummary(FrozenModel):
-    """What became of the dead letters that no retry had read before."""
+    """Result of a retry: counts of dead letters that no retry had read before."""
 
     letters: int = Field(default=0, description="rows of the dead letters looked at")
     valid: int = Field(default=0, description="rows that are valid under these settings")
@@ -94,7 +93,7 @@ class RetrySummary(FrozenModel):
 
 @dataclass
 class _Judged:
-    """What reading the letters of a partition again would give, and which of them cannot be read."""
+    """The expected result of reading a partition again, and the letters that cannot be read."""
 
     look: FirstLook = field(default_factory=FirstLook)
     left: dict[Left, list[DeadLetter]] = field(default_factory=dict)
@@ -105,17 +104,17 @@ class _Judged:
 
     @property
     def letters(self) -> int:
-        """How many there are."""
+        """The number of readable rows plus that of unreadable letters."""
         return self.look.rows + sum(map(len, self.left.values()))
 
 
 def retry(
     store: Store, config: PipelineConfig, reasons: Collection[str] = (), *, dry_run: bool = False
 ) -> RetrySummary:
-    """Read dead letters again under these settings and today's clock, of some reasons or of all; commit what is valid.
+    """Read dead letters again, under these settings and today's clock, and commit the valid rows.
 
-    Where no letter of a file and reason is valid, all of them stay as they are. With `dry_run` nothing is written.
-    Raises a `UserError` for a store without commits, and what `ingest` raises.
+    `reasons` limits the retry, empty means all. If no letter of a file and reason is valid, its letters stay as they
+    are. `dry_run` writes nothing. Raises `UserError` for a store without commits, and the errors of `ingest`.
     """
     began, state = time.monotonic(), LogState.open(store)
     if state.number < 0:
@@ -133,7 +132,7 @@ def retry(
 
 
 class LetterSource(LogSource[LetterPartition]):
-    """The dead letters of a store, of some reasons."""
+    """The dead letters of a store with the given reasons."""
 
     def __init__(self, store: Store, config: PipelineConfig, reasons: frozenset[str]) -> None:
         self._store = store
@@ -144,7 +143,7 @@ class LetterSource(LogSource[LetterPartition]):
         self._kept: set[str] = set()
 
     def discover(self) -> list[LetterPartition]:
-        """Return the files of dead letters that commits list, reason by reason."""
+        """Return one partition for each reason in each committed file of dead letters."""
         self._files.catch_up()
         return [
             LetterPartition(
@@ -156,10 +155,10 @@ class LetterSource(LogSource[LetterPartition]):
         ]  # fmt: skip
 
     def in_log(self, _partitions: list[LetterPartition]) -> None:
-        """Return None: what the log holds is not known here."""
+        """Return None: this source does not list the log."""
 
     def identify(self, partitions: list[LetterPartition], state: LogState, in_hand: InHand) -> list[LetterPartition]:
-        """Return what was not read yet, as far as some of it is valid now."""
+        """Return the unread partitions that now have a valid row, or that were partly read."""
         seen = Seen.of(state, in_hand)
         each = (one for listed in partitions for one in self._split(listed))
         unread = [one for one in each if one.key not in seen.known or not seen.known[one.key].is_done]
@@ -167,7 +166,7 @@ class LetterSource(LogSource[LetterPartition]):
         clock, validator = EventClock.of(self._store), Validator(self._config)
         for one in found:
             self._judged[one.key] = self._judge(one, _latest_ms(clock, self._config), validator)
-        # A partition that was partly read is read to its end, unless its file is gone.
+        # Finish a partly read partition, unless its file is gone.
         readable = (one for one in found if not self._judged[one.key].left.keys() & _LATER)
         partly_read = {one.key for one in readable if one.key in seen.known}
         kept = [one for one in found if one.key in partly_read or self._judged[one.key].look.valid]
@@ -186,13 +185,13 @@ class LetterSource(LogSource[LetterPartition]):
                     )
 
     def _placed(self, partition: LetterPartition) -> LetterPartition:
-        """Return a partition with the places of its rows in their file, if it has them from there."""
+        """Return a partition with the places of its rows in the log file, if it reads them from there."""
         if partition.file is None or not partition.is_in_file:
             return partition
         if partition.line:
             [(_, letter)] = chosen(self._store, partition)
             at = self._place(letter)
-            # Rows of text have no numbers: they follow the first.
+            # Text rows are consecutive: the place of the first is enough.
             steps = range(letter.stands_for) if partition.format is Format.PARQUET else range(1)
             places = {} if at is None else {step + 1: at + step for step in steps}
         else:
@@ -233,7 +232,7 @@ class LetterSource(LogSource[LetterPartition]):
         return judged
 
     def cut(self, found: list[LetterPartition], state: LogState, in_hand: InHand) -> Iterator[list[LetterPartition]]:
-        """Yield the letters of each run, about `run_bytes` of new ones, and at last all."""
+        """Yield the letters of each run: about `run_bytes` of new ones more each time, at last all."""
         known = state.sources | in_hand.pending
         sizes = list(accumulate(0 if one.key in known else one.nbytes for one in found))
         for count, size in enumerate(sizes[:-1], start=1):
@@ -242,7 +241,7 @@ class LetterSource(LogSource[LetterPartition]):
         yield found
 
     def readings(self, partitions: Sequence[LetterPartition], seen: Seen) -> Sequence[Planned]:
-        """Return the unread letters, from the files that hold them now: a redaction may have rewritten them."""
+        """Return the unread letters with the current names of their files, which a redaction may have rewritten."""
         self._files.catch_up()
         latest = _latest_ms(seen.clock, self._config)
         found = []
@@ -263,7 +262,7 @@ class LetterSource(LogSource[LetterPartition]):
         return blocks | "Windows" >> BlocksToWindows(store, plan.run, self._config, plan.histories)
 
     def summary(self, done: IngestSummary) -> RetrySummary:
-        """Return what became of the letters, given what the runs have committed of them."""
+        """Return the result of a retry, given the sum of its commits."""
         judged = self._judged.values()
         stay = (one.look.reasons for key, one in self._judged.items() if key not in self._kept or not done.runs)
         left: dict[Left, list[DeadLetter]] = {}
@@ -286,7 +285,7 @@ class LetterSource(LogSource[LetterPartition]):
 
 @dataclass
 class _LetterFiles:
-    """The files of dead letters that commits list; `found` has each by its first name, as it is called now."""
+    """The committed files of dead letters; `found` maps the first name of each to its current file."""
 
     store: Store
     found: dict[str, LetterFile] = field(default_factory=dict)
@@ -296,11 +295,11 @@ class _LetterFiles:
     _at: Cursor | None = None
 
     def is_old(self, first: str) -> bool:
-        """Return whether users were erased after the commit of a file of letters, or of earlier letters of its rows."""
+        """Return whether users were erased after the first letters of these rows were committed."""
         return self._number[first] < self._redaction
 
     def catch_up(self) -> None:
-        """Take in the commits that are new; a redaction writes a file again, line for line, under another name."""
+        """Read new commits; a redaction rewrites a file, line for line, under another name."""
         log = CommitLog(self.store)
         self._at = self._at or log.first()
         while (step := log.next(self._at)) is not None:
@@ -310,24 +309,24 @@ class _LetterFiles:
             self._number |= {file.name: self._number_of(file, commit.number) for file in commit.letters}
             self._redaction = commit.newest_redaction
             for file in commit.rewritten:
-                # Without it the commit that listed the file has retired, and so has what was read of it.
+                # An unknown file was listed by a commit that has retired, and its letters with it.
                 if (first := self._first.pop(file.replaces, None)) is not None:
                     self.found[first], self._first[file.name] = file, first
 
     def _number_of(self, file: LetterFile, number: int) -> int:
-        """Return the commit with the first letters of the rows of a file."""
+        """Return the number of the commit with the first letters of the rows of a file."""
         return self._number.get(file.partition.rpartition("#")[0], number) if is_retried(file.partition) else number
 
 
 def _latest_ms(clock: EventClock, config: PipelineConfig) -> int:
-    """Return the newest event time that a row may have which is read now."""
+    """Return the newest plausible event time (ms) of a row that is read now."""
     return clock.event_ms(max(time.time(), clock.wall_origin)) + round(60_000 * config.clock_tolerance_minutes)
 
 
 def _with_files(
     partitions: Iterable[LetterPartition], config: PipelineConfig, state: LogState
 ) -> Iterator[LetterPartition]:
-    """Yield partitions with their file in the log and its header, where their rows need it."""
+    """Yield partitions with their log file and its header, if their rows need them."""
     files: dict[str, Partition] | None = None
     headers: dict[str, Header | None] = {}
     for one in partitions:

@@ -1,4 +1,4 @@
-"""One run of the chain of transforms over a plan, by a Beam runner."""
+"""Run the transforms on a plan, with a Beam runner."""
 
 import re
 from traceback import format_exception_only
@@ -23,13 +23,14 @@ T = TypeVar("T", bound=PipelineOptions)
 _TOLD: Final = re.compile(
     r"Error: \[Errno (?P<number>\d+)\] (?P<message>.*?)(: '(?P<file>.*)')?( \[while running '.*'\])?$"
 )
-"""An error of the system in a traceback, as Beam tells it."""
+"""An operating-system error in a traceback, as Beam prints it."""
 
 
 class _Options(PipelineOptions):
-    """Options that make each view once.
+    """Pipeline options that cache each view.
 
-    Beam asks for views some 400 times per pipeline and parses all flags for each: a quarter of the time of a small run.
+    Beam asks for views some 400 times per pipeline and parses all flags each time: a quarter of the time of a small
+    run.
     """
 
     def view_as(self, cls: type[T]) -> T:
@@ -40,9 +41,9 @@ class _Options(PipelineOptions):
 
 
 def _keep_arguments() -> None:
-    """Keep what Beam finds out about the arguments of a method: a third of the time of a small run.
+    """Cache Beam's inspection of method arguments: a third of the time of a small run.
 
-    It asks for those of each method of each `DoFn` some nine times a run, and they never change.
+    Beam inspects each method of each `DoFn` some nine times per run, and the arguments never change.
     """
     inspected, known = core.get_function_args_defaults, WeakKeyDictionary[Any, tuple[list[str], list[Any]]]()
 
@@ -61,22 +62,22 @@ _keep_arguments()
 
 
 def run_once(store: Store, config: PipelineConfig, plan: RunPlan, source: Source[Any] | None = None) -> None:
-    """Run the chain over a plan and wait for its end."""
-    # Given its options, Beam does not look at this process's own command line.
+    """Run the transforms on a plan and wait for the end; raises the error of a transform if the user can act on it."""
+    # With explicit options, Beam ignores the command line of this process.
     options = _Options([f"--runner={config.runner}", *config.runner_options])
     try:
         with beam.Pipeline(options=options) as pipeline:
             readings = pipeline | "Partitions" >> beam.Create(plan.readings, reshuffle=False)
             _ = (source or log_source(config)).windows(readings, store, plan)
     except RuntimeError as error:
-        # Beam wraps what a transform raises; what a user can act on is to be told without its frame.
+        # Beam wraps the exceptions of transforms: raise an error that the user can act on without the wrapper.
         if (reason := _reason_of(error)) is None:
             raise
         raise reason from error
 
 
 def _reason_of(error: RuntimeError) -> UserError | OSError | None:
-    """Return what a transform has raised, if it is damage, another error of a user, or one of the system."""
+    """Return the damage, user error or operating-system error that a transform raised; None for other errors."""
     chain: list[BaseException] = [error]
     while (behind := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(behind)
@@ -88,6 +89,6 @@ def _reason_of(error: RuntimeError) -> UserError | OSError | None:
 
 
 def _of_another_process(text: str) -> OSError | None:
-    """Return the error of the system that a worker process tells as the last line of its traceback."""
+    """Return the operating-system error in the last line of a worker's traceback."""
     found = _TOLD.search(text.strip().rpartition("\n")[2])
     return None if found is None else OSError(int(found["number"]), found["message"], found["file"])

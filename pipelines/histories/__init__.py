@@ -1,1 +1,1 @@
-"""Histories of users: rebuilt from windows, merged beside the stream."""
+"""User histories: rebuilt from windows, and compacted beside the runs."""

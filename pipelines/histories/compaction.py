@@ -1,4 +1,4 @@
-"""History compaction beside the stream: a thread merges files, the driver commits them between its runs."""
+"""Compaction of user histories: a thread merges files, and the driver commits them between its runs."""
 
 import logging
 import threading
@@ -30,16 +30,16 @@ __all__ = ["REPLACED_SECONDS", "HistoryKeeper", "HistoryMerger", "commit_histori
 logger = logging.getLogger(__name__)
 
 REPLACED_SECONDS = 3600.0
-"""How long a replaced file stays, for readers that have not seen the merge."""
+"""How long a replaced file stays for readers that have not seen the merge."""
 
 
 class _EndedError(Exception):
-    """The process ends: the merge is given up."""
+    """The process ends, so the merge is cancelled."""
 
 
 @dataclass
 class HistoryMerger:
-    """At most one merge at a time; all methods are the driver's, which is one thread."""
+    """Runs at most one merge at a time; only the driver's thread may call its methods."""
 
     store: Store
     config: PipelineConfig
@@ -50,7 +50,7 @@ class HistoryMerger:
     _run: str = field(default="", init=False)
 
     def start(self, files: HistoryFiles) -> bool:
-        """Start to merge what is due, if anything is and nothing is being merged; say whether a merge is on its way."""
+        """Start a merge if one is due and none is running; return whether one is running."""
         if self._thread is None:
             due = _due(files)
             if due:
@@ -66,7 +66,7 @@ class HistoryMerger:
             self._made = [merge(files, self._run) for files in due]
         except _EndedError:
             logger.info("a merge of histories is given up")
-        except Exception as error:  # noqa: BLE001 - the driver raises it
+        except Exception as error:  # noqa: BLE001 - `commit` raises it in the driver
             self._error = error
 
     def _check(self) -> None:
@@ -74,17 +74,16 @@ class HistoryMerger:
             raise _EndedError
 
     def commit(self, state: LogState, *, wait: bool = False) -> bool:
-        """Commit the merge if it is complete; say whether `state` must catch up with a commit of it.
+        """Commit a complete merge; return whether `state` must catch up with its commit.
 
-        With `wait` it is completed first. Raises what the merge raised, `CorruptArtefactError` for a damaged file.
+        With `wait` this waits for the merge. Raises the error of the merge, `CorruptArtefactError` for a damaged file.
         """
         if self._thread is None or (self._thread.is_alive() and not wait):
             return False
         self._thread.join()
         made, error, self._thread, self._made, self._error = self._made, self._error, None, [], None
         try:
-            # Without its mark the files may be gone, one that was being written among them: another process has taken
-            # the merge for killed.
+            # Without the mark the files may be gone: another process took this merge for killed.
             if not is_marked(self.store, self._run):
                 return False
             if error is not None:
@@ -96,7 +95,7 @@ class HistoryMerger:
             forget(self.store, self._run)
 
     def end(self) -> None:
-        """Give up what is being merged."""
+        """Cancel the running merge."""
         if self._thread is not None:
             self._end.set()
             self._thread.join()
@@ -111,9 +110,9 @@ def _due(files: HistoryFiles) -> list[tuple[HistoryFile, ...]]:
 def commit_histories(
     store: Store, state: LogState, files: list[HistoryFile], run: str, cache: LocalCache, *, covered: int = 0
 ) -> bool:
-    """Commit files that replace others, and drop the names of those replaced long ago; catches up with the log.
+    """Commit files that replace others and remove files replaced over an hour ago; on a conflict `state` catches up.
 
-    False where another writer's commits have made them useless: `forget` removes them then.
+    Returns False if other writers' commits have made the files useless; the caller removes them with `forget`.
     """
     log = CommitLog(store)
     while True:
@@ -144,12 +143,12 @@ def commit_histories(
 
 
 _TOO_MANY: Final = 4 * MOST_DELTAS
-"""Files of a shard from which on the stream waits for a merge."""
+"""Number of files of a shard above which the driver waits for a merge."""
 
 
 @dataclass
 class HistoryKeeper:
-    """Called by the driver between its runs; `state` is the driver's own, and catches up with each commit made here."""
+    """Compaction and repair between the driver's runs; `state` is the driver's and follows each commit made here."""
 
     store: Store
     config: PipelineConfig
@@ -159,9 +158,9 @@ class HistoryKeeper:
         self._merger, self._log = HistoryMerger(self.store, self.config), CommitLog(self.store)
 
     def repair(self, error: CorruptArtefactError | None = None) -> None:
-        """Build the histories that are missing, damaged or of another length from the windows, by a commit of its own.
+        """Rebuild histories that are missing, damaged or of another length from the windows, and commit them.
 
-        `error` is what a run found; raised again if it is not about a file of histories, or no window can help.
+        `error` is the failure of a run; raised again if it does not name a history file, or the windows do not suffice.
         """
         broken = broken_shards(self.store, self.config, self.state)
         if error is not None:
@@ -171,13 +170,13 @@ class HistoryKeeper:
         self._build(broken)
 
     def mend(self, failure: str) -> bool:
-        """Build the histories whose files a failure names, if it names any; returns whether it does."""
+        """Rebuild the histories whose files a failure message names; return whether it names any."""
         broken = self._named(failure)
         self._build(broken)
         return bool(broken)
 
     def _named(self, failure: str) -> dict[int, str]:
-        """Return the shard whose file a failure names, in the store or in the cache."""
+        """Return the shards whose files a failure message names, by path in the store or the cache."""
         return {file.shard: failure for file in self.state.histories.files if Path(file.name).name in failure}
 
     def _build(self, broken: dict[int, str]) -> None:
@@ -189,7 +188,7 @@ class HistoryKeeper:
             broken = broken_shards(self.store, self.config, self.state)
 
     def _check_windows(self, broken: Mapping[int, str]) -> None:
-        """Refuse to build histories from a part of the windows: they would forget what has retired."""
+        """Refuse a rebuild after windows have retired: the histories would lose their events."""
         if self.state.horizon is None:
             return
         shard, problem = min(broken.items())
@@ -214,13 +213,13 @@ class HistoryKeeper:
         forget(self.store, run)
 
     def keep(self) -> None:
-        """Commit a merge that is complete, and start one that is due; waits only where a shard has too many files."""
+        """Commit a complete merge and start one that is due; waits only if a shard has too many files."""
         most = max(map(len, self.state.histories.shards.values()), default=0)
         self._commit(wait=most > _TOO_MANY)
         self._merger.start(self.state.histories)
 
     def settle(self) -> None:
-        """Merge and commit until nothing is due."""
+        """Merge and commit until no merge is due."""
         while self._merger.start(self.state.histories):
             self._commit(wait=True)
 
@@ -232,5 +231,5 @@ class HistoryKeeper:
             self.repair(error)
 
     def end(self) -> None:
-        """Give up what is being merged; the next pipeline merges it."""
+        """Cancel the running merge; the next pipeline repeats it."""
         self._merger.end()

@@ -1,7 +1,7 @@
-"""Files of users, merged or built from the windows, in memory that does not grow with them.
+"""Merge user files, or rebuild them from windows, in bounded memory.
 
-The windows are read once, in order. As in the stream, what they add is written as deltas that are merged on the way, so
-that memory holds one batch of rows, whatever the store holds.
+A rebuild reads the windows once, in order. As in the stream, it writes what they add as deltas and merges them along
+the way, so it holds only one batch of rows in memory.
 """
 
 import logging
@@ -42,7 +42,7 @@ __all__ = ["FileMerge", "broken_shards", "merge_plan", "rebuilt"]
 
 
 MOST_DELTAS: Final = 4
-"""Deltas of a shard above its base: each costs every look-up a search."""
+"""Most deltas of a shard above its base: each look-up searches all of them."""
 _RATIO: Final = 4
 _ROWS: Final = 4096
 """Users of one file that are in memory at once."""
@@ -51,11 +51,11 @@ Slices: TypeAlias = list[slice]
 
 
 def merge_plan(sizes: Sequence[int]) -> int:
-    """Return how many of the newest files of a shard to merge into one, 0 for none; `sizes` has the oldest first.
+    """Return how many of the newest files of a shard to merge, 0 for none; `sizes` is ordered oldest first.
 
-    Nothing is merged up to four deltas above the base. Then the newest are, together with every older one that is less
-    than four times as large as all newer ones together: so a row is written again only when its file has grown by a
-    quarter, and what remains is at most four deltas, each at least four times as large as the next.
+    Up to four deltas above the base stay. Otherwise the newest files are merged, with each older one that is less than
+    four times as large as all newer ones together. So a row is rewritten only when its file has grown by a quarter, and
+    at most four deltas remain, each at least four times as large as the next.
     """
     if len(sizes) <= 1 + MOST_DELTAS:
         return 0
@@ -68,9 +68,9 @@ def merge_plan(sizes: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class FileMerge:
-    """Merges files of one shard, oldest first; of each user at most `bound` seen items stay.
+    """Merges files of one shard, oldest first; keeps at most `bound` seen items per user.
 
-    `check` is called for every block and may raise, to end a merge that nobody wants any more.
+    `check` is called for every block and may raise to cancel the merge.
     """
 
     store: Store
@@ -79,7 +79,7 @@ class FileMerge:
     check: Callable[[], None] = lambda: None
 
     def __call__(self, files: Sequence[HistoryFile], run: str) -> HistoryFile:
-        """Write the merged file, which `replaces` the given ones; raises `CorruptArtefactError`."""
+        """Write and return the merged file, which `replaces` the given ones; raises `CorruptArtefactError`."""
         opened = [open_file(self.store, file, self.cache, in_order=True) for file in files]
         users, seen = self._count(opened)
         shard, length = files[0].shard, files[0].length
@@ -89,7 +89,7 @@ class FileMerge:
         return HistoryFile.of(name, entry, shard, length, tuple(file.name for file in files))
 
     def _slices(self, files: list[UserFile]) -> Iterator[Slices]:
-        """Yield the rows of each file that lie in the next range of keys."""
+        """Yield the rows of each file in the next range of user keys."""
         at = [0] * len(files)
         while any(start < file.count for start, file in zip(at, files, strict=True)):
             self.check()
@@ -100,7 +100,7 @@ class FileMerge:
             at = stops
 
     def _count(self, files: list[UserFile]) -> tuple[int, int]:
-        """Return how many users and seen items the merged file will have."""
+        """Return the number of users and seen items of the merged file."""
         users, seen = 0, 0
         for found in self._slices(files):
             keys = [file.users(rows.start, rows.stop) for file, rows in zip(files, found, strict=True)]
@@ -112,7 +112,7 @@ class FileMerge:
         return users, seen
 
     def _block(self, files: list[UserFile], found: Slices) -> UserRows:
-        """Return the newest record of each user, and the union of what it has seen."""
+        """Return the newest record of each user and the union of the user's seen items."""
         keys = [file.users(rows.start, rows.stop) for file, rows in zip(files, found, strict=True)]
         users = np.unique(np.concatenate(keys))
         totals, items, times = unknown_users(len(users), files[0].length)
@@ -134,7 +134,7 @@ _READ: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.L
 
 
 def broken_shards(store: Store, config: PipelineConfig, state: LogState) -> dict[int, str]:
-    """Return the shards whose histories cannot be used, and why; reads no more than the header of each file."""
+    """Return shard -> problem for unusable histories; reads only the header of each file."""
     files = state.histories
     if files.covered != state.cursor.sequence:
         problem = f"its log has histories of {files.covered} panes out of {state.cursor.sequence}"
@@ -154,7 +154,7 @@ def broken_shards(store: Store, config: PipelineConfig, state: LogState) -> dict
 def rebuilt(
     store: Store, config: PipelineConfig, state: LogState, shards: Collection[int], run: str
 ) -> tuple[HistoryFile, ...]:
-    """Write a base of each of the shards, which replaces all files of its own; one without users gets none.
+    """Write a new base for each shard, which replaces all its files; a shard without users gets none.
 
     Raises `CorruptArtefactError` for a damaged window.
     """
@@ -171,7 +171,7 @@ def rebuilt(
 
 
 def _batches(log: WindowLog, stop: int, shards: Collection[int]) -> Iterator[dict[int, list[pa.Table]]]:
-    """Yield shard -> the rows of its next windows, all shards together within bounds."""
+    """Yield shard -> the rows of its next windows, about `_ROWS_AT_ONCE` rows in all."""
     batch, rows = defaultdict[int, list[pa.Table]](list), 0
     for pane in takewhile(lambda pane: pane.sequence < stop, log.follow()):
         for shard in pane.examples.keys() & set(shards):
@@ -185,7 +185,7 @@ def _batches(log: WindowLog, stop: int, shards: Collection[int]) -> Iterator[dic
 
 @dataclass
 class _Base:
-    """The files of one shard on the way to its base."""
+    """Builds the base of one shard from its windows."""
 
     store: Store
     config: PipelineConfig
@@ -194,7 +194,7 @@ class _Base:
     files: list[HistoryFile] = field(default_factory=list)
 
     def add(self, windows: list[pa.Table]) -> None:
-        """Add what windows say, in order."""
+        """Write the events of the next windows as a delta, and merge if due."""
         config = self.config
         before = open_shard(
             self.store, HistoryFiles(shards={self.shard: tuple(self.files)}), self.shard, config.kept_items,
@@ -210,7 +210,7 @@ class _Base:
         self._merge(merge_plan([file.size for file in self.files]))
 
     def merged(self) -> HistoryFile | None:
-        """Return the base, None without users."""
+        """Merge all files and return the base, None without users."""
         if len(self.files) > 1:
             self._merge(len(self.files))
         return self.files[0] if self.files else None

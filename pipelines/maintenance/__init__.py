@@ -1,1 +1,1 @@
-"""Retention of windows, erasure of users, cleanup of replaced files."""
+"""Retention of windows, erasure of users, cleanup of replaced files, changes of settings."""

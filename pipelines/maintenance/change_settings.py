@@ -1,8 +1,8 @@
-"""Change the settings that last (`weir.pipelines.store_settings`), and say from which window on the new ones hold.
+"""Change the lasting settings of a store (`weir.pipelines.store_settings`).
 
-A pipeline keeps the settings with which it has started, and makes no commit once they have changed. So each row is
-committed under the settings of its time: what is committed stays, and a row that waits is read again, under the new
-ones. A window without a pane is then whole under the new settings; late rows of an older one make a pane under them.
+A pipeline keeps its settings from start to end, and stops committing once the recorded ones have changed. So each row
+is committed under the settings of its time: committed rows stay, and pending rows are read again under the new ones. A
+window without a pane is then whole under the new settings; late rows of an older window make a pane under them.
 """
 
 import time
@@ -22,27 +22,27 @@ from weir.pipelines.store_settings import FIXED, OUTSIDE_PIPELINE, LayoutError, 
 __all__ = ["change"]
 
 _OF_TIME: Final = ("pipeline.timestamp_unit", "pipeline.time_zone")
-"""They move a row to another window, where it would count again; so does `columns.timestamp`."""
+"""Settings that move a row to another window, where it would count again; so does `columns.timestamp`."""
 
 
 def change(store: Store, wanted: Mapping[str, JsonValue]) -> SettingsChange | None:
-    """Change settings of a store, by name; return what has changed and from when on it holds, None for nothing.
+    """Change settings of a store, by name; return the change and its first full window, None if nothing changes.
 
     Raises
     ------
     LayoutError
-        Where there is no store, for `FIXED` settings, for a URL that may hold a secret, and for settings of time while
-        rows of open windows wait.
+        If the store does not exist, for `FIXED` settings, for a URL that may hold a secret, and for settings of time
+        while rows of open windows are pending.
     BusyStoreError
         While a pipeline runs on this local store. On an object store it ends itself before its next commit.
     MovedStoreError
-        Where the log goes on in another store.
+        If the log continues in another store.
     """
     with ExitStack() as stack:
         if any(name not in OUTSIDE_PIPELINE for name in wanted):
             stack.enter_context(only_driver(store))
             stack.enter_context(only_writer(store))
-        # Lost settings are recorded again: the given ones here, the others by the next pipeline.
+        # If the record is lost, this records the given settings, and the next pipeline the others.
         known = recorded(store, may_be_lost=True)
         after = {name: value for name, value in wanted.items() if name not in known or known[name] != value}
         _check(store, known, after)
@@ -70,7 +70,7 @@ def change(store: Store, wanted: Mapping[str, JsonValue]) -> SettingsChange | No
             kept = whole
             if not is_of_rows or not state.sources:
                 return made
-            # A run that is in flight on an object store finds this number taken, and then the settings changed.
+            # A run in flight on an object store finds this commit number taken, and then the changed settings.
             try:
                 append(log, state)
             except CommitTakenError:
@@ -93,7 +93,7 @@ def _check(store: Store, known: Mapping[str, JsonValue], after: Mapping[str, Jso
 
 
 def _check_time(store: Store, state: LogState, known: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> None:
-    """Refuse to move rows to other windows while rows wait: rows that are read again have counted in part."""
+    """Refuse settings of time while rows are pending: rows read again would count in a second window."""
     moved = [name for name in after if name in _OF_TIME or (name == "pipeline.columns" and _moves(known, after))]
     if moved and not all(span.is_done for span in state.sources.values()):
         raise LayoutError(
@@ -109,7 +109,7 @@ def _moves(known: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> bo
 
 
 def _first_whole(store: Store, state: LogState) -> int | None:
-    """Return the end of the newest window that has a pane, in ms; None before the first."""
+    """Return the end (ms) of the newest window with a pane, else the horizon, else None."""
     form = read_format(store)
     if not state.starts or form is None or form.layout is None:
         return None if state.horizon is None else state.horizon.ms

@@ -1,11 +1,10 @@
-"""Cleanup of retired and replaced files, after a time of grace for their readers.
+"""Cleanup of retired and replaced files, after a grace period for their readers.
 
-What goes is decided from the log alone: of each void commit its files, and then the commit itself; of a commit that
-stays for the sake of other panes, the files of its retired panes. So a removal that was killed anywhere is
-finished by the next one, and a void commit that is left names all that is left of it.
+The commit log alone decides what to remove, so the next cleanup completes one that was killed.
 
-What is due follows from the log. The files go first, then a commit drops their names: killed in between, the next
-erasure finds them gone and drops them. With them go old drafts of killed processes, which may hold the same users.
+`Removal` deletes the files of each void commit and then the commit itself; of a commit that stays for other panes, it
+deletes the files of retired panes. `Erasure` deletes files that redactions replaced, then commits that their names are
+dropped; it also deletes old drafts of killed processes, which may hold the forgotten users.
 """
 
 import logging
@@ -38,12 +37,12 @@ __all__ = ["GRACE_SECONDS", "Erasure", "Removal"]
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 3600.0
-"""How long retired files stay: no run, and no reading of a window, takes as long."""
+"""How long retired files stay; longer than any run or reader of a window takes."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Removes what lies before the horizon of a state."""
+    """Removes the files before the horizon of a state."""
 
     store: Store
     state: LogState
@@ -54,14 +53,14 @@ class Removal:
         object.__setattr__(self, "_log", CommitLog(self.store))
 
     def waiting(self) -> list[int]:
-        """Return the void commits whose files are still there, oldest first."""
+        """Return the void commits that still exist, oldest first."""
         if self.state.horizon is None:
             return []
         names = self.store.glob("commits/" + "[0-9]" * 10 + ".json")
         return [number for name in names if (number := int(name[8:18])) < self.state.horizon.number]
 
     def waiting_panes(self) -> list[WindowManifest]:
-        """Return the retired panes, in commits that stay, of whose windows there is something left."""
+        """Return the retired panes of remaining commits whose window folders still exist."""
         if self.state.horizon is None:
             return []
         retired = self._log.get(self.state.retirement).retires
@@ -71,7 +70,7 @@ class Removal:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether files of what has retired are still there."""
+        """Whether retired files still exist."""
         return bool(self.waiting() or self.waiting_panes())
 
     def _has_retired(self, pane: WindowManifest) -> bool:
@@ -79,17 +78,17 @@ class Removal:
         return horizon is not None and horizon.has_retired(pane.sequence, pane.start_ms)
 
     def seconds_left(self) -> float:
-        """Return how long the files of the newest retirement have to stay, 0 where they may go."""
+        """Return the seconds until the files of the newest retirement may be removed, 0 if they may."""
         if self.state.horizon is None:
             return 0.0
         retired_at = self._log.get(self.state.retirement).committed_at
         return max(0.0, retired_at + self.grace_seconds - time.time())
 
     def run(self) -> int:
-        """Remove what may go; return the number of commits that went."""
+        """Remove retired files after the grace period; return the number of removed commits."""
         if self.state.horizon is None or self.seconds_left():
             return 0
-        # A run was killed before it wrote the snapshot of its retirement, or a writer had read HEAD before.
+        # The retiring run may have been killed before its snapshot, or a writer may have overwritten HEAD.
         self.state.save(self._log)
         self._point()
         numbers, panes = self.waiting(), self.waiting_panes()
@@ -106,7 +105,7 @@ class Removal:
         return len(removed)
 
     def _remove(self, number: int) -> bool:
-        """Remove the files of a void commit, then the commit; a damaged one stays, as it cannot name its files."""
+        """Remove the files of a void commit, then the commit; a damaged commit stays, as its files are unknown."""
         try:
             commit = self._log.get(number)
         except (CorruptArtefactError, RetiredError) as error:
@@ -121,7 +120,7 @@ class Removal:
         return True
 
     def _remove_redacted(self) -> None:
-        """Remove the files of retired panes that commits behind the horizon have put in place of others."""
+        """Remove the replacements that redactions after the horizon wrote for retired panes."""
         horizon, number = self.state.horizon, self.state.redaction
         while horizon is not None and number >= horizon.number:
             commit = self._log.get(number)
@@ -138,7 +137,7 @@ class Removal:
             self._remove_pane(pane)
 
     def _remove_pane(self, pane: WindowManifest) -> None:
-        """Remove what there is of a pane; its window's folder last, which tells that the rest may be there."""
+        """Remove the files of a pane; its window folder goes last, as it marks the removal as incomplete."""
         for results in ("monitor", *self._evaluations):
             self.store.remove(f"{results}/{pane.name}.json")
             self.store.remove_if_empty(f"{results}/{pane.name.slice}")
@@ -146,7 +145,7 @@ class Removal:
         self.store.remove_if_empty(f"windows/{pane.name.slice}")
 
     def _point(self) -> None:
-        """Let HEAD name the horizon before any file goes."""
+        """Record the horizon in HEAD before any file is removed."""
         head, horizon = self._log.head(), self.state.horizon
         if head is None or horizon is None or (head.horizon is not None and head.horizon.ms >= horizon.ms):
             return
@@ -154,17 +153,17 @@ class Removal:
 
     @cached_property
     def _evaluations(self) -> list[str]:
-        """The folders of evaluations, one for each line."""
+        """The evaluation folders of all lines."""
         return ["evaluations" if line == MAIN else f"variants/{line}/evaluations" for line in lines(self.store)]
 
 
 _PAUSE_SECONDS: Final = 600.0
-"""How often a following pipeline looks for what is due."""
+"""Seconds between two erasure checks of a following pipeline."""
 
 
 @dataclass
 class Erasure:
-    """Removes what redactions replaced longer ago than `grace_seconds`, and copies in `caches` of this machine."""
+    """Removes files that redactions replaced over `grace_seconds` ago, and their copies in local `caches`."""
 
     store: Store
     grace_seconds: float
@@ -172,26 +171,26 @@ class Erasure:
     _next: float = field(default=-math.inf, init=False)
 
     def step(self, state: LogState) -> None:
-        """Erase what is due, if it is time to look; `state` follows."""
+        """Erase what is due, checking every `_PAUSE_SECONDS` only; `state` follows."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _PAUSE_SECONDS
             self.run(state)
 
     def waiting(self, state: LogState) -> dict[str, float]:
-        """Return what is to be removed, and since when it is replaced (wall clock, seconds).
+        """Return name -> time of replacement (wall clock, seconds) of the files and folders to erase.
 
-        Of files of users that are all that were replaced before the newest redaction, or by it.
+        Includes every user file that was replaced up to the newest redaction.
         """
         users = state.histories.replaced.items()
         return state.erasing | {name: since for name, since in users if since <= state.redacted_at}
 
     def seconds_left(self, state: LogState) -> float:
-        """Return how long it takes until all of it may go."""
+        """Return the seconds until all waiting files may be erased."""
         newest = max(self.waiting(state).values(), default=-math.inf)
         return max(0.0, newest + self.grace_seconds - time.time())
 
     def run(self, state: LogState) -> int:
-        """Remove what is due, and commit that it is gone; return how many files and folders those were."""
+        """Remove what is due and commit the removal; return the number of files and folders."""
         log = CommitLog(self.store)
         while due := self._due(state):
             remove_drafts(self.store)

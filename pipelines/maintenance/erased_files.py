@@ -1,11 +1,13 @@
-"""Files without erased users: each is written beside the one that it will replace.
+"""Rewritten copies of store files without erased users.
 
-Dead letters hold the start of a row as it came, valid or not, in the format of its log. So an id is looked for in every
-spelling that a text can mean (`spellings`). It counts as named where it is there as a whole word: not within a longer
-run of letters, digits, ``_`` and ``-``. Binary rows have no words: there it counts anywhere.
+`pane_without`, `users_file_without` and `letters_without` write a copy beside the file; a commit then replaces it
+(`weir.pipelines.maintenance.erasure`). `forget_served` rewrites served lists, which no commit names: it writes a copy
+and removes the file. If it is killed in between, readers use the copy, which has fewer rows, and the next redaction
+removes the file.
 
-No commit names these files, so there is nothing to commit: each is written again without the users' rows, then removed.
-Killed in between, both are there; readers take the one with fewer rows, and the next redaction removes the other.
+Dead letters hold the start of a raw row, in the format of its log. So ids are searched in every plausible encoding
+(`spellings`). An id matches as a whole word: not within a longer run of letters, digits, ``_`` and ``-``. In binary
+rows, which have no words, it matches anywhere.
 """
 
 import base64
@@ -71,9 +73,9 @@ __all__ = [
 _WORD: Final = re.compile(r"[\w-]+")
 _BINARY: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]")
 _TELLING: Final = 4
-"""Characters of an id that say whose it is, where no word ends beside them or only its beginning is left."""
+"""Shortest id that may match without a word boundary, and shortest matching start of a cut id; characters."""
 _LEVELS: Final = 3
-"""Encodings within one another, such as JSON in a field of CSV."""
+"""Depth of nested encodings, such as JSON in a field of CSV."""
 
 _ESCAPE: Final = re.compile(
     r"((?:\\u[0-9a-fA-F]{4})+)|((?:\\x[0-9a-fA-F]{2})+)|\\U([0-9a-fA-F]{8})|\\([^uxU])", re.DOTALL
@@ -87,7 +89,7 @@ _PLAIN_BASE64: Final = str.maketrans("-_", "+/")
 
 @dataclass(frozen=True)
 class Forgotten:
-    """Distinct `ids`, and their `keys` (n,) in a store with this `secret`, in the same order."""
+    """Users to forget: their distinct `ids` and, in the same order, their `keys` (n,)."""
 
     ids: tuple[str, ...]
     keys: UserKeys
@@ -99,7 +101,7 @@ class Forgotten:
 
     @classmethod
     def of(cls, ids: Iterable[str], secret: str = "") -> "Forgotten":
-        """Return the users with these ids."""
+        """Return the users with these ids, in a store with this key `secret`."""
         distinct = tuple(dict.fromkeys(ids))
         words, wordless = defaultdict[str, list[tuple[int, str]]](list), []
         by_size = defaultdict[int, set[str]](set)
@@ -116,12 +118,12 @@ class Forgotten:
         return cls(distinct, keys, dict(words), tuple(wordless), sizes, tuple(sorted(distinct)), starts)
 
     def by_shard(self, shards: int) -> dict[int, UserKeys]:
-        """Return the keys of each user shard that has any, ascending."""
+        """Return the keys of each user shard with any, ascending."""
         owners = shards_of(self.keys, shards)
         return {shard: UserKeys(np.sort(self.keys[owners == shard])) for shard in np.unique(owners).tolist()}
 
     def named_in(self, text: str, *, is_cut: bool = False) -> set[str]:
-        """Return the ids that a text names in any spelling; where it `is_cut`, also ids whose beginning is its end."""
+        """Return the ids in a text, in any spelling; if it `is_cut`, also ids whose start is its end."""
         found = set[str]()
         for spelling in spellings(text):
             found.update(self._in_words(spelling))
@@ -136,14 +138,14 @@ class Forgotten:
             for offset, one in self._words.get(word[0], ()):
                 start = word.start() - offset
                 end = start + len(one)
-                # Its first word is a whole one; the last one has to be, too.
+                # The first word matches whole; the last one must, too.
                 is_part = _WORD.match(one[-1]) is not None and _WORD.match(text, end) is not None
                 if start >= 0 and text.startswith(one, start) and not is_part:
                     yield one
         yield from (one for one in self._wordless if one in text)
 
     def _anywhere(self, text: str) -> Iterator[str]:
-        """Yield ids in a binary text: a short one only behind its length, as protobuf and Avro write it."""
+        """Yield ids in a binary text; short ids only after their length, as in protobuf and Avro."""
         for first in self._starts.finditer(text):
             start = first.start()
             for size, ids in self._by_size.items():
@@ -153,7 +155,7 @@ class Forgotten:
                     yield one
 
     def _begun_by(self, text: str) -> Iterator[str]:
-        """Yield the ids whose beginning is the end of a text."""
+        """Yield the ids whose start is the end of a text."""
         for start in range(max(0, len(text) - len(max(self.ids, key=len, default=""))), len(text) - _TELLING + 1):
             end = text[start:]
             if start and _WORD.match(end) is not None and _WORD.match(text[start - 1]) is not None:
@@ -165,7 +167,7 @@ class Forgotten:
 
 
 def texts_of(data: bytes) -> list[str]:
-    """Return what bytes say: in UTF-8, or where they are none, in each of the encodings that they may be in."""
+    """Decode bytes as UTF-8 or, if they are not UTF-8, with each supported character set."""
     try:
         return [data.decode()]
     except UnicodeDecodeError:
@@ -174,10 +176,10 @@ def texts_of(data: bytes) -> list[str]:
 
 
 def spellings(text: str) -> Iterator[str]:
-    """Yield a text, and what it says if it, or a part of it, is encoded.
+    """Yield a text and its decoded forms, also of parts of it.
 
-    Known are escapes of JSON and of Python, quotes that CSV doubles, percent-encoding, character references, UTF-16 and
-    UTF-32 that were taken for UTF-8, and words in base64; also within one another.
+    Decodes JSON and Python escapes, doubled CSV quotes, percent-encoding, character references, UTF-16 and UTF-32 read
+    as UTF-8, and base64 words; also nested in one another.
     """
     known, level = {text}, [text]
     yield text
@@ -189,7 +191,7 @@ def spellings(text: str) -> Iterator[str]:
 
 
 def _decoded(text: str) -> Iterator[str]:
-    """Yield what a text says in each encoding in which it may be."""
+    """Yield the text after one step of each decoding that may apply."""
     if "\\" in text:
         yield _ESCAPE.sub(_unescaped, text)
     if '""' in text:
@@ -210,7 +212,7 @@ def _decoded(text: str) -> Iterator[str]:
 
 
 def _wide(data: bytes) -> Iterator[str]:
-    """Yield what bytes with zeros say in UTF-16, and in UTF-32, from whichever of them a character starts at."""
+    """Yield bytes with zeros decoded as UTF-16 and UTF-32, at each alignment and in both byte orders."""
     sizes = (4, 2) if b"\0\0" in data else (2,) if b"\0" in data else ()
     for size in sizes:
         for at in range(size):
@@ -234,7 +236,7 @@ def _unescaped(escape: re.Match[str]) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _of_base64(word: str) -> str:
-    """Return what a word says in base64; empty where that is no text."""
+    """Return the text in a base64 word, "" if it holds none."""
     whole = word[: len(word) - (len(word) % 4 == 1)].translate(_PLAIN_BASE64)
     try:
         return binascii.a2b_base64(whole + "=" * (-len(whole) % 4)).decode()
@@ -255,7 +257,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 class RemovedLists(NamedTuple):
-    """What was removed: rows of so many files, and the keys of the users whom they named."""
+    """The number of changed files and of removed lists, and the keys of the users of these lists."""
 
     files: int
     lists: int
@@ -281,7 +283,7 @@ def forget_served(store: Store, users: UserKeys) -> RemovedLists:
 
 
 def _keys(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the users of lists; 0, which is no user's key, where a list names none."""
+    """Return the user keys of lists; 0, which is not a valid key, for a list without a user."""
     keys: np.ndarray[tuple[int], np.dtype[np.int64]] = table[columns.USER_KEY].fill_null(0).to_numpy()
     return keys
 
@@ -294,15 +296,14 @@ _ROWS: Final = 4096
 def pane_without(
     store: Store, pane: WindowManifest, users: Mapping[int, UserKeys], run: str
 ) -> tuple[RedactedPane, UserKeys] | None:
-    """Write a pane's files without the rows of some users, and return it with those it held; None if it held none.
+    """Write a copy of a pane without some users; return it and the users found, None if there are none.
 
-    Only the column of users is read first. `users` are the keys by user shard, ascending. Raises
-    `CorruptArtefactError`.
+    `users` holds ascending keys by user shard. Reads only the user column first. Raises `CorruptArtefactError`.
     """
     held = {shard: found for shard in users if len(found := _held(store, pane, shard, users[shard]))}
     if not held:
         return None
-    # Panes of one window lie side by side.
+    # Panes of one window share its folder, so the attempt names the pane.
     attempt = f"{run}p{pane.pane}"
     folder = pane.name.folder(attempt)
     keys = UserKeys(np.concatenate(list(held.values())))
@@ -325,7 +326,7 @@ def pane_without(
 
 
 def _held(store: Store, pane: WindowManifest, shard: int, users: UserKeys) -> UserKeys:
-    """Return those of the users, ascending, who have rows in a shard of a pane."""
+    """Return the given users, ascending, with rows in a shard of a pane."""
     entry = pane.examples.get(shard)
     if entry is None:
         return UserKeys(np.empty(0, np.int64))
@@ -338,14 +339,14 @@ def _counts(labels: np.ndarray[tuple[int], np.dtype[np.int8]]) -> WindowCounts:
 
 
 def _manifest(pane: WindowManifest, attempt: str, files: list[FileEntry], gone: WindowCounts) -> WindowManifest:
-    """Return the manifest of the rows that are left; what the run had counted besides stays as it is."""
+    """Return the manifest of the copy: events of removed rows are subtracted, other counts stay."""
     left = {name: getattr(pane.counts, name) - getattr(gone, name) for name in ("events", "positives", "negatives")}
     counts = pane.counts.model_copy(update=left)
     return pane.model_copy(update={"attempt": attempt, "files": tuple(files), "counts": counts})
 
 
 def _sketch_without(data: bytes, users: UserKeys) -> bytes:
-    """Return a sketch of users that names none of these; one with hashed cells names nobody."""
+    """Return an exact user sketch without these users; a hashed sketch identifies no user and stays."""
     sketch = load(data)
     if not isinstance(sketch, ExactCounter):
         return data
@@ -358,9 +359,9 @@ def _sketch_without(data: bytes, users: UserKeys) -> bytes:
 def users_file_without(
     store: Store, file: HistoryFile, cache: LocalCache, users: UserKeys, run: str
 ) -> tuple[HistoryFile | None, UserKeys] | None:
-    """Write a file of users without some, and return it with those it held; None if it held none.
+    """Write a copy of a user file without some users; return it and the users found, None if there are none.
 
-    The file is None where nobody is left. Raises `CorruptArtefactError`.
+    The returned file is None if no user remains. Raises `CorruptArtefactError`.
     """
     opened = open_file(store, file, cache)
     places = np.array([opened.place(user) for user in users.tolist()], np.int64)
@@ -395,9 +396,10 @@ def _others(file: UserFile, gone: np.ndarray[tuple[int], np.dtype[np.int64]]) ->
 def letters_without(
     store: Store, file: LetterFile, users: Forgotten, run: str
 ) -> tuple[RewrittenLetters, set[str]] | None:
-    """Write a file of dead letters in which those that name users have lost their text; None if none does.
+    """Write a copy of a file of dead letters, with letters that name users blanked; None if no letter does.
 
-    The letters stay, since what was refused stays refused, and is counted once. Raises `CorruptArtefactError`.
+    Returns the copy and the ids found. Blanked letters stay, so that refused rows stay refused and count once. Raises
+    `CorruptArtefactError`.
     """
     found = read_dead_letters(store, file.name, file.checksum)
     named = [named_in_letter(letter, users) for letter in found]
@@ -413,14 +415,14 @@ def letters_without(
 
 
 def named_in_letter(letter: DeadLetter, users: Forgotten) -> set[str]:
-    """Return the users whom a letter names, in what it keeps of the row that came or in what was wrong with it.
+    """Return the users that a letter names, in its raw row or in its detail.
 
-    Of a row that was cut, an id counts that begins like the end of what is kept.
+    For a cut row, an id also matches if its start is the end of the kept text.
     """
     data = letter.raw.encode() if letter.encoding == "utf-8" else base64.b64decode(letter.raw)
     is_cut = len(data) < letter.size
     found = {one for text in texts_of(data) for one in users.named_in(text, is_cut=is_cut)}
-    # Long values are shortened, with dots at their end.
+    # Long values in a detail are cut, and end with dots.
     *shortened, last = letter.detail.split("...")
     return found.union(users.named_in(last), *(users.named_in(part, is_cut=True) for part in shortened))
 

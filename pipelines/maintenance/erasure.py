@@ -1,8 +1,8 @@
-"""Redaction: one commit after which the store no longer holds some users.
+"""Redaction: remove users from a store with one commit.
 
-Every pane, file of dead letters and file of users is looked at, and those that hold one of them are written again. Then
-one commit names what takes the place of what. Where other commits come first, only what they add is looked at, so that
-a redaction ends beside a pipeline that never rests.
+Every pane, file of dead letters and user file is searched, and copies without the users are written. Then one commit
+replaces the files by their copies. If another writer commits first, only its additions are searched, so a redaction
+finishes beside a busy pipeline.
 """
 
 import logging
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 class RedactionReport(FrozenModel):
-    """What a redaction has done; `commit` is None where the store held none of the users."""
+    """The result of a redaction; `commit` is None if the store held none of the users."""
 
     held: tuple[str, ...] = Field(default=(), description="ids that the store held")
     commit: int | None = None
@@ -69,13 +69,11 @@ class RedactionReport(FrozenModel):
 def forget_users(
     store: Store, config: PipelineConfig, users: Forgotten, progress: Callable[[int, int], None] | None = None
 ) -> RedactionReport:
-    """Make the commit that forgets users, if the store holds any of them; what it replaces stays (`Erasure`).
+    """Commit the removal of users, if the store holds any; replaced files stay until `Erasure` removes them.
 
-    After it their served lists go, which no commit names.
-
-    `progress` is called with the commits looked at and their number. Raises `BusyStoreError` where another redaction is
-    at work, `MovedStoreError` where the store is between two steps of a cut-over, and `CorruptArtefactError` for a
-    damaged file: then nothing is forgotten.
+    Then remove their served lists, which no commit names. `progress` is called with the number of commits searched and
+    their total. Raises `BusyStoreError` if another redaction is running, `MovedStoreError` if the store is in the
+    middle of a cut-over, and `CorruptArtefactError` for a damaged file: then nothing is forgotten.
     """
     with only_redaction(store):
         sweep_redactions(store)
@@ -100,7 +98,7 @@ def forget_users(
 
 
 def _without_lists(store: Store, users: Forgotten, report: RedactionReport) -> RedactionReport:
-    """Remove served lists, and add what was found to a report."""
+    """Remove served lists, and add the result to a report."""
     removed = forget_served(store, users.keys)
     keys: list[int] = users.keys.tolist()
     named = {one for one, key in zip(users.ids, keys, strict=True) if key in removed.users}
@@ -115,7 +113,7 @@ class _SweptError(Exception):
 
 @dataclass
 class _Redaction:
-    """One run; what it has written waits for its commit, by the name of what it replaces."""
+    """One redaction; its copies wait for the commit, by the pane or file that they replace."""
 
     store: Store
     config: PipelineConfig
@@ -136,7 +134,7 @@ class _Redaction:
         self._ids = dict(zip(self.users.keys.tolist(), self.users.ids, strict=True))
 
     def make(self) -> RedactionReport:
-        """Write what is needed and commit it, again and again until no other commit comes first."""
+        """Write the copies and commit them; search again after each commit of another writer."""
         self._look(self._log.first())
         while True:
             self._look_at_users()
@@ -155,8 +153,8 @@ class _Redaction:
                 return self._report(commit)
 
     def _look(self, at: Cursor) -> None:
-        """Look at what commits from a cursor on have added, and forget what they have made useless."""
-        check_arrived(self.store, self._state)  # its rebuild counts rows by their positions
+        """Search what commits from a cursor on have added, and drop copies that they have made useless."""
+        check_arrived(self.store, self._state)  # a redaction moves rows, and a rebuild counts them by position
         rewritten = self._rewritten()
         while at.number < self._state.cursor.number and (step := self._log.next(at)) is not None:
             commit, at = step
@@ -176,7 +174,7 @@ class _Redaction:
         self._leave_retired()
 
     def _rewritten(self) -> set[str]:
-        """Return the files of dead letters that others have taken the place of."""
+        """Return the files of dead letters that earlier redactions have replaced."""
         found, number, first = set[str](), self._state.redaction, self._log.first().number
         while number >= first:
             commit = self._log.get(number)
@@ -203,7 +201,7 @@ class _Redaction:
             self._held |= ids
 
     def _look_at_users(self) -> None:
-        """Look at the files of users that are new, and give up those written for files that are gone."""
+        """Search new user files, and drop copies of files that are gone."""
         files = {file.name: file for shard in self._shards for file in self._state.histories.shards.get(shard, ())}
         for name in self._files.keys() - files.keys():
             self._discard(self._files.pop(name))

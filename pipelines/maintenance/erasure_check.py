@@ -1,8 +1,8 @@
-"""The proof that users are gone: every file of a store is read, and those that still hold one of them are named.
+"""Proof of erasure: read every file of a store and report the files that still hold an erased user.
 
-Files are told apart by how they begin. Where keys of users are stored they are compared; other data is searched for the
-bytes of the keys, texts for the ids. An id that is short, or a number, says nothing where it turns up in a text that is
-not a line of a log: there it is not searched for.
+The first bytes tell the kind of a file. Stored user keys are compared; other binary data is searched for the bytes of
+keys and ids, text for ids. Short or numeric ids would match by chance, so text other than log lines and CSV is not
+searched for them.
 """
 
 import gzip
@@ -29,12 +29,12 @@ __all__ = ["Sighting", "sightings"]
 
 _BLOCK: Final = 1 << 24
 _OF_ITEMS: Final = ("bundles/", "checkpoints/", "variants/", "state/item-keys", "state/popularity")
-"""Data that holds keys of items, which are the same as those of users with the same id."""
+"""Data with item keys, which equal the keys of users with the same ids."""
 _SHORT: Final = 4
 
 
 class Sighting(NamedTuple):
-    """A file that holds a user, or may: `what` says where in it, or why that is not known."""
+    """A file that holds a user, or may: `what` says where in it, or why it cannot be read."""
 
     name: str
     what: str
@@ -50,7 +50,7 @@ def sightings(
 ) -> list[Sighting]:
     """Return the files of a store, and of caches on this machine, that still hold one of the users.
 
-    `user_column` is the log's name of the user. `progress` is called with the files read and their number.
+    `user_column` is the user column of the log. `progress` is called with the number of files read and their total.
     """
     search = _Search.of(store, users, user_column)
     waiting = LogState.open(store).erasing.keys() | LogState.open(store).histories.replaced.keys()
@@ -71,7 +71,7 @@ def sightings(
 
 @dataclass(frozen=True)
 class _Search:
-    """What is searched for. `keys` are those that no item has, too; `words` the ids that say something in any text."""
+    """The search terms: `keys` are user keys that are not item keys, `words` ids that are distinctive in any text."""
 
     users: Forgotten
     user_column: str
@@ -101,20 +101,20 @@ class _Search:
             return self.local(Path(copy.name), name)
 
     def local(self, path: Path, name: str = "") -> str:
-        """Return what a file on local disk holds, "" for nothing, or why nobody knows."""
+        """Return what a file on local disk holds, "" for nothing, or why it cannot be read."""
         try:
             with path.open("rb") as file:
                 magic = file.read(8)
                 file.seek(0)
                 return self._read(file, path, magic, name)
         except FileNotFoundError:
-            return ""  # removed meanwhile
+            return ""  # removed in the meantime
         except (CorruptArtefactError, pa.ArrowException, OSError, EOFError, ValueError) as error:
             return f"cannot be read, so that nobody knows whom it holds: {error}"
 
     def _read(self, file: IO[bytes], path: Path, magic: bytes, name: str) -> str:
         if magic == b"WEIRUSER":
-            # Copies in a cache have names of their own.
+            # Cached copies have a prefix before the name.
             found = UserFile(path, name or path.name.partition("-")[2])
             return self._of("its users", self._ids([found.place(key) >= 0 for key in self.users.keys.tolist()]))
         if magic[:4] == b"PAR1":
@@ -132,7 +132,7 @@ class _Search:
     def _of_columns(self, rows: pa.Table) -> set[str]:
         found = set[str]()
         if columns.USER_KEY in rows.column_names:
-            # Served lists name a user only where the query did: an array with nulls would be one of floats.
+            # Served lists may have no user; with nulls, numpy would make the keys floats.
             found |= self._ids(np.isin(self.users.keys, rows[columns.USER_KEY].drop_null().to_numpy()))
         for name in {columns.USER_ID, self.user_column} & set(rows.column_names):
             found |= set(self.users.ids) & {str(one) for one in rows[name].unique().to_pylist()}
@@ -152,7 +152,7 @@ class _Search:
         return found
 
     def _of_bytes(self, file: IO[bytes], name: str) -> str:
-        """Search texts for ids, and other data for keys."""
+        """Search text for ids, and other data for keys and ids."""
         start = file.read(_BLOCK)
         try:
             text = (start + file.read()).decode() if b"\0" not in start else None
@@ -171,7 +171,7 @@ class _Search:
         return self._of("its data, by key or id", found | {spelled[text] for text in held & spelled.keys()})
 
     def _spelled(self) -> dict[bytes, str]:
-        """Return the bytes of ids that say something in any text, in the encodings that text has."""
+        """Return encoded id -> id for distinctive ids, in common character sets."""
         charsets = ("utf-8", "utf-16-le", "utf-16-be", "cp1252")
         spelled = {one.encode(charset, errors="ignore"): one for one in self.words.ids for charset in charsets}
         return {text: one for text, one in spelled.items() if len(text) >= _SHORT}
@@ -195,7 +195,7 @@ class _Search:
 
 
 def _overlapping(file: IO[bytes], repeated: int) -> Iterator[bytes]:
-    """Yield a file in overlapping blocks, so that each text that is searched for lies within one block."""
+    """Yield blocks that overlap by `repeated` bytes, so that no search term is split."""
     end = b""
     while block := file.read(_BLOCK):
         yield end + block
@@ -203,7 +203,7 @@ def _overlapping(file: IO[bytes], repeated: int) -> Iterator[bytes]:
 
 
 def _users_in_lines(text: str, column: str) -> Iterator[str]:
-    """Yield the users of the lines of a log."""
+    """Yield the users of JSON log lines."""
     for line in text.split("\n"):
         if line.startswith("{") and column in line:
             try:

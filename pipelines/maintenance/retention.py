@@ -1,8 +1,8 @@
-"""Retention: which windows are old enough to retire, who still needs them, and the commit that retires them.
+"""Retention: find windows that are old enough to retire and that no reader needs, and commit their retirement.
 
-Windows retire whole, the oldest first: each with all of its panes, in whatever commits these are, as soon as it is old
-and no reader needs one of its panes. Commits without a remaining file retire from the first on, so that the log has no
-gap; a commit with a younger window stays, and still lists its retired panes.
+Windows retire whole, the oldest first: all panes of a window together, once it is old enough and no reader needs one of
+them. Commits without a remaining file retire from the first on, so that the log has no gap; a commit with a younger
+window stays, and still lists its retired panes.
 """
 
 import logging
@@ -42,7 +42,7 @@ __all__ = ["Hold", "Retention", "RetirementPlan", "histories_from", "holds", "pl
 
 
 class Hold(NamedTuple):
-    """A reader that needs the panes from `sequence` on; `why` says so in words."""
+    """A reader that needs the panes from `sequence` on; `why` is the explanation for people."""
 
     reader: str
     sequence: int
@@ -50,9 +50,9 @@ class Hold(NamedTuple):
 
 
 def holds(store: Store, state: LogState) -> list[Hold]:
-    """Return what every reader of windows still needs; one that has left no trace in the store needs nothing.
+    """Return the panes that each reader of windows still needs; a reader without a trace in the store needs none.
 
-    A position that is damaged, or of another commit log, holds all windows: how far its reader has got is unknown.
+    A damaged position, or one of another commit log, holds all windows.
     """
     needed = histories_from(state)
     found = [Hold("histories", needed, "their events are not in the histories of users yet: start `weir ingest` once")]
@@ -68,12 +68,12 @@ def holds(store: Store, state: LogState) -> list[Hold]:
 
 
 def histories_from(state: LogState) -> int:
-    """Return the first pane whose events the files of users do not hold yet."""
+    """Return the first pane that the user histories do not cover."""
     return state.histories.covered
 
 
 def _trainer(store: Store) -> Iterator[Hold]:
-    # Where the newest checkpoint is damaged, training continues from the one before.
+    # Training falls back to an older checkpoint if the newest is damaged, so every one counts.
     marks = [mark for variant in lines(store) for mark in _marks(line_of(store, variant))]
     if marks:
         sequence, path = min(marks)
@@ -82,16 +82,16 @@ def _trainer(store: Store) -> Iterator[Hold]:
 
 
 def _marks(line: Store) -> list[tuple[int, str]]:
-    """Return the pane at which each checkpoint of a line continues, and its path."""
+    """Return (pane at which it continues, path) of each checkpoint of a line."""
     while True:
         names = checkpoint_names(line)
-        # A trainer beside removes old ones: then there are newer ones.
+        # A running trainer may remove a listed checkpoint: list again.
         with suppress(FileNotFoundError):
             return [(read_checkpoint_mark(line, name).sequence, line.path(f"checkpoints/{name}")) for name in names]
 
 
 def _gate_from(store: Store, sequence: int) -> int:
-    """Return the first pane that the gate reads for a trainer at this one: back to `GATE_CASES` positives."""
+    """Return the first pane that the gate reads for a trainer at `sequence`: it needs `GATE_CASES` positives."""
     log = WindowLog(store)
     start = log.left(max(sequence - GATE_WINDOWS, 0) - 1)
     before = list(takewhile(lambda pane: pane.sequence < sequence, log.follow(start)))[::-1]
@@ -113,34 +113,34 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Window:
-    """A window that is old enough, and its panes with the commits that list them."""
+    """A window that is old enough: its panes, each with the number of the commit that lists it."""
 
     end_ms: int
     panes: tuple[tuple[int, WindowManifest], ...]
 
     @property
     def newest(self) -> int:
-        """The number of its newest pane."""
+        """The sequence of its newest pane."""
         return max(pane.sequence for _, pane in self.panes)
 
 
 class _Void(NamedTuple):
-    """The commits without a remaining file, and the cursor after them."""
+    """Commits without a remaining file, and the cursor after them."""
 
     commits: list[Commit]
     after: Cursor
 
 
 _PAUSE_SECONDS: Final = 600.0
-"""How often a following pipeline looks for what may retire."""
+"""Seconds between two retention steps of a following pipeline."""
 
 
 @dataclass(frozen=True)
 class RetirementPlan:
-    """What goes, and what holds back the rest of what is old enough.
+    """The windows that retire, and the readers that hold back further old windows.
 
-    `windows`, `panes`, `files` and `size` (bytes) are what retires; `commits` counts commits without a remaining file.
-    `held` counts panes that are old enough and stay, because of `holds`. `retirement` is None if nothing retires.
+    `windows`, `panes`, `files` and `size` (bytes) retire; `commits` counts commits without a remaining file. `held`
+    panes are old enough but stay because of `holds`. `retirement` is None if nothing retires.
     """
 
     retirement: Retirement | None
@@ -156,12 +156,12 @@ class RetirementPlan:
 def plan_retirement(
     store: Store, state: LogState, older_than_seconds: float, in_log: Set[str] | None
 ) -> RetirementPlan:
-    """Return what may retire of the windows that end so many seconds of event time before the newest event.
+    """Plan the retirement of windows that end `older_than_seconds` of event time before the newest event.
 
     Parameters
     ----------
     in_log
-        Names of the files that are in the log now (`Partition.key`); None where it cannot be listed: then no source
+        Keys of the files that are in the log now (`Partition.key`); None if it cannot be listed: then no source
         partition is forgotten.
 
     Raises
@@ -190,14 +190,13 @@ def plan_retirement(
 
 
 def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
-    """Commit a retirement, and write the snapshot that holds its horizon; `state` follows.
+    """Commit a retirement and write the snapshot with its horizon; `state` follows.
 
-    The files stay where they are (`weir.pipelines.maintenance.cleanup`). Raises `CommitTakenError` where another writer
-    was faster.
+    The files stay (`weir.pipelines.maintenance.cleanup`). Raises `CommitTakenError` if another writer commits first.
     """
     if plan.retirement is None:
         return
-    # Owners of keys outlive their windows.
+    # Key owners outlive the windows that they are read from.
     owners(store, state.cursor.sequence - 1).save()
     log = CommitLog(store)
     requires = (RETENTION, WINDOWS) if plan.retirement.commits else (RETENTION,)
@@ -206,7 +205,7 @@ def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
 
 
 def _old(log: CommitLog, store: Store, state: LogState, older_than_seconds: float) -> list[_Window]:
-    """Return the windows that are old enough, the oldest first; raises `CorruptArtefactError`."""
+    """Return the windows that are old enough, oldest first; raises `CorruptArtefactError`."""
     found = read_format(store)
     if found is None or found.layout is None or state.max_event_ms < 0:
         return []
@@ -223,7 +222,7 @@ def _old(log: CommitLog, store: Store, state: LogState, older_than_seconds: floa
 def _panes_of(
     log: CommitLog, commits: dict[int, Commit], start_ms: int, known: Panes
 ) -> list[tuple[int, WindowManifest]]:
-    """Return the panes of a window with the commits that list them; `commits` caches commits that were read."""
+    """Return the panes of a window with their commit numbers; `commits` caches commits."""
     number, found = known.commit, list[tuple[int, WindowManifest]]()
     while number >= 0:
         if number not in commits:
@@ -233,14 +232,14 @@ def _panes_of(
         number = listed[0][1].previous if listed else -1
     if len(found) == known.count:
         return found
-    # Written by another than the pipeline: its panes do not name the commits before.
+    # Panes that the pipeline did not write do not name their predecessors: search all commits.
     first = log.first().number
     between = (log.get(number) for number in range(first, known.commit + 1))
     return [(commit.number, pane) for commit in between for pane in commit.panes if pane.start_ms == start_ms]
 
 
 def _void(log: CommitLog, state: LogState, going: list[_Window], limit: int) -> _Void:
-    """Return the first commits that have no remaining file once these windows are gone."""
+    """Return the leading commits that have no file left once the `going` windows are gone."""
     gone, at, commits = {pane.sequence for window in going for _, pane in window.panes}, log.first(), list[Commit]()
     horizon_ms = state.horizon.ms if state.horizon else None
     while going and at.number < state.cursor.number and (step := log.next(at)) is not None:
@@ -277,16 +276,16 @@ def _retirement(state: LogState, going: list[_Window], void: _Void, in_log: Set[
 
 
 def _forgotten(state: LogState, first: int, in_log: Set[str]) -> list[str]:
-    """Return the partitions of files that are gone, and whose rows were all counted by commits that go.
+    """Return the keys of deleted log files whose rows were all counted by retiring commits.
 
-    If such a file comes back, its rows lie before the horizon: they are refused, never counted again. The generations
-    of a file are forgotten together, as their numbers follow from one another.
+    If such a file comes back, its rows lie before the horizon and are refused, never counted again. All generations of
+    a file are forgotten together, as their numbers are consecutive.
     """
     by_file = defaultdict[str, list[str]](list)
     for key in state.sources:
         by_file[key.rpartition("@")[0] if generation(key) > 1 else key].append(key)
     if in_log.isdisjoint(by_file):
-        # Another log, or a disk that is not there.
+        # The listing is of another log, or of a disk that is not mounted.
         return []
     gone = (keys for name, keys in by_file.items() if name not in in_log and _is_past(state, keys, first))
     return sorted(key for keys in gone for key in keys)
@@ -297,7 +296,7 @@ def _is_past(state: LogState, keys: Iterable[str], first: int) -> bool:
 
 
 def _files_of(state: LogState, void: Iterable[Commit], going: Iterable[_Window]) -> list[FileEntry]:
-    """Return the files that go: of windows, and dead letters and redactions of commits without a remaining file."""
+    """Return the files that retire: of windows, and letters and redactions of void commits."""
     panes = [pane for window in going for _, pane in window.panes]
     files = [file for pane in panes for file in pane.files if pane.sequence not in state.redacted]
     for commit in void:
@@ -308,9 +307,9 @@ def _files_of(state: LogState, void: Iterable[Commit], going: Iterable[_Window])
 
 @dataclass
 class Retention:
-    """Retires windows by age, now and then.
+    """Retires windows by age at intervals.
 
-    What has retired is removed before anything more retires, so that what waits for its removal is bounded.
+    Retired files are removed before more windows retire, which bounds the files that wait for removal.
     """
 
     store: Store
@@ -322,13 +321,13 @@ class Retention:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time to look again."""
+        """Whether the interval has passed."""
         return time.monotonic() >= self._next
 
     def step(self, state: LogState, in_log: Set[str] | None) -> None:
-        """Remove what has retired, else retire what may; `state` follows.
+        """Remove retired files, then retire windows that are due; `state` follows.
 
-        Raises `CommitTakenError` where another writer was faster.
+        Raises `CommitTakenError` if another writer commits first.
         """
         self._next = time.monotonic() + self.pause_seconds
         removal = Removal(self.store, state, self.grace_seconds)

@@ -1,1 +1,1 @@
-"""The state of a run: its registration, positions and pending rows."""
+"""The state of a run: its registration, positions, pending rows and item-key owners."""

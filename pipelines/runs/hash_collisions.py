@@ -1,11 +1,11 @@
-"""Which id an item key belongs to: the id of the first commit that lists the key; rows of other ids are refused.
+"""Item-key owners: a key belongs to the id of the first commit that lists it; rows of other ids are refused.
 
-Two ids of one key would share a row of the item table, and everything trained on it. Accidents are practically
-impossible; somebody who chooses ids can cause them (`weir.contracts.base.keys`), so each id is compared with the owner
-by a second hash. Users are not compared: their ids are stored nowhere, and a secret of the store protects both.
+Two ids with one key would share a row of the item table and its training. This practically never happens by accident,
+but somebody who chooses ids can cause it (`weir.contracts.base.keys`), so each id is compared with the owner by a
+second hash, its check. Users are not compared: their ids are not stored, and a secret of the store protects keys.
 
-Of keys that nobody owns yet, the owner is an id whose rows are in hand; else, of the ids that one run brings, that with
-the lowest check, whatever the order of reading: each claims the key.
+A key without an owner goes to an id whose rows are pending; else to the id with the lowest check that claims the key in
+the run, whatever the order of reading.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _NAME: Final = "state/item-keys"
 _HEADER: Final = struct.Struct("<qq")
 _PANES_BETWEEN_SAVES: Final = 64
 _KEPT_CHECKS: Final = 1 << 17
-"""Checks that a process keeps, at 200 bytes each."""
+"""Checks that a process caches, at 200 bytes each."""
 COLLISION: Final = Fault(
     Reason.KEY_COLLISION,
     "the key of this item_id is that of another item: no accident, as a rule; "
@@ -55,7 +55,7 @@ def checks_of(ids: list[str]) -> Int64:
 
 @lru_cache(maxsize=_KEPT_CHECKS)
 def _digest(raw: str) -> bytes:
-    # A commit needs the check of an id three times, and most ids come again in the next one.
+    # A commit needs the check of an id three times, and most ids return in the next commit.
     return hashlib.blake2b(raw.encode(), digest_size=8).digest()
 
 
@@ -65,7 +65,7 @@ def _no_keys() -> Int64:
 
 @dataclass
 class KeyOwners:
-    """Keys (n,), sorted, and the checks (n,) of their owners, as of the pane `sequence` of a `commit`."""
+    """Owned keys (n,), sorted, and the checks (n,) of their owners, as of pane `sequence` in `commit`."""
 
     store: Store
     sequence: int = -1
@@ -76,7 +76,7 @@ class KeyOwners:
 
     @classmethod
     def load(cls, store: Store) -> "KeyOwners":
-        """Return what was saved last; no owners where nothing was, or where it is damaged or of another commit log."""
+        """Return the saved owners; empty if there are none, they are damaged or of another commit log."""
         try:
             data = unseal(store.path(_NAME), store.read(_NAME))
             sequence, count = _HEADER.unpack_from(data)
@@ -92,9 +92,9 @@ class KeyOwners:
         return cls(store, sequence, values[0], values[1], commit, sequence)
 
     def catch_up(self, sequence: int) -> None:
-        """Add the panes up to a sequence; a damaged list of items is left out with a warning."""
+        """Add the panes up to `sequence`; skips a damaged item list with a warning."""
         if self.sequence > sequence:
-            # The store was restored from an older copy.
+            # The store was restored from an older copy: start again.
             self.sequence, self.keys, self.checks, self.commit, self._saved = -1, _no_keys(), _no_keys(), None, -1
         if self.sequence == sequence:
             return
@@ -118,20 +118,20 @@ class KeyOwners:
         self.checks = np.insert(self.checks, at, checks_of(items[columns.ITEM_ID].take(pa.array(first)).to_pylist()))
 
     def save(self) -> None:
-        """Keep them in the store: they outlive the windows that they come from."""
+        """Save the owners in the store, since they outlive the windows that they come from."""
         values = np.stack([self.keys, self.checks]).astype("<i8").tobytes()
         commit = b"" if self.commit is None else self.commit.model_dump_json().encode()
         self.store.write(_NAME, seal(_NAME, _HEADER.pack(self.sequence, len(self.keys)) + values + commit))
         self._saved = self.sequence
 
     def is_unknown(self, keys: Keys) -> Bool:
-        """Mark the keys (n,) that nobody owns."""
+        """Mark the keys (n,) without an owner."""
         place = np.searchsorted(self.keys, keys)
         unknown: Bool = (np.append(self.keys, 0)[place] != keys) | (place == len(self.keys))
         return unknown
 
     def is_disputed(self, keys: Keys, checks: Int64) -> Bool:
-        """Mark the keys (n,) that belong to an id with another check."""
+        """Mark the keys (n,) whose owner has another check."""
         place = np.searchsorted(self.keys, keys)
         disputed: Bool = (np.append(self.checks, 0)[place] != checks) & ~self.is_unknown(keys)
         return disputed
@@ -142,7 +142,7 @@ _known: dict[str, KeyOwners] = {}
 
 
 def owners(store: Store, sequence: int) -> KeyOwners:
-    """Return the owners as of a pane; a process keeps them from run to run and reads only what is new."""
+    """Return the owners as of a pane; the process caches them between runs and reads only new panes."""
     with _lock:
         found = _known.get(store.url) or KeyOwners.load(store)
         found.catch_up(sequence)
@@ -152,21 +152,21 @@ def owners(store: Store, sequence: int) -> KeyOwners:
 
 
 def new_claims(rows: pa.RecordBatch, known: KeyOwners) -> Claims:
-    """Return the claims of keyed rows on keys that nobody owns, each id's once."""
+    """Return the claims of keyed rows on keys without an owner, one for each distinct id."""
     ids, keys, _ = _distinct(rows)
     new = np.flatnonzero(known.is_unknown(keys))
     return np.stack([keys[new], checks_of(ids.take(pa.array(new)).to_pylist())], axis=1)
 
 
 def claimed(rows: pa.RecordBatch, known: KeyOwners) -> Owners:
-    """Return the claims of keyed rows that have been accepted: each key has one id."""
+    """Return key -> check for the keys without an owner in accepted keyed rows."""
     return dict(new_claims(rows, known).tolist())
 
 
 def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int]) -> Bool:
-    """Mark the keyed rows (n,) whose item key belongs to another id, or is claimed by another."""
+    """Mark the keyed rows (n,) whose item key is owned, or claimed in `claims`, by another id."""
     ids, keys, of_row = _distinct(rows)
-    # Of the others, whoever has them is right.
+    # Keys that are neither owned nor claimed cannot collide.
     asked = np.flatnonzero(~known.is_unknown(keys) | np.isin(keys, np.fromiter(claims, np.int64, len(claims))))
     checks = checks_of(ids.take(pa.array(asked)).to_pylist())
     pairs = zip(keys[asked].tolist(), checks.tolist(), strict=True)
@@ -178,7 +178,7 @@ def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int])
 
 
 def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -> Letters:
-    """Return the dead letters of refused rows; of a keyed row they keep the id of the item."""
+    """Return the dead letters of refused keyed rows; they keep the item id only."""
     names = (columns.POSITION, columns.ITEM_ID, columns.TIMESTAMP)
     of_rows = zip(*(rows[name].to_pylist() for name in names), strict=True)
     letters = tuple(DeadLetter.of(partition, at, fault, raw.encode(), time) for at, raw, time in of_rows)
@@ -186,9 +186,9 @@ def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -
 
 
 def _distinct(rows: pa.RecordBatch) -> tuple[pa.Array, Int64, Int64]:
-    """Return the distinct item ids (d), their keys (d,), and for each row the place of its id (n,).
+    """Return the distinct item ids (d), their keys (d,), and for each row the index of its id (n,).
 
-    Windows name only the items of positives: -1 is the place of an id that is not known.
+    Windows name only the items of positives: the index is -1 for an unknown id.
     """
     encoded = rows.column(columns.ITEM_ID).dictionary_encode()
     of_row = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

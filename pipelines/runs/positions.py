@@ -1,13 +1,13 @@
-"""What a run starts from, what it has seen of the log, and how far the log is read after it.
+"""Positions: the commits a run starts from, what it has seen of the log, and how far each partition is read after it.
 
-Each run writes what it must wait with, and the run that closes a window reads its files. They only spare work: a
-process that starts again reads from the `resume` positions of the commits, and removes what others have left.
-
-A row at (partition, position) of window w is accounted for if, and only if, its position lies below the partition's
+A row at (partition, position) of window w is accounted for if, and only if, its position is below the partition's
 `resume` or below `counted` of w. See docs/store.md for why.
 
-A run says only up to which commit: what it carries is copied to every transform, and must not grow with the age of the
-store. Every process reads the panes from the commits, keeps them, and from run to run reads only what is new.
+A run writes the rows of open windows to files, and the run that closes a window reads them. These files only save work:
+a restarted process reads from the `resume` positions of the commits, and removes files of earlier processes.
+
+A run is copied to every transform, so its size must not grow with the age of the store: it carries a cursor, and every
+process reads the panes up to it from the commits and caches them.
 """
 
 import secrets
@@ -51,7 +51,7 @@ __all__ = [
 
 
 Claims = Keys
-"""(n, 2): item keys, each with the check of an id that claims it (`weir.pipelines.runs.hash_collisions`)."""
+"""(n, 2): item keys, each with the check of a claiming id (`weir.pipelines.runs.hash_collisions`)."""
 
 Owners = dict[int, int]
 """Item key -> check of the id that owns it."""
@@ -59,7 +59,7 @@ Owners = dict[int, int]
 
 @dataclass(frozen=True)
 class LettersWritten:
-    """A file of dead letters that waits for its commit; `last` is the highest position in it."""
+    """An uncommitted file of dead letters; `last` is the highest position in it."""
 
     file: LetterFile
     last: int
@@ -67,9 +67,9 @@ class LettersWritten:
 
 @dataclass
 class PartitionProgress:
-    """What a run has seen of a partition: position after its last row, dead letters, lowest position by window.
+    """What a run has seen of a partition: end position, dead letters, window start (ms) -> lowest position.
 
-    `skipped` counts messages without a value, those of earlier runs left out.
+    `skipped` counts messages without a value that earlier runs have not counted.
     """
 
     stop: int = 0
@@ -78,7 +78,7 @@ class PartitionProgress:
     skipped: int = 0
 
     def add(self, other: "PartitionProgress") -> None:
-        """Add what was seen of another part of the partition."""
+        """Add the progress of another part of the partition."""
         self.stop = max(self.stop, other.stop)
         self.dead += other.dead
         self.skipped += other.skipped
@@ -88,11 +88,10 @@ class PartitionProgress:
 
 @dataclass
 class Progress(CacheAware):
-    """What a run has seen of the whole log; `max_event_ms` is the newest event, -1 where there was none.
+    """What a run has seen of the whole log; `max_event_ms` is the newest event time, -1 without events.
 
-    `claims` are those on keys that nobody owned before, batch by batch; of keys that several ids claim, `contested` has
-    the owner once all claims are settled. `wanted` is the position up to which a partition was to be read, where
-    reading may end before.
+    `claims` are batches of claims on keys without an owner; `settle` turns them into `contested`, the owners of keys
+    that several ids claim. `wanted` maps partitions to the planned end position, if reading may end early.
     """
 
     max_event_ms: int = -1
@@ -102,16 +101,16 @@ class Progress(CacheAware):
     wanted: dict[str, int] = field(default_factory=dict)
 
     def get_referents_for_cache(self) -> list[Any]:
-        """Return nothing: Beam would measure each claim, for a cache that holds this one value."""
+        """Return an empty list, so that Beam does not measure each claim for its cache."""
         return []
 
     @property
     def is_cut(self) -> bool:
-        """Whether something that was to be read was not: the input is not complete."""
+        """Whether reading ended early in some partition, so that the input is incomplete."""
         return any(self.partitions[key].stop < stop for key, stop in self.wanted.items())
 
     def add(self, others: Iterable["Progress"]) -> "Progress":
-        """Add what was seen elsewhere, and return this."""
+        """Add the progress of other parts, and return this."""
         for other in others:
             self.max_event_ms = max(self.max_event_ms, other.max_event_ms)
             for key, seen in other.partitions.items():
@@ -121,7 +120,7 @@ class Progress(CacheAware):
         return self
 
     def settle(self) -> "Progress":
-        """Find out who owns the contested keys, drop the claims, and return this: all of them must be here."""
+        """Decide the owners of contested keys, drop the claims, and return this; needs the claims of the whole run."""
         keys, checks = np.concatenate([np.empty((0, 2), np.int64), *self.claims]).T
         order = np.lexsort((checks, keys))
         keys, checks = keys[order], checks[order]
@@ -138,11 +137,10 @@ _CLAIMS: Final = ".claims"
 
 @dataclass(frozen=True)
 class OpenRows:
-    """A file of keyed rows of one partition and window.
+    """A file of keyed rows of one partition and one open window.
 
-    `lowest` is the lowest of their positions, `cost` what they take of `pipeline.run_bytes`. Claims on keys that nobody
-    owned when the rows were kept are in a file beside theirs (`claims_in_hand`), if there are any: what a run carries
-    is copied to every transform.
+    `lowest` is their lowest position, `cost` their share of `pipeline.run_bytes`. Their claims are in a second file, if
+    there are any (`claims_in_hand`), because a run is copied to every transform.
     """
 
     partition: str
@@ -156,7 +154,7 @@ class OpenRows:
 def write_open_rows(
     store: Store, folder: str, partition: str, start_ms: int, rows: pa.RecordBatch, *, claims: Owners
 ) -> OpenRows:
-    """Write keyed rows of one partition and window as an Arrow file."""
+    """Write keyed rows of one partition and window as an Arrow file, and their claims beside it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(rows)
@@ -169,7 +167,7 @@ def write_open_rows(
 
 
 def claims_in_hand(store: Store, kept: OpenRows) -> Owners:
-    """Return the claims of a file of rows; a process reads them once. Raises `FileNotFoundError`."""
+    """Return the claims of a file of pending rows, cached by the process. Raises `FileNotFoundError`."""
     return _claims(store, kept.name) if kept.has_claims else {}
 
 
@@ -179,7 +177,7 @@ def _claims(store: Store, name: str) -> Owners:
 
 
 def open_files_of(store: Store, users: UserKeys) -> list[str]:
-    """Return the files of rows, of any process, that hold events of some users; one that goes meanwhile holds none."""
+    """Return the files of pending rows, of any process, with events of some users."""
     found = []
     for name in store.glob("state/runs/*/*.arrow"):
         try:
@@ -199,38 +197,38 @@ def read_open_rows(store: Store, kept: OpenRows) -> pa.RecordBatch:
 END_OF_TIME: Final = 1 << 62
 
 WHOLE_FILE: Final = -1
-"""The position of a dead letter that concerns a file as a whole."""
+"""The position of a dead letter about a whole file."""
 
 _NOTHING: Final = SourceSpan(start=0, stop=0, resume=0, size=0)
 
 
 class Listed(Protocol):
-    """A partition as it was listed: a file (`weir.readers.Partition`), or what else has positions that ascend."""
+    """A listed partition: a file (`weir.readers.Partition`), or another source with ascending positions."""
 
     @property
     def key(self) -> str:
-        """What commits call it."""
+        """Its name in commits."""
 
     @property
     def size(self) -> int:
-        """Where it ends, in the unit of its positions or in bytes."""
+        """Its end, in the unit of its positions or in bytes."""
 
     @property
     def recorded_size(self) -> int:
-        """The size that a commit records once it was read as far as is listed."""
+        """The size that a commit records once everything listed was read."""
 
     @property
     def arrival_ms(self) -> int | None:
-        """When it last changed (wall clock), None where nobody knows."""
+        """Its last change (wall clock), None if unknown."""
 
     @property
     def fingerprint(self) -> str:
-        """What identifies its first rows; empty where its key does."""
+        """Identifies its first rows; empty if the key does."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """The commits as the transforms of a run need them."""
+    """The state of the commits before a run, limited to what the transforms need."""
 
     cursor: Cursor = field(default_factory=Cursor)
     sources: Mapping[str, SourceSpan] = field(default_factory=dict)
@@ -242,7 +240,7 @@ class Base:
 
     @classmethod
     def of(cls, state: LogState, partitions: Collection[str]) -> "Base":
-        """Return the state, as far as the given partitions are concerned."""
+        """Return the state for the given partitions."""
         return cls(
             state.cursor,
             {key: state.sources[key] for key in partitions if key in state.sources},
@@ -253,7 +251,7 @@ class Base:
         )
 
     def is_counted(self, key: str, windows: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Say of rows, by their window (n,) and position (n,), whether they are accounted for; shape (n,)."""
+        """Return which rows, given by window start (n,) and position (n,), are accounted for; shape (n,)."""
         starts, place = np.unique(windows, return_inverse=True)
         counted = self.counted.get(key, {})
         resume = self.sources[key].resume if key in self.sources else 0
@@ -262,7 +260,7 @@ class Base:
         return found
 
     def is_inherited(self, key: str, times: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Say of rows, by their event time (n,) and position (n,), whether another store's windows held them; (n,)."""
+        """Return which rows, by event time (n,) and position (n,), came with another store's windows; (n,)."""
         found = np.zeros(len(positions), np.bool_)
         for one in self.sources[key].inherited if key in self.sources else ():
             starts, place = np.unique(times // one.window_ms * one.window_ms, return_inverse=True)
@@ -273,13 +271,12 @@ class Base:
 
 @dataclass(frozen=True)
 class Run:
-    """One pipeline run: what is committed before it, what it reads, and which windows it closes.
+    """One pipeline run: the commits before it, what it reads, and when it closes windows.
 
-    `id` names its files and its commit. `pending` are the spans of partitions that this process has read since the
-    last commit, `open_rows` the rows of windows that were still open then, `refused` the positions of dead letters
-    that are recorded already, `secret` is the store's (`weir.contracts.base.keys`). With `flush` the input counts as
-    complete, unless its reading was cut short, and every window is committed; else a window stays open until the newest
-    event is `lateness_ms` past its end.
+    `id` names its files and its commit. `pending` are the spans that this process has read since the last commit,
+    `open_rows` the files of rows whose windows were open then, `refused` the positions of recorded dead letters,
+    `secret` the store's key secret (`weir.contracts.base.keys`). With `flush` the run commits every window, unless
+    reading ends early; else a window stays open until the newest event is `lateness_ms` past its end.
     """
 
     id: str
@@ -296,31 +293,31 @@ class Run:
 
     @property
     def folder(self) -> str:
-        """Where the run keeps what is of no use once its windows are committed, relative to the store."""
+        """The folder of the run's temporary files, relative to the store."""
         return f"state/runs/{self.id}"
 
     def stays_refused(self, key: str) -> Int64:
-        """Return the positions of rows that are not read again; an unfinished last line, which lies behind, is."""
+        """Return the positions of refused rows; an unfinished last line, at or after `stop`, is read again."""
         stop = self.base.sources[key].stop if key in self.base.sources else 0
         known = self.refused.get(key, np.empty(0, np.int64))
         return known[known < stop]
 
     def name(self, start_ms: int, panes: Panes) -> WindowName:
-        """Return the name of the pane that the run makes of a window that has these."""
+        """Return the name of the next pane of a window that has these panes."""
         return WindowName(start_ms, start_ms + self.window_ms, panes.count)
 
     def watermark_ms(self, progress: Progress) -> int:
-        """Return the event time up to which the input counts as complete."""
+        """Return the event time (ms) up to which the input counts as complete."""
         if self.flush and not progress.is_cut:
             return END_OF_TIME
         return max(self.newest_ms, self.base.max_event_ms, progress.max_event_ms) - self.lateness_ms
 
     def is_closed(self, start_ms: int, progress: Progress) -> bool:
-        """Say whether a window is committed by this run."""
+        """Return whether this run commits the window that starts at `start_ms`."""
         return start_ms + self.window_ms <= self.watermark_ms(progress)
 
     def spans(self, progress: Progress, letters: Mapping[str, list[LettersWritten]]) -> dict[str, SourceSpan]:
-        """Return how far each partition is read that was read since the last commit, or has letters or open rows."""
+        """Return the new span of each partition with progress, pending spans, letters or open rows."""
         concerned = {*progress.partitions, *self.pending, *letters, *(rows.partition for rows in self.open_rows)}
         return {key: self._span(key, progress, letters.get(key, [])) for key in sorted(concerned)}
 
@@ -329,11 +326,11 @@ class Run:
         read = progress.partitions.get(key)
         stop = max(read.stop if read else 0, before.stop)
         if read and read.stop < progress.wanted.get(key, 0):
-            # Cut short: what lies behind may have been read by an earlier process, but its rows are not at hand.
+            # Reading ended early: an earlier process may have read further, but its rows are not available.
             stop = max(read.stop, before.resume)
         still_open = (at for window, at in self._lowest(key, read) if not self.is_closed(window, progress))
         resume = min(still_open, default=stop)
-        # A letter about the whole file ends when the file is read.
+        # Drop a letter about the whole file once the file could be read.
         known = {name: last for name, last in before.letters.items() if not (read and last == END_OF_TIME)}
         found = known | {one.file.name: one.last for one in letters}
         file = self.partitions.get(key)
@@ -355,7 +352,7 @@ class Run:
         )
 
     def _lowest(self, key: str, read: PartitionProgress | None) -> list[tuple[int, int]]:
-        """Return (window, lowest position) of rows that were open before, and of those read now."""
+        """Return (window start, lowest position) of earlier open rows and of rows read now."""
         kept = [(rows.start_ms, rows.lowest) for rows in self.open_rows if rows.partition == key]
         return kept + list(read.lowest.items() if read else ())
 
@@ -367,7 +364,7 @@ _known: dict[str, LogState] = {}
 
 
 def remember_panes(store: Store, state: LogState) -> None:
-    """Keep the panes of a state that this process has opened for itself, so that they are not read again."""
+    """Cache the panes of a state that this process has opened, so that they are not read again."""
     own = {"starts": [*state.starts], "panes": [*state.panes], "sources": {}, "counted": {}, "listed": {}}
     with _lock:
         _known.clear()
@@ -375,16 +372,16 @@ def remember_panes(store: Store, state: LogState) -> None:
 
 
 def panes_before(store: Store, at: Cursor, start_ms: int) -> Panes:
-    """Return the panes of a window in the commits before a cursor; without any there are 0, the last in commit -1.
+    """Return the panes of a window in the commits before a cursor; count 0 and commit -1 if it has none.
 
-    Raises what `CommitLog.next` raises.
+    Raises the errors of `CommitLog.next`.
     """
     with _lock:
         return _state_at(store, at).panes_of(start_ms) or _NONE
 
 
 def redacted_before(store: Store, at: Cursor) -> dict[int, int]:
-    """Return which panes have been redacted in the commits before a cursor (`LogState.redacted`); raises likewise."""
+    """Return the panes redacted before a cursor (`LogState.redacted`); raises the errors of `CommitLog.next`."""
     with _lock:
         return _state_at(store, at).redacted
 
@@ -392,7 +389,7 @@ def redacted_before(store: Store, at: Cursor) -> dict[int, int]:
 def _state_at(store: Store, at: Cursor) -> LogState:
     state = _known.get(store.url)
     if state is None or (state.cursor != at and state.cursor.number >= at.number):
-        # Nothing is known, or too much: that of a later run, or of another store at this place.
+        # The cached state is missing, newer than `at`, or of another store at this URL.
         state = LogState.open(store, at.number)
     state.catch_up(CommitLog(store), at.number)
     _known.clear()

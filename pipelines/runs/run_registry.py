@@ -1,8 +1,8 @@
-"""Runs that have started and not ended, the lock of their store, and commits that need no run.
+"""Run registry: marks of unfinished runs, locks of the store, and commits without a run.
 
-``state/runs/<run>/`` holds the mark, the rows in hand and the outcome of a run. Files in ``windows/``,
-``dead-letters/`` and ``histories/`` that no commit names belong to a run, or a merge, whose mark is still there. So do
-their drafts, whose names begin with those of the files.
+``state/runs/<run>/`` holds the mark, the pending rows and the outcome of a run. Uncommitted files in ``windows/``,
+``dead-letters/`` and ``histories/`` belong to a run or merge whose mark still exists; so do their drafts, whose names
+start with the file names.
 """
 
 import contextlib
@@ -56,10 +56,10 @@ _REDACTION: Final = "state/redaction.lock"
 
 @contextlib.contextmanager
 def only_writer(store: Store) -> Iterator[None]:
-    """Lock the store for this process; the system releases it when the process ends, however it ends.
+    """Lock the store for this process; the operating system releases the lock when the process ends.
 
-    Object stores have no such lock: there, of two pipelines the slower one finds its commit taken and reads again.
-    Raises `BusyStoreError`.
+    Object stores have no such lock: the slower of two pipelines finds its commit number taken and reads again. Raises
+    `BusyStoreError`.
     """
     with locked(store, "state/ingest.lock") as path:
         if path is not None:
@@ -73,7 +73,7 @@ def only_writer(store: Store) -> Iterator[None]:
 def only_driver(store: Store) -> Iterator[None]:
     """Lock the store against other drivers, for a run or a stream; raises `BusyStoreError`.
 
-    The workers of a stream have `only_writer` one after the other, for a commit each. Object stores have no such lock.
+    The workers of a stream take `only_writer` in turn, for one commit each. Object stores have no such lock.
     """
     with locked(store, "state/driver.lock") as path:
         if path is not None:
@@ -85,7 +85,7 @@ def only_driver(store: Store) -> Iterator[None]:
 
 @contextlib.contextmanager
 def only_redaction(store: Store) -> Iterator[None]:
-    """Lock the store against other redactions, as `only_writer` does against pipelines; raises `BusyStoreError`."""
+    """Lock the store against other redactions; raises `BusyStoreError`."""
     with locked(store, _REDACTION) as path:
         if path is not None:
             raise BusyStoreError(f"another `weir forget` is at work on this store ({path} is locked): wait for its end")
@@ -93,7 +93,7 @@ def only_redaction(store: Store) -> Iterator[None]:
 
 
 def is_redacting(store: Store) -> bool:
-    """Say whether a process on this machine forgets users now; False for object stores, where nobody knows."""
+    """Return whether a process on this machine is redacting the store; always False for object stores."""
     with locked(store, _REDACTION) as path:
         return path is not None
 
@@ -101,7 +101,7 @@ def is_redacting(store: Store) -> bool:
 def check_writable(store: Store) -> None:
     """Refuse an object store on which commits are not safe; raises `UnfitStoreError`.
 
-    Local disks are not asked: a hard link either is exclusive or cannot be made.
+    Local disks need no check: a hard link either is exclusive or fails.
     """
     if store.local_path is None:
         check_fitness(store)
@@ -110,15 +110,15 @@ def check_writable(store: Store) -> None:
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 3600.0
-"""Age at which what an unfinished run has left is removed; no run takes as long."""
+"""Age from which on files of an unfinished run are removed; longer than any run."""
 
 _MARK: Final = "started.json"
 
 
 class _Mark(Document):
-    """Who runs, and the commit that it wants to make; -1 for what takes whatever number is free then.
+    """The mark of a run, merge or redaction; `number` is its commit, -1 for a merge or redaction, which takes any.
 
-    That is a merge, or a redaction, which runs beside the pipeline, in a process of its own.
+    Redactions run beside the pipeline, in a process of their own.
     """
 
     run: str
@@ -128,19 +128,19 @@ class _Mark(Document):
 
 @contextlib.contextmanager
 def registered(store: Store, run: Run) -> Iterator[None]:
-    """Mark a run while it lasts; whatever ends it in between leaves the mark to `sweep`."""
+    """Mark a run while it lasts; if it fails or is killed, the mark stays for `sweep`."""
     write_document(store, f"{run.folder}/{_MARK}", _Mark(run=run.id, number=run.base.cursor.number))
     yield
     store.remove(f"{run.folder}/{_MARK}")
 
 
 def mark(store: Store, run: str, *, redacts: bool = False) -> None:
-    """Mark what writes files without being a run; `forget` ends it, `unmark` where a commit has taken the files."""
+    """Mark a merge or redaction that writes files; end with `unmark` after its commit, else with `forget`."""
     write_document(store, f"state/runs/{run}/{_MARK}", _Mark(run=run, redacts=redacts))
 
 
 def is_marked(store: Store, run: str) -> bool:
-    """Say whether a mark is still there: `sweep` removes those of what it takes for killed, with all files."""
+    """Return whether the mark still exists; `sweep` removes marks and files of work that it takes for killed."""
     return store.exists(f"state/runs/{run}/{_MARK}")
 
 
@@ -150,38 +150,38 @@ def unmark(store: Store, run: str) -> None:
 
 
 def forget(store: Store, run: str) -> None:
-    """Remove the files that no commit has taken, and the mark."""
+    """Remove uncommitted files and the mark."""
     _remove_files(store, run)
     store.remove(f"state/runs/{run}")
 
 
 def new_run() -> str:
-    """Return the id of a run, which starts with its time: ids sort, and their age is known."""
+    """Return a run id that starts with the time, so that ids sort by age."""
     return f"{int(1000 * time.time()):012x}{secrets.token_hex(4)}"
 
 
 def discard(store: Store, run: Run) -> None:
-    """Remove all that a run has written: another writer has made the commit that it wanted to make."""
+    """Remove all files of a run that has made no commit."""
     _remove_files(store, run.id)
     store.remove(run.folder)
 
 
 def sweep(store: Store, grace_seconds: float = GRACE_SECONDS, *, by_age: bool = False) -> list[str]:
-    """Remove what runs have left that were killed; return these runs.
+    """Remove what killed runs have left; return the ids of these runs.
 
-    Files that a commit names stay, even if the run was killed right after its commit. A run is taken for killed after
-    a time of grace; on local disk at once, as the caller holds the lock of the store, unless the age is to decide
-    there, too: the caller may have a merge on its way. A redaction has a lock of its own.
+    Committed files stay, even if the run was killed right after its commit. On local disk the caller holds the store
+    lock, so any unfinished run counts as killed, unless `by_age`: the caller may have a merge running. Else runs count
+    as killed after the grace period. Redactions have a lock of their own.
     """
     removed = []
     for run, found in _killed(store, grace_seconds, by_age=by_age):
         if found is None:
-            # The run was completed; the rows it held are of no use without its process.
+            # The run was completed; its pending rows are useless without its process.
             store.remove(f"state/runs/{run}")
         elif not found.redacts or not is_redacting(store):
             removed.append(_end(store, found))
     if removed:
-        # The store is listed only after a kill.
+        # Listing the whole store is slow: do it only after a kill.
         remove_drafts(store, grace_seconds)
     return removed
 
@@ -193,7 +193,7 @@ def sweep_redactions(store: Store) -> list[str]:
 
 
 def _killed(store: Store, grace_seconds: float, *, by_age: bool = False) -> Iterator[tuple[str, _Mark | None]]:
-    """Yield what has a folder and may have been killed, with its mark; None for what was completed."""
+    """Yield runs that may have been killed, with their marks; None for a completed run."""
     grace = grace_seconds if by_age or store.local_path is None else 0.0
     for run in sorted({name.split("/")[2] for name in store.glob("state/runs/*/*")}):
         if time.time() - started_at(run) < grace:
@@ -214,7 +214,7 @@ def _end(store: Store, found: _Mark) -> str:
 
 
 def remove_drafts(store: Store, grace_seconds: float = GRACE_SECONDS) -> None:
-    """Remove what kills have left of files on their way, whoever wrote them; object stores have none."""
+    """Remove old drafts of killed writers; object stores have none."""
     if store.local_path is None:
         return
     for name, stat in store.find().items():
@@ -223,7 +223,7 @@ def remove_drafts(store: Store, grace_seconds: float = GRACE_SECONDS) -> None:
 
 
 def started_at(run: str) -> float:
-    """Return when a run started, by its id, seconds since 1970; 0 for an id that is none of ours."""
+    """Return the start of a run from its id, seconds since 1970; 0 for a foreign id."""
     try:
         return int(run[:12], 16) / 1000
     except ValueError:
@@ -235,12 +235,12 @@ def _is_committed(store: Store, found: _Mark) -> bool:
     try:
         return 0 <= found.number <= log.newest() and log.get(found.number).writer == found.run
     except RetiredError:
-        # Whether it was committed or not, its files are of no use.
+        # Its commit has retired or was another writer's: either way its files are useless.
         return False
 
 
 def _has_redacted(store: Store, run: str) -> bool:
-    """Say whether one of the redactions that have not retired is this run's."""
+    """Return whether a redaction that has not retired is this run's."""
     log, state = CommitLog(store), LogState.open(store)
     number, first = state.redaction, state.horizon.number if state.horizon else 0
     while number >= first and (commit := log.get(number)).writer != run:
@@ -259,9 +259,9 @@ def _remove_files(store: Store, run: str) -> None:
 
 
 def append(log: CommitLog, state: LogState, *requires: str, **fields: object) -> Commit:
-    """Commit after a state, which follows; `requires` and `fields` are those of `Commit`.
+    """Append a commit after `state`, which follows; `requires` and `fields` are passed to `Commit`.
 
-    Raises `CommitTakenError` where another writer was faster.
+    Raises `CommitTakenError` if another writer commits first.
     """
     at = state.cursor
     required = {

@@ -1,1 +1,1 @@
-"""Where rows come from: files, a Kafka topic, and the plan of what a run reads of them."""
+"""Sources of rows: files, a Kafka topic, and the plan of what a run reads."""

@@ -1,4 +1,4 @@
-"""The log that the settings name: files, cut into runs of a bounded size, or a topic."""
+"""The log of the settings: a topic, or files that are cut into runs of bounded cost."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -36,21 +36,21 @@ _KINDS: Final = f"a log has files of {', '.join(LOG_SUFFIXES)}"
 
 
 class UselessLogError(UserError):
-    """Nothing of the log can be used; the message has the commonest reason and the setting that mends it."""
+    """The log has no usable row; the message has the commonest reason and the setting to change."""
 
 
 @dataclass(frozen=True)
 class FileSource(LogSource[Partition]):
-    """The files that the settings name."""
+    """The log files of the settings."""
 
     config: PipelineConfig
 
     def discover(self) -> list[Partition]:
-        """Return the files; raises `FileNotFoundError` where there is no log."""
+        """Return the files; raises `FileNotFoundError` if the log does not exist."""
         return discover(self.config.log)
 
     def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> str:
-        """Raise `UselessLogError` where no row is valid: once refused, rows stay refused under better settings."""
+        """Raise `UselessLogError` if no row is valid: refused rows would stay refused under better settings."""
         if is_all and not partitions:
             raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
         seen = first_look(partitions, self.config, clock=clock)
@@ -59,11 +59,11 @@ class FileSource(LogSource[Partition]):
         return "" if seen.valid else seen.problem
 
     def identify(self, partitions: list[Partition], state: LogState, in_hand: InHand) -> list[Partition]:
-        """Return the files as the partitions that they are (`layout.identify_files`)."""
+        """Return the files with the keys of their generations (`layout.identify_files`)."""
         return identify_files(partitions, state.sources | in_hand.pending)
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the files of each run, the last of them up to where `run_bytes` end, and at last all."""
+        """Yield the files of each run, limited to positions that keep it within `run_bytes`; at last all."""
         seen = Seen.of(state, in_hand)
         due = [one for one in found if is_due(one, seen)]
         if in_hand.cost + sum(most_cost(one, seen.start(one.key)) for one in due) > self.config.run_bytes:
@@ -71,7 +71,7 @@ class FileSource(LogSource[Partition]):
         yield found
 
     def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
-        """Return the files that are new or have grown."""
+        """Return readings of the files that are due (`is_due`)."""
         return file_readings(self.config, partitions, seen)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
@@ -94,7 +94,7 @@ class _Cutter:
         self._used = self.in_hand.cost
 
     def runs(self, found: list[Partition]) -> Iterator[list[Partition]]:
-        """Yield what each run but the last one reads."""
+        """Yield the partitions of each run but the last."""
         for place, partition in enumerate(found):
             if is_due(partition, self._seen):
                 for until in self._stops(partition):
@@ -106,7 +106,7 @@ class _Cutter:
         return Seen.of(self.state, self.in_hand)
 
     def _stops(self, partition: Partition) -> Iterator[int]:
-        """Yield where successive runs stop in a file; again from the place that one has reached, if it came short."""
+        """Yield the end positions of runs in a file; after a run that ended early, measure again from its end."""
         start, is_moving = self._seen.start(partition.key), True
         while is_moving:
             is_moving = False
@@ -117,9 +117,9 @@ class _Cutter:
                     break
 
     def _measured(self, partition: Partition, start: int) -> Iterator[int]:
-        """Yield the positions in a file at which runs are full; a run reads one row at least."""
+        """Yield the positions in a file at which runs are full; a run reads at least one row."""
         limit, last = self.config.run_bytes, start
-        # Where little is allowed, most of it is for rows.
+        # With a small limit, keep most of it for rows.
         piece = min(PIECE_COST, limit // 8)
         if not self._is_empty and self._used + piece > limit:
             yield start
@@ -140,16 +140,16 @@ class _Cutter:
                     first = stop
                 last = int(behind[-1]) if len(behind) else last
         except Exception as error:  # noqa: BLE001 - file systems raise what they like
-            # Its reading fails as well, and says so.
+            # Reading the file fails, too, and logs the error.
             logger.debug("%s cannot be measured: %s", partition.url, error)
         self._is_empty = False
 
 
 def log_source(config: PipelineConfig, metrics: TopicMetrics | None = None) -> LogSource[Any]:
-    """Return the log that the settings name: files, or a topic; raises `KafkaSettingsError`."""
+    """Return the log of the settings, files or a topic; raises `KafkaSettingsError`."""
     if not is_topic(config.log):
         return FileSource(config)
-    # The client of the brokers is loaded where there are any.
+    # Load the Kafka client only for a topic.
     from weir.pipelines.sources.kafka.source import TopicSource  # noqa: PLC0415
 
     return TopicSource.open(config, metrics or TopicMetrics(CollectorRegistry()))

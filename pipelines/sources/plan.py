@@ -1,4 +1,4 @@
-"""What a run is to read: the log as it is now, against what is read and committed already."""
+"""Plan a run: compare the present log with what was read and committed."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,10 +39,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class InHand:
-    """What this process has read beyond the commits: it spares work, and a restart does without it.
+    """What this process has read beyond the commits; losing it costs only work.
 
-    `reached` is the position up to which the rows of a partition are committed, or in hand as `open_rows`. It goes on
-    from commits in which reading resumes at the positions `after`: another writer's may have the same rows.
+    `reached` is the position up to which a partition's rows are committed or pending in `open_rows`. All of it holds
+    only while the commits resume at the positions `after`: a commit of another writer may contain the same rows.
     """
 
     reached: dict[str, int] = field(default_factory=dict)
@@ -53,36 +53,36 @@ class InHand:
 
     @property
     def cost(self) -> int:
-        """What the rows in hand take of the memory of the run that closes their windows."""
+        """Memory, in the unit of `run_bytes`, that the pending rows take of the run that closes their windows."""
         return sum(rows.cost for rows in self.open_rows)
 
     def follow(self, sources: Mapping[str, SourceSpan]) -> None:
-        """Go on from the positions of this process's own newest commit."""
+        """Record the resume positions of this process's own newest commit."""
         self.after = {key: span.resume for key, span in sources.items()}
 
     def check(self, sources: Mapping[str, SourceSpan]) -> None:
-        """Start from the commits again, unless they are those that this goes on from."""
+        """Forget everything if the commits resume elsewhere than at `after`."""
         if self.after != {key: span.resume for key, span in sources.items()}:
             self.forget()
             self.follow(sources)
 
     def take_in(self, outcome: RunOutcome) -> None:
-        """Remember what a run has read."""
+        """Record what a run has read."""
         self.reached |= {key: span.stop for key, span in outcome.spans.items()}
         self.pending = {} if outcome.commit else outcome.spans
         self.open_rows, self.newest_ms = outcome.open_rows, outcome.newest_ms
 
     def forget(self) -> None:
-        """Start from the commits again."""
+        """Drop everything, so that reading restarts from the commits."""
         self.reached, self.pending, self.open_rows, self.newest_ms = {}, {}, (), -1
 
 
 @dataclass(frozen=True)
 class Seen:
-    """How far partitions are read when a run is planned; `clock` is the one of the store.
+    """How far partitions are read when a run is planned; `clock` is the clock of the store.
 
-    `known` are the spans by key, those of this process before those of the commits; `reached` is `InHand.reached`.
-    With `only_whole_lines` a last line without its end is left to a later run. `held` is `InHand.cost`.
+    `known` are the spans by key, pending ones before committed ones; `reached` is `InHand.reached`. With
+    `only_whole_lines` an unfinished last line is left to a later run. `held` is `InHand.cost`.
     """
 
     known: Mapping[str, SourceSpan]
@@ -95,7 +95,7 @@ class Seen:
     def of(
         cls, state: LogState, in_hand: InHand, clock: EventClock | None = None, *, only_whole_lines: bool = False
     ) -> "Seen":
-        """Return what is known now."""
+        """Return the present positions."""
         known = state.sources | in_hand.pending
         return cls(known, in_hand.reached, clock or EventClock(), only_whole_lines, in_hand.cost)
 
@@ -106,7 +106,7 @@ class Seen:
 
 
 class Planned(Protocol):
-    """What a run reads of a partition, from position `start` on."""
+    """A partition to read from position `start` on."""
 
     @property
     def partition(self) -> Listed:
@@ -114,12 +114,12 @@ class Planned(Protocol):
 
     @property
     def start(self) -> int:
-        """The position."""
+        """The first position."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run, what it reads, and the files of histories before it."""
+    """A run, what it reads, and the history files before it."""
 
     run: Run
     readings: tuple[Planned, ...]
@@ -138,7 +138,7 @@ def make_plan(
     only_whole_lines: bool,
     readings_of: Callable[[Sequence[Any], Seen], Sequence[Planned]] | None = None,
 ) -> RunPlan:
-    """Return what to read of partitions; `readings_of` is `Source.readings`, that of files by default."""
+    """Return the plan of the next run; `readings_of` is `Source.readings`, for files by default."""
     seen = Seen.of(state, in_hand, EventClock.of(store), only_whole_lines=only_whole_lines)
     readings = (readings_of or partial(file_readings, config))(partitions, seen)
     read = {reading.partition.key: reading.partition for reading in readings}
@@ -160,7 +160,7 @@ def make_plan(
 
 
 def file_readings(config: PipelineConfig, partitions: Iterable[Partition], seen: Seen) -> list[Reading]:
-    """Return what is due of the files (`is_due`), each up to where it may be read."""
+    """Return readings of the files that are due (`is_due`), each up to its `until`."""
     readings = []
     for partition in partitions:
         start = seen.start(partition.key)
@@ -171,7 +171,7 @@ def file_readings(config: PipelineConfig, partitions: Iterable[Partition], seen:
 
 
 def is_due(partition: Partition, seen: Seen) -> bool:
-    """Say whether a file has anything to read: it is new or has grown, or its open windows are not in hand."""
+    """Return whether a file is new, has changed, or has open windows that are not pending."""
     before = seen.known.get(partition.key)
     if before is None or (partition.size, partition.arrival_ms) != (before.size, before.modified_ms):
         return True
@@ -184,7 +184,7 @@ def _refused(store: Store, seen: Seen, reading: Planned) -> Int64 | None:
 
 
 def refused_before(store: Store, before: SourceSpan | None, start: int, until: int | None = None) -> Int64 | None:
-    """Return the positions of a partition's dead letters in what is read again, [start, until); None without any.
+    """Return positions of a partition's dead letters, including all in [start, until); None without letters.
 
     Raises `CorruptArtefactError`.
     """

@@ -1,4 +1,4 @@
-"""What a source of rows is: partitions with positions; and whether the log of a store goes on in this store."""
+"""Sources: what a run needs of a log or another list of partitions, and whether the log continues in a store."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Set
@@ -19,23 +19,23 @@ __all__ = [
 ]
 
 WINDOWS: Final = "windows"
-"""The key of the windows of another store as a partition; that of a file ends with its suffix."""
+"""The partition key of another store's windows; keys of files end with a suffix."""
 
 P = TypeVar("P", bound=Listed)
 
 
 class MovedStoreError(UserError):
-    """The log goes on in another store, or is about to; the message says in which."""
+    """The log continues in another store, or is about to."""
 
 
 class Source(ABC, Generic[P]):
-    """What a pipeline reads. Positions in its partitions ascend, and the row at a position never changes.
+    """A source of rows. Positions in a partition ascend, and the row at a position never changes.
 
-    Every method but `check` and `windows` raises `BrokerAwayError` while nobody can say what there is.
+    Every method but `check` and `windows` raises `BrokerAwayError` while the source cannot be reached.
     """
 
     is_behind: bool = False
-    """Whether less was read than was listed: the driver then looks again, changed or not."""
+    """Whether less was read than was listed, so that the driver must look again."""
 
     @abstractmethod
     def check(self, store: Store, state: LogState) -> None:
@@ -43,56 +43,56 @@ class Source(ABC, Generic[P]):
 
     @abstractmethod
     def discover(self) -> list[P]:
-        """Return the partitions as they are now; raises `FileNotFoundError` where there is nothing yet."""
+        """Return the present partitions; raises `FileNotFoundError` if the source does not exist yet."""
 
     def starts(self, _partitions: list[P], _state: LogState, _in_hand: InHand) -> dict[str, SourceSpan]:
-        """Return spans by key that are to be committed before these partitions are read: where reading starts."""
+        """Return start spans by key that must be committed before these partitions are read."""
         return {}
 
     def in_log(self, partitions: list[P]) -> Set[str] | None:
-        """Return the keys of all files of the log; None if unknown: then retention drops no position of a file."""
+        """Return the keys of all log files; None if unknown, then retention forgets no file."""
         return {partition.key for partition in partitions}
 
     @abstractmethod
     def identify(self, partitions: list[P], state: LogState, in_hand: InHand) -> list[P]:
-        """Return listed partitions with their keys and fingerprints; those that cannot be read now are left out."""
+        """Return the readable partitions with their keys and fingerprints."""
 
     @abstractmethod
     def cut(self, found: list[P], state: LogState, in_hand: InHand) -> Iterator[list[P]]:
-        """Yield what each of successive runs reads, at least once: memory bounds a run. The last is all of it.
+        """Yield the partitions of each run, at least once: each run fits in memory, and the last one covers all.
 
-        A run ends before the next one is asked for; by then it shows in `state` and `in_hand`.
+        A run ends before the next one is requested, and has updated `state` and `in_hand` by then.
         """
 
     @abstractmethod
     def readings(self, partitions: Sequence[P], seen: Seen) -> Sequence[Planned]:
-        """Return what a run is to read of the partitions that `cut` has yielded."""
+        """Return what a run reads of the partitions from `cut`."""
 
     @abstractmethod
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Add the transforms from `readings` to the commit of a run."""
 
     def look(self, _partitions: list[P], _clock: EventClock, *, is_all: bool) -> str:  # noqa: ARG002 - of other sources
-        """Return why a run must not commit what there is of a new log yet, "" if it may.
+        """Return why a run must not commit a new log yet, "" if it may.
 
-        With `is_all` nothing more is to come. Raises a `UserError` where nothing can be used.
+        `is_all`: no more input will come. Raises a `UserError` if nothing is usable.
         """
         return ""
 
     def end(self) -> None:
-        """Raise a `UserError` where a bounded run has not read all there is."""
+        """Raise a `UserError` if a bounded run has not read everything."""
 
 
 class LogSource(Source[P]):
-    """A log; any one, as its positions tell the rows apart."""
+    """A log; a store accepts rows of any log, since partition keys tell them apart."""
 
     def check(self, store: Store, state: LogState) -> None:
-        """Refuse a store that has moved, or whose rebuild has not ended; raises `MovedStoreError`."""
+        """Refuse a store that has moved, or an unfinished rebuild; raises `MovedStoreError`."""
         check_home(store, state)
 
 
 def check_home(store: Store, state: LogState) -> None:
-    """Refuse a store whose log goes on in another one, or does not go on here yet; raises `MovedStoreError`."""
+    """Refuse a store that has moved, or an unfinished rebuild; raises `MovedStoreError`."""
     if state.moved_to:
         raise MovedStoreError(
             f"{store.url}: has moved to {state.moved_to}: run the pipeline with --store {quote(state.moved_to)}"
@@ -105,7 +105,7 @@ def check_home(store: Store, state: LogState) -> None:
 
 
 def check_arrived(store: Store, state: LogState) -> None:
-    """Refuse a store on its way to another one, which does not hold all of it yet; raises `MovedStoreError`."""
+    """Refuse a store that has moved to a rebuild that is unfinished; raises `MovedStoreError`."""
     if state.moved_to and _is_half_rebuilt(LogState.open(Store(state.moved_to))):
         raise MovedStoreError(
             f"{store.url}: is moving to {state.moved_to}, which does not hold all of it yet: "
@@ -115,5 +115,5 @@ def check_arrived(store: Store, state: LogState) -> None:
 
 
 def _is_half_rebuilt(state: LogState) -> bool:
-    """Say whether a store takes in the windows of another one, which has the log."""
+    """Return whether a store takes in windows of another one that still has the log."""
     return WINDOWS in state.sources and not state.moved_from

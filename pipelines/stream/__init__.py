@@ -1,3 +1,3 @@
-"""The unbounded driver: the same transforms under an engine that never ends (docs/store.md, "Under an engine")."""
+"""The unbounded driver: the same transforms as an endless Flink job (docs/store.md, "Under an engine")."""
 
 __all__: list[str] = []

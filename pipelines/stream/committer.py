@@ -1,7 +1,7 @@
-"""Commit under an engine: the slices of one window to one commit, by the transforms of a bounded run.
+"""Committer under an engine: turn the slices of one window into one commit, with the transforms of a bounded run.
 
-The engine may bring a window twice, two jobs may run on one store, and a worker that counts as dead may still be at
-work. So nothing here trusts the engine: what is accounted for is judged by the commits, again for each try.
+The engine may deliver a window twice, two jobs may run on one store, and a worker that counts as dead may still write.
+So each try decides from the commits alone which rows are accounted for.
 """
 
 import logging
@@ -53,10 +53,10 @@ __all__ = ["CommitWindow", "Intake", "UnknownPartitionError", "commit_window"]
 
 @dataclass
 class Intake:
-    """Makes the parts of one commit; `before` are the files of histories before it.
+    """Makes the parts of one commit; `before` are the history files before it.
 
-    Every step has a fixed order (partitions by key, windows by time, shards by number), so that the same rows give the
-    same bits whatever the order in which the engine brought them.
+    Every step has a fixed order (partitions by key, windows by time, shards by number), so that equal rows give equal
+    bits, whatever the delivery order.
     """
 
     store: Store
@@ -65,7 +65,7 @@ class Intake:
     before: HistoryFiles
 
     def parts(self, slices: Iterable[Slice]) -> Iterator[Made]:
-        """Write what the slices bring that is not accounted for, and yield it."""
+        """Write and yield the parts that the slices add to the commits."""
         found = _by_partition(slices)
         letters = {key: _dead(ones, self.run.base.sources[key].resume) for key, ones in found.items()}
         fresh = self._accepted([self._fresh(key, ones) for key, ones in found.items()], letters)
@@ -86,7 +86,7 @@ class Intake:
         return Keyed(key, windows[places], batches[0] if batches else slices[0].rows[:0])
 
     def _accepted(self, fresh: list[Keyed], letters: dict[str, list[DeadLetter]]) -> list[Keyed]:
-        """Return the rows without those that come too late or have the key of another item; these join the letters."""
+        """Return the rows without those before the horizon or with another item's key, which become letters."""
         base = self.run.base
         if (horizon := base.horizon) is not None:
             late = before_retention(horizon)
@@ -96,7 +96,7 @@ class Intake:
         return [_refused(one, of_others(one.rows, known, seen.contested), COLLISION, letters) for one in fresh]
 
     def _shards(self, fresh: list[Keyed]) -> list[tuple[int, list[ShardWindow]]]:
-        """Return the shards in order, with the windows of each in order of time, each event once."""
+        """Return the shards in order, each with its de-duplicated windows in order of time."""
         pieces = defaultdict[int, list[Piece]](list)
         for one in fresh:
             for shard, piece in by_shard(one, np.arange(len(one.windows)), self.config.user_shards):
@@ -148,12 +148,12 @@ def _by_partition(slices: Iterable[Slice]) -> dict[str, list[Slice]]:
 
 
 def _dead(slices: list[Slice], resume: int) -> list[DeadLetter]:
-    """Return the dead letters that came with the tiles; those below `resume` have been counted."""
+    """Return the dead letters in the tiles, without counted ones below `resume`."""
     return [letter for one in slices if one.tile for letter in one.tile.letters if letter.position >= resume]
 
 
 def _refused(rows: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault, letters: dict[str, list[DeadLetter]]) -> Keyed:
-    """Return the other rows, and add the letters of the wrong ones (n,)."""
+    """Return the rows that are not `wrong` (n,), and add the letters of the wrong ones to `letters`."""
     kept, tagged = without(rows, wrong, fault)
     for one in tagged:
         letters[rows.partition] += one.value.letters
@@ -163,19 +163,20 @@ def _refused(rows: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault, letters: d
 logger = logging.getLogger(__name__)
 
 _TOLD: Final = ("stop", "open", "unlisted", "job", "reached")
-"""What a commit says of a partition besides its rows."""
+"""Fields of a span, besides rows and letters, whose change is worth a commit."""
 _PATIENCE_SECONDS: Final = 120.0
-"""For so long a window waits for another writer; then the engine brings it again."""
+"""How long a window waits for another writer before the engine must deliver it again."""
 
 
 class UnknownPartitionError(UserError):
-    """A partition is read of which no commit says where it starts."""
+    """The partition has no committed start offset."""
 
 
 class CommitWindow(beam.DoFn):
-    """(key, `Slice`s) of one window to the `Commit`, if they bring anything that is not accounted for.
+    """(key, `Slice`s) of one window to its `Commit`, if the slices add anything.
 
-    One key, so one worker at a time as long as the engine keeps its promise; where it does not, one of two commits.
+    All windows have one key, so the engine uses one worker at a time; if it does not, the commit log refuses the
+    second.
     """
 
     def __init__(self, store: Store, config: PipelineConfig) -> None:
@@ -197,22 +198,22 @@ class CommitWindow(beam.DoFn):
     reraise=True,
 )
 def commit_window(store: Store, config: PipelineConfig, start_ms: int, slices: list[Slice]) -> Commit | None:
-    """Commit what the slices of the window that starts at `start_ms` bring; None where all of it is accounted for.
+    """Commit the slices of the window that starts at `start_ms`; return None if they add nothing.
 
     Raises
     ------
     OutOfOrderError
-        If a window before has to be committed first.
+        If an earlier window must be committed first.
     MissingRowsError
-        If rows that were announced did not come with their window.
+        If announced rows did not come with their window.
     BusyStoreError, CommitTakenError
-        If other writers do not let it through for two minutes.
+        If other writers block the commit for two minutes.
     MovedStoreError
-        If the log goes on in another store.
+        If the log continues in another store.
     UnknownPartitionError
-        If no commit says where a partition starts.
+        If a partition has no committed start offset.
     LayoutError
-        If the settings of the store were changed since the job started.
+        If the settings of the store have changed since the job started.
     """
     with only_writer(store), _following(store) as state:
         check_unchanged(store, config)
@@ -261,7 +262,7 @@ class _Attempt:
     def commit(self, slices: list[Slice]) -> Commit | None:
         """Write the files of the commit and return it; None if there is nothing to commit."""
         seen = Coverage.of(slices)
-        # Before anything is written: what comes out of order is refused.
+        # Refuse windows out of order before anything is written.
         self._spans(seen, ())
         intake = Intake(self.store, self.run, self.config, self.state.histories)
         parts = RunParts.of(intake.parts(slices), self.store, self.run)
@@ -279,7 +280,7 @@ class _Attempt:
         }
 
     def _moves(self, key: str, span: SourceSpan) -> bool:
-        """Say whether there is more to say than before; who reads it, too, else that job cannot go on."""
+        """Return whether a span changes, including its job: a job continues only from a span that names it."""
         before = self.run.base.sources[key]
         return any(getattr(span, name) != getattr(before, name) for name in _TOLD)
 
@@ -290,7 +291,7 @@ _states: dict[str, LogState] = {}
 
 @contextmanager
 def _following(store: Store) -> Iterator[LogState]:
-    """Lend the state of the commits, which this process keeps from window to window; raises `MovedStoreError`."""
+    """Lend the process's cached commit state, caught up before and after; raises `MovedStoreError`."""
     log = CommitLog(store)
     with _lock:
         state = _states.pop(store.url, None)

@@ -1,10 +1,10 @@
-"""The consumers of this process, one for each partition, and the watermarks of partitions.
+"""Consumers of this process, one for each partition, and the watermarks of partitions.
 
-Nothing depends on its truth: rows behind it come with a later window, and are counted once like all others. It decides
-how long windows wait.
+Watermarks decide only how long windows wait. Counting does not depend on them: rows behind a watermark come with a
+later window and count once, like all others.
 
-Beam keeps readers for each instance of its transform, and a bundle often meets another instance. To open a consumer
-costs more than to read what comes in a second.
+Consumers are shared by the process: Beam keeps readers per instance of its transform, a bundle often meets another
+instance, and opening a consumer takes longer than reading the messages of a second.
 """
 
 import logging
@@ -29,18 +29,18 @@ UNASKED_SECONDS: Final = 5.0
 
 @dataclass
 class Watermark:
-    """`ms` is event time and never goes back; `lateness_ms` and `idle_ms` are the settings, in event time."""
+    """A watermark `ms` (event time) that never decreases; `lateness_ms` and `idle_ms` are settings in event time."""
 
     ms: int
     lateness_ms: int
     idle_ms: int
 
     def read(self, newest_ms: int | None, arrived_ms: int | None, now_ms: int) -> None:
-        """Take in what was read: the newest valid event, and when the newest message arrived (event time).
+        """Advance after a batch: `newest_ms` is its newest valid event, `arrived_ms` its newest arrival (event time).
 
-        `newest_ms` is no later than its message arrived. An event ahead of the reader's clock says nothing: the rows
-        behind it would wait until then. Where no row was valid, the arrival says how far the partition is, as silence
-        does; else a partition of refused messages would hold all windows.
+        `newest_ms` must not exceed the arrival of its message. It is limited to `now_ms`, so that an event ahead of the
+        clock does not make later rows late. Without a valid row the arrival counts like silence up to then; otherwise a
+        partition of refused messages would hold all windows.
         """
         if newest_ms is not None:
             self._rise(min(newest_ms, now_ms) - self.lateness_ms)
@@ -48,7 +48,7 @@ class Watermark:
             self.silent(min(arrived_ms, now_ms))
 
     def silent(self, until_ms: int) -> None:
-        """Take in that the partition had nothing to read, for `idle_ms` up to a time."""
+        """Advance after the partition has been empty for `idle_ms` up to `until_ms`."""
         self._rise(until_ms - self.idle_ms - self.lateness_ms)
 
     def _rise(self, ms: int) -> None:
@@ -57,11 +57,11 @@ class Watermark:
 
 @dataclass
 class Silence:
-    """For how long the brokers have said that a partition has nothing unread.
+    """How long the brokers have reported that a partition has no unread messages.
 
-    Times are wall-clock seconds at which the broker was asked, so an answer that comes late claims nothing more. What
-    was not asked for longer than `idle_seconds` is no silence: after an outage, producers send what they have kept. A
-    few seconds are allowed at least, for an engine that is slow to ask.
+    Times are wall-clock seconds of the request, so a late answer claims nothing more. A gap between requests longer
+    than `idle_seconds`, or `UNASKED_SECONDS` if that is longer, ends the silence: after an outage, producers send their
+    backlog.
     """
 
     idle_seconds: float
@@ -73,11 +73,11 @@ class Silence:
         return max(self.idle_seconds, UNASKED_SECONDS)
 
     def broken(self) -> None:
-        """There was something to read, or nobody answered."""
+        """Restart: there was something to read, or no answer."""
         self._since = self._until = None
 
     def answered(self, asked_at: float) -> bool:
-        """Take in that there was nothing unread at this time; say whether that has lasted for `idle_seconds`."""
+        """Record an empty partition at `asked_at`; return whether the silence has lasted for `idle_seconds`."""
         if self._since is None or self._until is None or not 0 <= asked_at - self._until <= self._patience:
             self._since = asked_at
         self._until = asked_at
@@ -88,22 +88,22 @@ logger = logging.getLogger(__name__)
 
 _UNUSED_SECONDS: Final = 60.0
 _PIECE: Final = 2048
-"""Messages taken at once; between two takes their bytes are counted."""
+"""Messages consumed per call; their bytes are counted between calls."""
 _WAIT_SECONDS: Final = 0.05
 _FIRST_WAIT_SECONDS: Final = 0.2
-"""After a change of position, nothing is there yet."""
+"""Wait after a change of position, when nothing has been fetched yet."""
 _ASK_AGAIN: Final = 4
-"""So many times in `idle_seconds` the broker is asked about a partition that has nothing to read."""
+"""Requests per `idle_seconds` about a partition without messages."""
 _LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
 class LostError(Exception):
-    """The broker has nothing at this position, and never will."""
+    """The broker does not have this offset any more."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """Consecutive messages of a partition; `stop` is the offset after them, `size` the one at which it ended."""
+    """Consecutive messages of a partition; `stop` is the offset after them, `size` the partition's end."""
 
     messages: list[Message]
     stop: int
@@ -112,9 +112,9 @@ class Fetched:
 
 @dataclass
 class PartitionConsumer:
-    """Reads one partition from wherever its reader is; `client` asks about the topic.
+    """Reads one partition at the position of its current reader; `client` asks about the topic.
 
-    A consumer that brings nothing for seconds, though the brokers say that there is more, is replaced.
+    A consumer that brings nothing for seconds, although the brokers report more messages, is replaced.
     """
 
     partition: KafkaPartition
@@ -135,7 +135,7 @@ class PartitionConsumer:
         self.silence = Silence(self.idle_seconds)
 
     def fetch(self, start: int, most: int, most_bytes: int) -> Fetched | None:
-        """Return what there is from `start` on, about `most` messages or `most_bytes`; None if there is nothing.
+        """Return about `most` messages or `most_bytes` from `start` on; None if there are none.
 
         Waits .2 s at most. Raises `LostError`.
         """
@@ -176,7 +176,7 @@ class PartitionConsumer:
         return found
 
     def _hear(self, messages: list[Message]) -> None:
-        """Take note of what came besides messages."""
+        """Record errors and the end of the partition."""
         for message in messages:
             if (error := message.error()) is None or error.code() in PASSING:
                 continue
@@ -186,21 +186,21 @@ class PartitionConsumer:
                 self._problem = error
 
     def _judge(self) -> None:
-        """Do what a problem asks for, once the messages before it are read."""
+        """Act on a recorded error, after the messages before it are read."""
         if (error := self._problem) is None:
             return
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise LostError(error.str())
-        # librdkafka may have given the partition up: it is assigned again.
+        # librdkafka may have given up the partition: assign it again.
         self._at = self._problem = None
         if error.code() != self._said:
             self._said = error.code()
             logger.warning("%s: %s; tried again", self.partition.name, error.str())
 
     def silent_until(self, start: int) -> float | None:
-        """Return a time (wall clock, s) up to which there was nothing from `start` on for `idle_seconds`, if so.
+        """Return a time (wall clock, s) up to which nothing came from `start` on for `idle_seconds`, or None.
 
-        It never waits: the brokers are asked now, and their answer is taken by a later call.
+        Never waits: it sends a request now, and a later call reads the answer.
         """
         found = self._heard(start)
         if self._asked is None and time.monotonic() >= self._next_question:
@@ -229,7 +229,7 @@ class PartitionConsumer:
         return asked_at if self.silence.answered(asked_at) else None
 
     def close(self) -> None:
-        """Give up the consumer."""
+        """Close the consumer."""
         with self._lock:
             self.consumer.close()
 
@@ -240,7 +240,7 @@ _clients: dict[str, TopicClient] = {}
 
 
 def consumer_of(config: PipelineConfig, partition: KafkaPartition) -> PartitionConsumer:
-    """Return this process's consumer of a partition; closes those that nobody uses any more.
+    """Return this process's consumer of a partition; closes consumers unused for a minute.
 
     Raises `KafkaSettingsError`.
     """

@@ -1,9 +1,8 @@
-"""The unbounded driver: it has an engine read a topic, watches it, and maintains the store meanwhile.
+"""The unbounded driver: submits a Flink job that reads a topic, watches it, and maintains the store.
 
-Workers commit beside it. On a local disk one has the lock at a time; on an object store whoever is late reads again.
-
-All that is exact happens in the workers, by the commits. The driver may be killed at any moment: its job goes on, and
-the next driver replaces it.
+Workers commit beside it. On a local disk one process at a time has the lock; on an object store the slower writer reads
+again. Exact counting rests on the commits alone, so the driver may be killed at any moment: its job continues, and the
+next driver replaces it.
 """
 
 import copy
@@ -49,7 +48,7 @@ _SWEEP_SECONDS: Final = 600.0
 
 @dataclass
 class Upkeep:
-    """Called by the driver now and then; `state` is its own, and is caught up with the commits before each step."""
+    """Maintenance of the store beside a job; `state` is its own, caught up with the commits before each step."""
 
     store: Store
     config: PipelineConfig
@@ -64,7 +63,7 @@ class Upkeep:
         self._erasure = Erasure(self.store, 86_400 * self.config.erasure_days, (self.config.cache,))
 
     def begin(self) -> None:
-        """Do what must be done before anything is read; no worker of this driver runs yet."""
+        """Sweep and repair before anything is read; no worker of this driver runs yet."""
         with only_writer(self.store):
             self.state.catch_up(self._log)
             check_home(self.store, self.state)
@@ -73,7 +72,7 @@ class Upkeep:
             self._histories.repair()
 
     def mend(self, failure: str) -> bool:
-        """Build the histories whose files a failure of a worker names; False while somebody else commits."""
+        """Rebuild the histories whose files a worker's failure names; False if another process holds the store."""
         try:
             with only_writer(self.store):
                 self.state.catch_up(self._log)
@@ -83,7 +82,7 @@ class Upkeep:
         return True
 
     def step(self, partitions: set[str]) -> None:
-        """Do what is due, unless a window is being committed right now; `partitions` are the keys of the topic."""
+        """Do what is due, unless a worker is committing; `partitions` are the keys of the topic."""
         try:
             with only_writer(self.store):
                 self.state.catch_up(self._log)
@@ -93,7 +92,7 @@ class Upkeep:
                 self._erasure.step(self.state)
                 if time.monotonic() >= self._next_sweep:
                     self._next_sweep = time.monotonic() + _SWEEP_SECONDS
-                    # A merge of this process is under way, perhaps.
+                    # By age: a merge of this process may be running.
                     sweep(self.store, by_age=True)
                 self.state.save(self._log)
         except (BusyStoreError, CommitTakenError):
@@ -101,7 +100,7 @@ class Upkeep:
             return
 
     def end(self) -> None:
-        """Give up what is being merged."""
+        """Cancel the running merge."""
         self._histories.end()
 
 
@@ -110,17 +109,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _GONE: Final = {"finished", "missing"}
-"""The job is over, and another one can go on: all its partitions have ended, or Flink has forgotten it."""
+"""States after which another job can continue: all partitions have ended, or Flink has forgotten the job."""
 _ENDING_SECONDS: Final = 30.0
-"""Time for readers to find that their topic is gone, and for their last windows."""
+"""Time for readers to notice that their topic is gone, and for their last windows."""
 _BROKEN: Final = {"failed", "canceled"}
 _OPEN_WINDOWS: Final = 2
-"""Longest wait for a commit, in lengths of an open window; a minute is added for a start of the job."""
+"""Longest wait for a commit, in lengths of an open window; `_START_SECONDS` are added for the job's start."""
 _START_SECONDS: Final = 60.0
 
 
 class NoTopicError(UserError):
-    """The log of the settings is no topic."""
+    """The log in the settings is not a topic."""
 
     hint = "`weir ingest --follow` reads files"
 
@@ -135,17 +134,17 @@ def stream(
     stop: threading.Event | None = None,
     named: Mapping[str, JsonValue] | None = None,
 ) -> IngestSummary:
-    """Have an engine read the topic into the store until `stop` is set or SIGTERM or SIGINT arrives.
+    """Stream the topic into the store until `stop` is set or SIGTERM or SIGINT arrives.
 
-    Returns what was committed meanwhile; `report` is called with what each commit adds. Then the job is cancelled: what
-    it has read and not committed is read again by the next one. `config` and `named` are as for `ingest`. Raises
-    `NoTopicError`, `LayoutError`, `BusyStoreError` and `MovedStoreError` as `ingest` does, `FlinkAwayError` and
-    `EngineError` where no engine takes the job, and `JobEndedError` where it ends by itself.
+    Returns the sum of the commits; `report` is called with each. At the end the job is cancelled, and the next one
+    reads its uncommitted messages again. `config` and `named` are as for `ingest`. Raises `NoTopicError`;
+    `LayoutError`, `BusyStoreError` and `MovedStoreError` as `ingest` does; `FlinkAwayError` and `EngineError` if Flink
+    does not take the job; and `JobEndedError` if the job fails or is cancelled elsewhere.
     """
     if not is_topic(config.log):
         raise NoTopicError(f"pipeline.log is {config.log}, but a stream reads a topic: kafka://host:port/topic")
     if store.local_path is not None:
-        # Workers have another current folder.
+        # Workers have another working directory.
         store = Store(str(store.local_path.absolute()))
     stop = stop or threading.Event()
     config = with_window(store, settled(store, config), follow=True)
@@ -161,10 +160,10 @@ def stream(
 
 @dataclass
 class Standstill:
-    """Whether commits follow while the topic has messages that none has; says once why not.
+    """Detects that commits have stopped while the topic has uncommitted messages, and logs the reason once.
 
-    `since` shows when the newest of them came, or the first message after it (wall clock, s). After `patience_seconds`
-    a standstill is logged.
+    The gauge `since` shows when the standstill began (wall clock, s), NaN without one. It is logged after
+    `patience_seconds`.
     """
 
     since: Gauge
@@ -173,14 +172,14 @@ class Standstill:
     _is_told: bool = field(default=False, init=False)
 
     def moved(self) -> None:
-        """Take in a commit."""
+        """Record a commit."""
         if self._is_told:
             logger.warning("commits follow again")
         self._since, self._is_told = None, False
         self.since.set(math.nan)
 
     def look(self, unread: int, why: Callable[[], str]) -> None:
-        """Take in how many messages no commit has, and what a look at the job says of it."""
+        """Record the number of uncommitted messages; `why` returns the reason from the job."""
         if not unread:
             self.moved()
             return
@@ -194,7 +193,7 @@ class Standstill:
 
 @dataclass
 class _Driver:
-    """Starts jobs one after the other: a restart is exact, so whatever changes is met by another job."""
+    """Runs one job after another: a restart is exact, so every change is handled by a new job."""
 
     store: Store
     config: PipelineConfig
@@ -215,7 +214,7 @@ class _Driver:
         check_writable(self.store)
         self._log, self._state = CommitLog(self.store), LogState.open(self.store)
         self._source.check(self.store, self._state)
-        # Two states: upkeep takes in commits that are not shown yet.
+        # A separate state: upkeep reads commits before their metrics are shown.
         self.upkeep = Upkeep(self.store, self.config, copy.deepcopy(self._state))
         self._name = job_name(self.store)
         self._metrics.started(self.store, self.config, self._state)
@@ -227,7 +226,7 @@ class _Driver:
         self._standstill = Standstill(metrics.uncommitted, _OPEN_WINDOWS * open_seconds + _START_SECONDS)
 
     def run(self) -> None:
-        """Run job after job; the last one is cancelled."""
+        """Run jobs until `stop` is set; the last one is cancelled."""
         self._job.cancel_others()
         self.upkeep.begin()
         while not self.stop.is_set():
@@ -242,7 +241,7 @@ class _Driver:
                 self._follow()
 
     def _submit(self, listed: list[KafkaPartition]) -> bool:
-        """Start a job that goes on at the commits; False where every partition is stopped."""
+        """Start a job from the committed offsets; False if every partition is stopped."""
         commit_starts(self.store, self._source, self.upkeep.state, listed)
         self._follow()
         found = self._source.identify(listed, self._state, InHand())
@@ -256,7 +255,7 @@ class _Driver:
         return True
 
     def _watch(self, listed: list[KafkaPartition]) -> None:
-        """Look after the job until another one has to take its place; raises `JobEndedError`."""
+        """Watch the job until another one must replace it; raises `JobEndedError`."""
         self._gone_since, mended = None, ""
         while not self.stop.wait(self.settings.watch_seconds):
             state = self._job.state()
@@ -279,7 +278,7 @@ class _Driver:
                 return
 
     def _needs_another(self, listed: list[KafkaPartition], now: list[KafkaPartition]) -> bool:
-        """Say whether the job reads something else than there is now; shows how far it is behind."""
+        """Return whether the topic has changed so that a new job is needed; updates the lag metrics."""
         if {one.topic_id for one in now} != {one.topic_id for one in listed}:
             return self._has_committed_all(listed)
         read = {key: span.stop for key, span in self._state.sources.items()}
@@ -294,11 +293,11 @@ class _Driver:
             logger.info("the topic has %d more partitions: another job reads them, too", len(new))
             return True
         lost = [self._state.sources[key] for key in self._source.stopped]
-        # Where a partition goes on is committed between two jobs, when all that was read of it is committed.
+        # A new start is committed between two jobs, after everything read of the partition is committed.
         return bool(lost) and self.config.kafka.accept_gap and all(span.is_done for span in lost)
 
     def _say_awaited(self, unread: int) -> None:
-        """Say now and then which window the offsets that are in no commit wait for."""
+        """Log at growing intervals which window the uncommitted offsets wait for."""
         if not unread:
             self._awaited.over()
             return
@@ -313,9 +312,10 @@ class _Driver:
         self._awaited.say(lambda: waiting + awaited_window(self.config, start_ms, watermark_ms, holder))
 
     def _has_committed_all(self, listed: list[KafkaPartition]) -> bool:
-        """Say whether a job whose topic is gone has committed what it had read: the brokers no longer have it.
+        """Return whether the job of a re-created topic has committed all that it has read.
 
-        Its readers have ended by then, so that all of its windows are complete; Flink keeps such a job running.
+        The brokers no longer have these messages. The readers end, so all their windows complete; Flink keeps the job
+        running.
         """
         if self._gone_since is None:
             logger.warning("the topic was created again: another job reads it when all of the old one is committed")
@@ -324,7 +324,7 @@ class _Driver:
         return done and time.monotonic() - self._gone_since >= _ENDING_SECONDS
 
     def _asked(self, question: Callable[[], T]) -> T | None:
-        """Return what the brokers answer; None while nobody answers, or the topic does not exist."""
+        """Return the result of `question`; None while brokers do not answer or the topic does not exist."""
         try:
             found = question()
         except (BrokerAwayError, FileNotFoundError) as error:
@@ -338,7 +338,7 @@ class _Driver:
         return found
 
     def _follow(self) -> None:
-        """Show what has been committed since."""
+        """Read new commits, and update metrics and totals."""
         known = {key: span.stop for key, span in self._state.sources.items()}
         for commit in self._state.catch_up(self._log):
             self._metrics.observe(self.store, commit, self._state, started_at(commit.writer))
@@ -350,7 +350,7 @@ class _Driver:
             if self.report is not None:
                 self.report(summary)
             if not (summary.panes or commit.sources):
-                # Among these is the commit that comes with a change of the settings.
+                # It may be the commit that a change of settings makes.
                 check_unchanged(self.store, self.config)
         if any(span.stop > known.get(key, -1) for key, span in self._state.sources.items()):
             self._metrics.input.set(time.time())

@@ -1,4 +1,4 @@
-"""Flink: Beam's options for it, and its REST API (Flink 1.17 and later)."""
+"""Flink: Beam options for it, and its REST API (Flink 1.17 and later)."""
 
 import json
 import urllib.error
@@ -32,7 +32,7 @@ _LENGTH: Final = 40
 
 
 def job_name(store: Store) -> str:
-    """Return the name under which the stream of a store runs; two stores have different ones."""
+    """Return the job name of a store's stream, unique by the store's URL."""
     readable = "".join(
         one if one.isascii() and one.isalnum() else "-" for one in urlsplit(store.url).path.strip("/").lower()
     )
@@ -40,7 +40,7 @@ def job_name(store: Store) -> str:
 
 
 def pipeline_options(config: StreamConfig, name: str) -> list[str]:
-    """Return the options of a streaming pipeline; `config.options` come last, and win."""
+    """Return the options of a streaming pipeline; `config.options` come last and take precedence."""
     # --shutdown_sources_after_idle_ms stays unset: 0 would stop all checkpoints.
     return [
         "--runner=PortableRunner",
@@ -53,9 +53,9 @@ def pipeline_options(config: StreamConfig, name: str) -> list[str]:
         f"--checkpointing_interval={round(1000 * config.checkpoint_seconds)}",
         f"--max_bundle_size={config.bundle_batches}",
         f"--max_bundle_time_mills={round(1000 * config.bundle_seconds)}",
-        # Else what a bundle brings during a checkpoint is kept back, and the watermark is not.
+        # Otherwise a checkpoint holds back the output of a bundle, but not the watermark.
         "--finish_bundle_before_checkpointing",
-        # Else Beam asks pip what is installed, which images do not have, and sends the answer, which nobody reads.
+        # Otherwise Beam runs pip, which images lack, to submit an unused list of packages.
         "--experiments=disable_logging_submission_environment",
         "--streaming",
         f"--job_name={name}",
@@ -69,11 +69,11 @@ _LAST_WATERMARK: Final = 2**63 - 1
 
 
 class FlinkAwayError(UserError):
-    """Flink does not answer, or not as Flink does."""
+    """Flink does not answer, or gives an unexpected answer."""
 
 
 class JobMissingError(UserError):
-    """Flink knows no such job: its JobManager has forgotten it, or never had it."""
+    """The JobManager does not know the job."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Job:
 
 @dataclass(frozen=True)
 class JobFailure:
-    """Why the tasks of a job were stopped once: the task that failed, empty if none did, and the first cause."""
+    """A failure that stopped the tasks of a job: the failed task ("" if there is none) and the root cause."""
 
     at_ms: int
     task: str
@@ -97,9 +97,9 @@ class JobFailure:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """How many of a job's checkpoints failed, and the newest completed one, None before the first.
+    """The number of failed checkpoints of a job, and time, size and duration of the newest completed one.
 
-    `bytes` counts what the newest one stored, `milliseconds` how long it took.
+    `at_ms`, `bytes` and `milliseconds` are None before the first.
     """
 
     failed: int
@@ -109,13 +109,13 @@ class Checkpoints:
 
 
 class FlinkClient:
-    """A client of one JobManager; calls raise `FlinkAwayError`, those about a job `JobMissingError`, too."""
+    """A client of one JobManager; calls raise `FlinkAwayError`, calls about a job also `JobMissingError`."""
 
     def __init__(self, url: str = REST, timeout: float = 5.0) -> None:
         self.url, self._timeout = url.rstrip("/"), timeout
 
     def jobs(self) -> list[Job]:
-        """Return all jobs that Flink remembers, the newest first."""
+        """Return all jobs that Flink remembers, newest first."""
         found = self._get("/jobs/overview")["jobs"]
         return sorted(map(_job, found), key=lambda job: job.start_ms, reverse=True)
 
@@ -124,12 +124,12 @@ class FlinkClient:
         return _job(self._get(f"/jobs/{job}"))
 
     def failures(self, job: str) -> list[JobFailure]:
-        """Return the newest failures of a job (16 by default of Flink), the newest first."""
+        """Return the newest failures of a job (Flink keeps 16 by default), newest first."""
         found = self._get(f"/jobs/{job}/exceptions")["exceptionHistory"]["entries"]
         return [JobFailure(one["timestamp"], one.get("taskName") or "", cause(one["stacktrace"])) for one in found]
 
     def restarts(self, job: str) -> int:
-        """Return how often a job was restarted; 0 until Flink has gathered it."""
+        """Return the number of restarts of a job; 0 until Flink has collected it."""
         found = self._get(f"/jobs/{job}/metrics", get="numRestarts")
         return int(found[0]["value"]) if found else 0
 
@@ -145,9 +145,9 @@ class FlinkClient:
         )
 
     def watermarks(self, job: str) -> dict[str, int | None]:
-        """Return the input watermark (event time, ms) of each task by id, None where there is none yet.
+        """Return task id -> input watermark (event time, ms), None before the first watermark.
 
-        Tasks that have no input, or whose input has ended, are left out.
+        Tasks without input, or whose input has ended, are left out.
         """
         lowest: dict[str, int | None] = {}
         for task in self._tasks(job):
@@ -157,7 +157,7 @@ class FlinkClient:
         return lowest
 
     def counters(self, job: str, name: str) -> dict[str, float]:
-        """Return a counter of Beam, summed over the subtasks of each task since its last start, by task id."""
+        """Return task id -> a Beam counter, summed over its subtasks since their last start."""
         found: dict[str, float] = {}
         for task in self._tasks(job):
             path = f"/jobs/{job}/vertices/{task}/subtasks/metrics"
@@ -167,7 +167,7 @@ class FlinkClient:
         return found
 
     def gauges(self, job: str, prefix: str) -> dict[str, float]:
-        """Return the gauges of Beam whose names start so, by what follows; of each the highest of its subtasks."""
+        """Return Beam gauges as name without `prefix` -> highest value of the subtasks."""
         found: dict[str, float] = {}
         for task in self._tasks(job):
             path = f"/jobs/{job}/vertices/{task}/subtasks/metrics"
@@ -207,7 +207,7 @@ class FlinkClient:
 
 
 def cause(trace: str) -> str:
-    """Return the line of a Java stack trace that says what happened first; that of Python, if a worker raised."""
+    """Return the root-cause line of a Java stack trace, or of the Python traceback in it."""
     _, is_python, raised = trace.rpartition("Traceback (most recent call last):\n")
     if is_python:
         lines = [line for line in raised.partition("\n\tat ")[0].splitlines() if line and not line[0].isspace()]

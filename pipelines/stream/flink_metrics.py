@@ -1,4 +1,4 @@
-"""What Flink says of the job, for Prometheus: workers and engine are invisible to the driver otherwise."""
+"""Prometheus metrics of the job, from Flink's REST API; the driver cannot see workers and engine otherwise."""
 
 import logging
 import math
@@ -27,19 +27,19 @@ STATES: Final = (
     "reconciling",
     "missing",
 )
-"""The states of a job: Flink's, and ``missing`` where Flink has forgotten it."""
+"""The states of a job: Flink's, and ``missing`` if Flink has forgotten it."""
 
 _DROPPED: Final = "droppedDueToLateness"
-"""The counter in which Beam puts rows that came after their window was gone."""
+"""Beam's counter of rows dropped because their window was gone."""
 
 _log = logging.getLogger(__name__)
 
 
 class FlinkMetrics:
-    """The metrics of the job that a driver follows, one look after the other.
+    """The metrics of the job that a driver follows, updated by `look`.
 
-    As of the last look: `watermarks_ms` are the watermarks of partitions by number, event time; `waiting_ms` is since
-    when readers have had no answer of the brokers, Unix time.
+    `watermarks_ms` are the watermarks by partition number (event time), `waiting_ms` the times since when readers have
+    had no answer from the brokers (Unix time), as of the last look.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -99,11 +99,11 @@ class FlinkMetrics:
 
     @property
     def rows_dropped(self) -> float:
-        """How many rows Beam has dropped, as of the last look."""
+        """The number of rows that Beam has dropped, as of the last look."""
         return float(self.dropped._value.get())
 
     def look(self, client: FlinkClient, job: str) -> str | None:
-        """Look at a job once, by its id; returns its state in lower case, None while Flink does not answer."""
+        """Update the metrics of a job; return its state in lower case, None while Flink does not answer."""
         try:
             state = self._look(client, job)
         except FlinkAwayError as error:
@@ -111,7 +111,7 @@ class FlinkMetrics:
                 _log.warning("%s", error)
             self._is_away = True
             self.away.set(1)
-            # The last state may no longer be true.
+            # The last known state may be outdated.
             self._show("")
             return None
         self._is_away = False
@@ -122,7 +122,7 @@ class FlinkMetrics:
     def _look(self, client: FlinkClient, job: str) -> str:
         try:
             found = client.job(job)
-            # First, so that nothing is counted of a job that is gone by then.
+            # Ask everything first, so that nothing is counted for a job that disappears meanwhile.
             failures, checkpoints = client.failures(job), client.checkpoints(job)
             restarts, dropped = client.restarts(job), client.counters(job, _DROPPED)
             watermarks, gauges = client.watermarks(job), client.gauges(job, PARTITION)
@@ -145,7 +145,7 @@ class FlinkMetrics:
         return found.state.lower()
 
     def _begin(self, job: Job, failures: list[JobFailure], checkpoints: Checkpoints, restarts: int) -> None:
-        """Take another job: what happened to it before this process is not counted."""
+        """Switch to another job; what happened to it before this process does not count."""
         self._job, self._seen, self._newest_failure_ms, self.newest_failure = job.id, {}, 0, ""
         if job.start_ms < self._created_ms:
             self._seen = {"restarts": restarts, "failed checkpoints": checkpoints.failed}
@@ -165,7 +165,7 @@ class FlinkMetrics:
         self.checkpoint_seconds.set(math.nan if found.milliseconds is None else found.milliseconds / 1000)
 
     def _add(self, counter: Counter, name: str, value: float) -> None:
-        """Add what a counter of Flink has grown by; it starts at 0 again with each attempt of a task."""
+        """Add the growth of a Flink counter, which restarts at 0 with each attempt of a task."""
         before = self._seen.get(name, 0)
         counter.inc(value - before if value >= before else value)
         self._seen[name] = value
@@ -176,5 +176,5 @@ class FlinkMetrics:
 
 
 def _by_partition(gauges: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return the gauges of a name, by partition."""
+    """Return partition number -> value of the gauges with this name."""
     return {key.removeprefix(name): value for key, value in gauges.items() if key.startswith(name)}

@@ -1,4 +1,4 @@
-"""The job of a stream: its transforms, where it starts, and how it is submitted, watched and cancelled."""
+"""The job of a stream: its transforms and start offsets, and how it is submitted, watched and cancelled."""
 
 import logging
 import time
@@ -39,10 +39,10 @@ __all__ = [
 
 
 def commit_starts(store: Store, source: TopicSource, state: LogState, partitions: list[KafkaPartition]) -> None:
-    """Commit where partitions start of which no commit says it; `state` follows.
+    """Commit the start offsets of partitions that have none; `state` follows.
 
-    With `accept_gap` also where those go on whose messages are gone. Raises `BrokerAwayError`, and `MovedStoreError`
-    where another writer has moved the log meanwhile.
+    With `accept_gap` also of partitions that have lost messages. Raises `BrokerAwayError`, and `MovedStoreError` if
+    another writer has moved the log meanwhile.
     """
     log = CommitLog(store)
     while found := source.starts(partitions, state, InHand()):
@@ -60,9 +60,9 @@ def sources(
     stream: StreamConfig,
     clock: EventClock,
 ) -> list[PartitionSource]:
-    """Return partitions for a new job, from where the commits are.
+    """Return the sources of a new job, starting at the committed offsets.
 
-    All have a start (`commit_starts`); `clock` is the store's.
+    All partitions have a committed start (`commit_starts`); `clock` is the clock of the store.
     """
     watermark_ms, job = first_watermark(state, config.window_ms), token_hex(8)
     return [
@@ -82,19 +82,19 @@ def sources(
 
 
 def first_watermark(state: LogState, window_ms: int) -> int:
-    """Return the event time (ms) at which partitions go on: the end of the newest window that is committed.
+    """Return the first watermark (event time, ms): the end of the newest committed window, or the horizon if later.
 
-    What is read again of windows before comes with the next one, all of it at once, and is recognised.
+    Rows of earlier windows that are read again come with the next window, and are recognised there.
     """
     newest = [state.starts[-1] + window_ms] if state.starts else []
     return max([*newest, state.horizon.ms if state.horizon else 0, 0])
 
 
 class BatchesToCommits(beam.PTransform[Any, Any]):
-    """`Batch`es, each at the time of its watermark, to the `Commit` of each window, when the watermark passes its end.
+    """`Batch`es, timestamped by their watermarks, to the `Commit` of each window once the watermark passes its end.
 
-    The engine does what it is good at: it reads partitions in parallel, brings what belongs to a window together and
-    says when it is complete. What a row accounts for, it never decides.
+    The engine only reads partitions in parallel, groups rows by window and detects complete windows. It never decides
+    which rows count.
     """
 
     def __init__(self, store: Store, config: PipelineConfig) -> None:
@@ -123,27 +123,27 @@ logger = logging.getLogger(__name__)
 
 _OVER: Final = {"finished", "failed", "canceled"}
 _REFUSALS: Final = (MissingRowsError.__name__, OutOfOrderError.__name__)
-"""What the committer raises where its engine brings something else than the commits need, now and whenever it tries."""
+"""Errors of the committer that persist on every retry: the engine did not deliver what the commits need."""
 _APPEARS_SECONDS: Final = 180.0
 _ENDS_SECONDS: Final = 60.0
 _PAUSE_SECONDS: Final = 0.25
 
 
 class EngineError(UserError):
-    """The engine does not take the job, or does not do with it what it should."""
+    """The engine does not accept the job, or does not handle it as it should."""
 
 
 class JobEndedError(UserError):
-    """The job has ended, though its driver did not want it."""
+    """The job has failed, or was cancelled outside its driver."""
 
 
 def submit(
     store: Store, config: PipelineConfig, stream: StreamConfig, sources: Sequence[PartitionSource], name: str
 ) -> None:
-    """Hand the pipeline of a stream to Flink, which runs it without end; raises `EngineError`."""
-    # Beam's parser does not know the runner's options, passes them on, and warns of each.
+    """Submit the pipeline of a stream to Flink, where it runs without end; raises `EngineError`."""
+    # Beam's parser passes on the runner's options, but warns about each.
     logging.getLogger("apache_beam.options.pipeline_options").setLevel(logging.ERROR)
-    # Given its options, Beam does not look at this process's own command line.
+    # With explicit options, Beam ignores the command line of this process.
     pipeline = beam.Pipeline(options=PipelineOptions(pipeline_options(stream, name)))
     _ = pipeline | "Read" >> ReadPartitions(sources, stream) | "Windows" >> BatchesToCommits(store, config)
     try:
@@ -154,9 +154,9 @@ def submit(
 
 
 class FlinkJob:
-    """The job of a name on Flink; whoever submitted it, as a driver that was killed leaves its job behind.
+    """The job of a name on Flink, also one that a killed driver has left.
 
-    `flaw` is why it cannot go on and a job that starts at the commits can, empty as long as there is nothing.
+    `flaw` tells why this job must be replaced by one from the committed offsets, "" if it need not.
     """
 
     def __init__(self, client: FlinkClient, name: str, metrics: FlinkMetrics) -> None:
@@ -167,7 +167,7 @@ class FlinkJob:
 
     @property
     def obstacle(self) -> str:
-        """What keeps windows from being committed, as of the last look."""
+        """The reason why windows are not committed, as of the last look."""
         seen = self._metrics
         if self._state is None:
             return f"Flink at {self._client.url} does not answer"
@@ -183,22 +183,22 @@ class FlinkJob:
 
     @property
     def failure(self) -> str:
-        """What stopped its tasks last, empty before the first failure."""
+        """The newest failure of its tasks, "" before the first."""
         return self._metrics.newest_failure
 
     @property
     def watermarks_ms(self) -> dict[str, float]:
-        """The watermarks of its partitions by number, event time, as of the last look; none before the first."""
+        """Watermarks by partition number (event time), as of the last look; empty before the first."""
         return self._metrics.watermarks_ms
 
     def cancel_others(self) -> None:
-        """Cancel the jobs of this name that run; two of them would be safe, but do everything twice."""
+        """Cancel running jobs of this name; two jobs would be safe, but do all work twice."""
         for job in self._running():
             logger.warning("job %s of an earlier driver still runs: it is cancelled", job.id)
             self._cancel(job.id)
 
     def appear(self) -> None:
-        """Wait for the job that was submitted; raises `EngineError`."""
+        """Wait until Flink lists the submitted job; raises `EngineError`."""
         end = time.monotonic() + _APPEARS_SECONDS
         while not (found := self._running()):
             if time.monotonic() > end:
@@ -208,7 +208,7 @@ class FlinkJob:
         logger.info("job %s runs as %s", self._id, self._name)
 
     def state(self) -> str | None:
-        """Return its state as Flink spells it, in lower case, None while Flink does not answer; update the metrics."""
+        """Return its Flink state in lower case, None while Flink does not answer; update the metrics."""
         before = self._metrics.rows_dropped
         found = self._state = self._metrics.look(self._client, self._id)
         if any(name in self._metrics.newest_failure for name in _REFUSALS):
@@ -218,7 +218,7 @@ class FlinkJob:
         return found
 
     def cancel(self) -> None:
-        """Cancel the job, if it runs, and wait until it has ended; raises `EngineError` where it does not."""
+        """Cancel the job if it runs, and wait for its end; raises `EngineError` if it does not end."""
         if any(job.id == self._id for job in self._running()):
             self._cancel(self._id)
 

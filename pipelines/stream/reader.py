@@ -1,4 +1,4 @@
-"""Partitions of a topic as unbounded sources: messages to validated batches, with watermarks between them."""
+"""Topic partitions as unbounded Beam sources: messages to validated batches and watermarks."""
 
 import logging
 import struct
@@ -47,18 +47,17 @@ __all__ = [
 
 
 PARTITION: Final = "partition_"
-"""What the names of the gauges of Beam start with that readers show; the number of the partition ends them."""
+"""Prefix of the names of the readers' Beam gauges, which end with the partition number."""
 WATERMARK: Final = "watermark_ms_"
 """The watermark of the partition."""
 UNANSWERED: Final = "unanswered_ms_"
-"""Since when its reader has had no answer of the brokers, Unix time; 0 while it has."""
+"""Since when the reader has had no answer from the brokers, Unix time; 0 while they answer."""
 
 
 class Reading(FrozenModel):
-    """What to read of a partition: from offset `start` on, where its watermark is `watermark_ms` (event time).
+    """Read a partition from offset `start` on, with the initial watermark `watermark_ms` (event time).
 
-    `job` names the job among all that read for the store, `clock` is the one of the store, `batch_messages` the most
-    that is read at once.
+    `job` is unique among the jobs of the store, `clock` is the clock of the store, `batch_messages` limits a batch.
     """
 
     job: str
@@ -75,14 +74,14 @@ _FORM: Final = struct.Struct(">qq")
 
 @dataclass(frozen=True)
 class Mark(CheckpointMark):
-    """The position of the next batch of a partition, and the watermark before it (ms, event time)."""
+    """A checkpoint: the offset of the next batch, and the watermark before it (event time, ms)."""
 
     start: int
     watermark_ms: int
 
 
 class MarkCoder(Coder):
-    """Two big-endian integers of 64 bits."""
+    """Encodes a mark as two big-endian 64-bit integers."""
 
     def encode(self, value: Mark) -> bytes:
         """Return 16 bytes."""
@@ -93,20 +92,19 @@ class MarkCoder(Coder):
         return Mark(*_FORM.unpack(encoded))
 
     def is_deterministic(self) -> bool:
-        """Beam compares encoded marks, to find the reader that it has kept."""
+        """Return True: Beam compares encoded marks to find a reader that it has kept."""
         return True
 
 
 @large
 @dataclass(frozen=True)
 class Batch:
-    """Positions [start, stop) of a partition: valid rows (`INTERACTION_SCHEMA`), dead letters, and nothing else.
+    """Positions [start, stop) of a partition: valid rows (`INTERACTION_SCHEMA`) and dead letters.
 
-    `job` is the one that reads it; restarted by its engine it is the same. `start` is the `stop` of the batch before,
-    so that batches tile a partition: positions without a message and messages without a value (at the positions
-    `skipped`) belong to the batch that passed over them. `watermark_ms` is the watermark of the partition before the
-    batch (event time), and the Beam time of the element. `size` is the position at which the partition ended when the
-    batch was read.
+    Batches tile a partition: `start` is the `stop` of the batch before, and offsets without a message, or with a
+    message without a value (`skipped`), belong to the batch that passes over them. `job` stays the same when the engine
+    restarts it. `watermark_ms` is the partition's watermark before the batch (event time), and the Beam time of the
+    element. `size` is the end of the partition when the batch was read.
     """
 
     partition: str
@@ -132,10 +130,10 @@ _DOUBT_SECONDS: Final = 5.0
 
 
 class PartitionReader(UnboundedReader):
-    """Reads a partition from where a mark, or else its source, says.
+    """Reads a partition from a mark, or else from the start of its source.
 
-    It ends for good, so that it holds no window, where the topic is another one now and where the broker has nothing
-    at its position any more. What it has read before is committed; the driver finds out and says so.
+    It ends for good, so that it does not hold back windows, if the topic was re-created or the broker has lost its
+    offset. Its earlier batches are committed; the driver detects the cause and logs it.
     """
 
     def __init__(self, reading: Reading, mark: Mark | None) -> None:
@@ -180,13 +178,13 @@ class PartitionReader(UnboundedReader):
         except LostError as error:
             self._end(f"the broker has nothing at offset {self._at} any more ({error})")
         except BrokerAwayError as error:
-            # Nobody can say of which topic the messages are: they are read again.
+            # The topic of the messages is unknown: read them again.
             logger.warning("%s; what was read is read again", error)
             self._waiting = None
         return False
 
     def _read(self, consumer: PartitionConsumer) -> None:
-        """Read and validate a batch, which waits until the brokers have said of which topic it is."""
+        """Read and validate a batch, which waits until the brokers have confirmed the topic id."""
         reading = self._reading
         found = consumer.fetch(self._at, reading.batch_messages, reading.config.chunk_bytes)
         if found is not None:
@@ -211,7 +209,7 @@ class PartitionReader(UnboundedReader):
         )
 
     def _take_over(self) -> bool:
-        """Make the waiting batch the current one, if it is of the topic that is meant; raises `BrokerAwayError`."""
+        """Make the waiting batch current if it is of the right topic; raises `BrokerAwayError`."""
         if self._waiting is None or (topic_id := self._waiting[2].answer(_ANSWER_SECONDS)) is None:
             return False
         (batch, taken, _), self._waiting = self._waiting, None
@@ -224,14 +222,14 @@ class PartitionReader(UnboundedReader):
         return True
 
     def _listen(self, consumer: PartitionConsumer) -> None:
-        """Let the watermark follow the clock where the brokers say that there is nothing to read."""
+        """Advance the watermark with the clock while the partition has no unread messages."""
         until = consumer.silent_until(self._at)
         if until is not None:
             self._watermark.silent(self._reading.clock.event_ms(until))
         self._doubt(consumer)
 
     def _doubt(self, consumer: PartitionConsumer) -> None:
-        """Ask now and then whether the topic is still there; a new one may have fewer partitions."""
+        """Check the topic id at intervals; a re-created topic may lack this partition."""
         if self._question is None:
             if time.monotonic() >= self._next_question:
                 self._question = consumer.client.ask_topic_id()
@@ -253,7 +251,7 @@ class PartitionReader(UnboundedReader):
         self._is_over = True
 
     def get_current(self) -> Batch:
-        """Return the batch that was read."""
+        """Return the current batch."""
         if self._current is None:
             raise ValueError("nothing was read yet")
         return self._current
@@ -263,16 +261,16 @@ class PartitionReader(UnboundedReader):
         return Timestamp(micros=1000 * self.get_current().watermark_ms)
 
     def get_watermark(self) -> Any:
-        """Return the watermark after what was read so far."""
+        """Return the watermark after the batches read so far."""
         return MAX_TIMESTAMP if self._is_over else Timestamp(micros=1000 * self._watermark.ms)
 
     def get_checkpoint_mark(self) -> Mark:
-        """Return where the next batch starts."""
+        """Return the start of the next batch."""
         return Mark(self._at, self._watermark.ms)
 
 
 def _newest(batch: Batch, lines: Lines, tolerance_minutes: float) -> int | None:
-    """Return the newest event time (ms) of a batch, none later than its message arrived."""
+    """Return the newest event time (ms) of a batch, each limited to the arrival of its message; None without rows."""
     if not batch.rows.num_rows:
         return None
     times = batch.rows.column(columns.TIMESTAMP).to_numpy()
@@ -283,14 +281,14 @@ def _newest(batch: Batch, lines: Lines, tolerance_minutes: float) -> int | None:
 
 
 def _event_ms(clock: EventClock, seconds: float) -> int:
-    """Return a span of wall time in event time."""
+    """Convert a span of wall time (s) to event time (ms)."""
     return round(1000 * seconds * clock.speed)
 
 
 class PartitionSource(UnboundedSource):
-    """One partition.
+    """The Beam source of one partition.
 
-    Its pickle is always the same bytes: engines distribute work, and find it again, by the bytes of an element.
+    Its pickle is deterministic, because engines distribute and find work by the bytes of an element.
     """
 
     def __init__(self, reading: Reading) -> None:
@@ -304,7 +302,7 @@ class PartitionSource(UnboundedSource):
         return [self]
 
     def create_reader(self, options: Any, checkpoint_mark: Any) -> PartitionReader:  # noqa: ARG002 - Beam's
-        """Return a reader that goes on at a `Mark`, or starts."""
+        """Return a reader that continues at a `Mark`, or starts if there is none."""
         return PartitionReader(self.reading, checkpoint_mark)
 
     def get_checkpoint_mark_coder(self) -> MarkCoder:
@@ -317,10 +315,10 @@ def _restored(reading: str) -> PartitionSource:
 
 
 class ReadPartitions(beam.PTransform[Any, Any]):
-    """The start of a pipeline to `Batch`es, each at the time of its partition's watermark.
+    """The start of a pipeline to `Batch`es, timestamped by the watermarks of their partitions.
 
-    `beam.io.Read` would put all partitions on one worker, because an engine distributes by element and it makes one of
-    all of them: here each partition is one.
+    Replaces `beam.io.Read`, which makes one element of all partitions, so that the engine would read them on one
+    worker.
     """
 
     def __init__(self, sources: Sequence[PartitionSource], config: StreamConfig) -> None:

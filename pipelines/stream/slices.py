@@ -1,6 +1,6 @@
 """Slices: the rows of a batch by window, and how far partitions are read once a window is committed.
 
-See docs/store.md, "Under an engine", for why this holds whatever other writers have committed meanwhile.
+docs/store.md, "Under an engine", shows why this holds whatever other writers commit meanwhile.
 """
 
 from collections import defaultdict
@@ -27,9 +27,9 @@ __all__ = ["Coverage", "MissingRowsError", "OutOfOrderError", "Scatter", "Slice"
 
 @dataclass(frozen=True)
 class Tile:
-    """Positions [start, stop) of a partition, which have been read whole.
+    """Positions [start, stop) of a partition that a batch has read completely.
 
-    `open` says of which later windows rows are among them: window start (ms) -> lowest and highest position.
+    `open` announces rows of later windows among them: window start (ms) -> lowest and highest position.
     """
 
     start: int
@@ -43,10 +43,10 @@ class Tile:
 @large
 @dataclass(frozen=True)
 class Slice:
-    """Keyed rows of a batch, of the window in which it comes and, where they are late, of earlier ones.
+    """Keyed rows of a batch that come with one window: rows of this window, and late rows of earlier ones.
 
-    `job` and `stop` are those of the batch. The slice in the window of the partition's watermark carries the `tile`;
-    it comes even without a row.
+    `job` and `stop` are copied from the batch. The slice in the window of the partition's watermark carries the `tile`,
+    and exists even without a row.
     """
 
     partition: str
@@ -62,10 +62,9 @@ class Slice:
 
 
 class Scatter(beam.DoFn):
-    """`Batch` to `Slice`s, each at the time of its window.
+    """`Batch` to `Slice`s, timestamped by their windows.
 
-    A row behind the watermark of its partition comes with the watermark's window: for the engine no row is late, and
-    it drops none.
+    A row behind the watermark of its partition comes with the watermark's window, so the engine never drops it as late.
     """
 
     def __init__(self, store: Store, window_ms: int) -> None:
@@ -73,7 +72,7 @@ class Scatter(beam.DoFn):
         self._window_ms = window_ms
 
     def setup(self) -> None:
-        """Read the secret of the store's keys."""
+        """Read the key secret of the store."""
         found = read_format(self._store)
         self._secret = found.key_secret if found else ""
 
@@ -84,7 +83,7 @@ class Scatter(beam.DoFn):
 
 
 def slices_of(batch: Batch, window_ms: int, secret: str) -> Iterator[tuple[int, Slice]]:
-    """Yield window starts (ms) and the slices that come with them, in order of time."""
+    """Yield (window start in ms, slice) of a batch, in order of time."""
     home = batch.watermark_ms // window_ms * window_ms
     times = batch.rows.column(columns.TIMESTAMP).to_numpy()
     windows = np.maximum(times // window_ms * window_ms, home)
@@ -94,7 +93,7 @@ def slices_of(batch: Batch, window_ms: int, secret: str) -> Iterator[tuple[int, 
     waiting = {start_ms: _ends(positions[places]) for start_ms, places in runs.items() if start_ms > home}
     tile = Tile(batch.start, batch.stop, batch.size, waiting, batch.letters, batch.skipped)
     for start_ms, places in ({home: np.empty(0, np.int64)} | runs).items():
-        # take, not slice: a slice would carry its whole parent between workers.
+        # take, not slice: a pickled slice carries its whole parent.
         found = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
         yield start_ms, Slice(batch.partition, batch.job, batch.stop, found, tile if start_ms == home else None)
 
@@ -104,19 +103,18 @@ def _ends(positions: Int64) -> tuple[int, int]:
 
 
 class OutOfOrderError(Exception):
-    """The engine brought a window before one that the commits need first; it has to bring them again."""
+    """The engine delivered a window before one that must be committed first; it must deliver them again."""
 
 
 class MissingRowsError(Exception):
-    """The engine has lost rows on the way, or dropped them: only a job that starts at the commits brings them."""
+    """The engine lost or dropped rows: only a new job from the committed offsets delivers them."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What the slices of one window say of a partition: its tiles in order, and the position up to which they reach.
+    """The slices of one window in one partition: the tiles in order, and the highest `stop` of the slices as `reach`.
 
-    Of windows up to this one, every row below `reach` came with it or before; `came` (n,) are the positions of the rows
-    that came with it.
+    Each row below `reach` of this or an earlier window has come by now; `came` (n,) are the positions in these slices.
     """
 
     partition: str
@@ -127,7 +125,7 @@ class Coverage:
 
     @classmethod
     def of(cls, slices: Iterable[Slice]) -> dict[str, "Coverage"]:
-        """Return the coverage of each partition; raises `OutOfOrderError` for a hole between two tiles."""
+        """Return the coverage by partition; raises `OutOfOrderError` for a hole between two tiles."""
         found = defaultdict[str, list[Slice]](list)
         for one in slices:
             found[one.partition].append(one)
@@ -145,13 +143,13 @@ class Coverage:
     def after(
         self, before: SourceSpan, counted: Mapping[int, int], start_ms: int, panes: Collection[int]
     ) -> SourceSpan:
-        """Return how far the partition is read after the window that starts at `start_ms`.
+        """Return the span of the partition after the window that starts at `start_ms`.
 
-        `before` and `counted` (window start in ms -> position) are what the commits say, `panes` the starts (ms) of
-        the windows that get a pane. Raises `OutOfOrderError` or `MissingRowsError`.
+        `before` and `counted` (window start in ms -> position) are from the commits, `panes` the starts (ms) of the
+        windows that get a pane. Raises `OutOfOrderError` or `MissingRowsError`.
         """
         if self.reach <= before.resume:
-            # All of it is accounted for: a job that is behind says nothing, and takes nothing over.
+            # Everything is accounted for: a job that is behind must not change the span.
             return before.model_copy(update={"start": before.resume, "counted": self._bounds(panes, before.stop)})
         reached = self._reached(before)
         stop = max(before.stop, reached)
@@ -177,9 +175,9 @@ class Coverage:
         return dict.fromkeys(panes, self.reach) if self.reach < stop else {}
 
     def _reached(self, before: SourceSpan) -> int:
-        """Return the position up to which the job has read; raises `OutOfOrderError` where something lies between."""
+        """Return the position up to which the job has read; raises `OutOfOrderError` for a gap before it."""
         is_next = self.job == before.job
-        # Who goes on after another has to start where rows wait that only the other one had.
+        # Another job must start at `resume`, since it does not have the earlier job's waiting rows.
         end = before.reached if is_next else before.resume
         first = self.tiles[0].start if self.tiles else end
         found = max([before.reached if is_next else 0, *(tile.stop for tile in self.tiles)])
@@ -193,9 +191,9 @@ class Coverage:
 
 @dataclass
 class _Waiting:
-    """The rows that wait for their window, as `SourceSpan.open` has them; those from `unlisted` on are not all listed.
+    """Rows that wait for their windows, in the form of `SourceSpan.open`; incomplete from `unlisted` on.
 
-    `resume` and `counted` are those before the window.
+    `resume`, `stop` and `counted` are the values before the window.
     """
 
     resume: int
@@ -210,18 +208,18 @@ class _Waiting:
         return cls(span.resume, span.stop, counted, opened, span.listed)
 
     def close(self, seen: Coverage, start_ms: int) -> None:
-        """Take the windows up to one as complete, as far as its slices reach; raises `MissingRowsError`."""
+        """Complete the windows up to `start_ms`, as far as the slices reach; raises `MissingRowsError`."""
         came = set(seen.came.tolist())
         for at in [at for at in self.open if at <= start_ms]:
             waiting = {last: first for last, first in self.open[at].items() if last >= self.counted.get(at, 0)}
             missing = [last for last in waiting if last < seen.reach and last not in came]
             if missing:
                 raise MissingRowsError(f"{seen.partition}: the row at {min(missing)} did not come with its window")
-            # Where another job has read further, the rows behind are still on their way there.
+            # Rows at or above `reach`, read by another job, are still to come.
             self.open[at] = {last: max(first, seen.reach) for last, first in waiting.items() if last >= seen.reach}
 
     def announce(self, tiles: tuple[Tile, ...]) -> None:
-        """Take in which rows of later windows wait among what was read."""
+        """Add the rows of later windows that the tiles announce."""
         for tile in tiles:
             for at, (first, last) in tile.open.items():
                 least = max(self.resume, self.counted.get(at, 0))
@@ -232,13 +230,13 @@ class _Waiting:
             self.unlisted = max(self.unlisted, tiles[-1].stop)
 
     def lowest(self, stop: int) -> int:
-        """Return the lowest position at which a row may wait, `stop` if none does."""
+        """Return the lowest position of a row that may wait, else `stop`."""
         firsts = (first for batches in self.open.values() for first in batches.values())
         return min([stop, *firsts, *([self.unlisted] if self.unlisted < self.stop else [])])
 
 
 def with_letters(span: SourceSpan, new: Iterable[LettersWritten]) -> SourceSpan:
-    """Return a span with the dead letters of its commit, without files that lie wholly below `resume`."""
+    """Return a span with the dead letters of its commit, without files wholly below `resume`."""
     new = list(new)
     last = span.letters | {one.file.name: one.last for one in new}
     sums = span.letter_checksums | {one.file.name: one.file.checksum for one in new}

@@ -1,4 +1,4 @@
-"""One of Beam's Python workers, as a process that the pool forks."""
+"""A Beam Python worker, as a process that the pool forks."""
 
 import logging
 import multiprocessing
@@ -11,15 +11,15 @@ __all__ = ["set_up_logging", "work"]
 
 
 def work(control: str, name: str) -> None:
-    """Take bundles from the control endpoint until it closes the connection, or the pool ends."""
+    """Process bundles from the control endpoint until it closes the connection or the pool ends."""
     set_up_logging()
     threading.Thread(target=_end_with_pool, daemon=True).start()
     SdkHarness(control, worker_id=name).run()
 
 
 def set_up_logging() -> None:
-    """Log to standard error, with the number of the process."""
-    # Beam has logged by now, which has set up something else.
+    """Log to standard error, with the process id."""
+    # force: Beam has configured logging already.
     form = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, force=True)
 

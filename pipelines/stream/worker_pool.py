@@ -1,9 +1,9 @@
-"""Starts Beam's Python workers on request: ``python -m weir.pipelines.stream.worker_pool [HOST:PORT]``.
+"""Worker pool: starts Beam Python workers on request, ``python -m weir.pipelines.stream.worker_pool [HOST:PORT]``.
 
-It is the other end of Beam's ``--environment_type=EXTERNAL``, in place of Beam's own pool. That one listens on all
-interfaces, though whoever reaches it can run code here; it starts an interpreter for each worker, which needs seconds
-to import Beam and the pipeline; and it blocks workers that print much. Here workers are forked from a process that has
-imported both, so that a job goes on sooner after a worker was lost, and end with the pool.
+It serves Beam's ``--environment_type=EXTERNAL`` in place of Beam's own pool. That pool listens on all interfaces,
+though its clients can run code; starts an interpreter per worker, which takes seconds to import Beam and the pipeline;
+and blocks workers that print much. Here workers are forked from a process that has imported both, so that a job
+recovers fast from a lost worker; they end with the pool.
 """
 
 import logging
@@ -26,13 +26,13 @@ ADDRESS: Final = "127.0.0.1:50000"
 _PRELOADED: Final = ["weir.pipelines.stream.worker", "weir.pipelines.transforms.chain"]
 _GRACE_SECONDS: Final = 5
 _CALLS: Final = 16
-"""How many workers can be started or stopped at once."""
+"""Number of workers that can be started or stopped at once."""
 
 _log = logging.getLogger(__name__)
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
-    """The service that Flink calls; it knows a worker by the id that Flink gave it."""
+    """The gRPC service that Flink calls; workers are known by the id that Flink gives them."""
 
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
@@ -43,7 +43,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StartWorker(  # noqa: N802 - the name of the call
         self, request: api.StartWorkerRequest, _context: grpc.ServicerContext
     ) -> api.StartWorkerResponse:
-        """Start a worker for the harness at the request's control endpoint."""
+        """Start a worker for the control endpoint of the request."""
         arguments = (request.control_endpoint.url, request.worker_id)
         worker = self._context.Process(target=work, args=arguments, daemon=True)
         with self._lock:
@@ -55,7 +55,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StopWorker(  # noqa: N802 - the name of the call
         self, request: api.StopWorkerRequest, _context: grpc.ServicerContext
     ) -> api.StopWorkerResponse:
-        """Stop a worker; one that is not known is stopped already."""
+        """Stop a worker; an unknown one counts as stopped."""
         with self._lock:
             worker = self._workers.pop(request.worker_id, None)
         if worker is not None:
@@ -67,8 +67,8 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
 
 
 def serve(address: str = ADDRESS) -> None:
-    """Serve a pool at ``HOST:PORT``, for ever; raises `RuntimeError` if the port is taken."""
-    # Flink keeps its channel open and pings it between jobs.
+    """Serve a pool at ``HOST:PORT`` without end; raises `RuntimeError` if the port is taken."""
+    # Allow Flink's pings on its open channel between jobs.
     options = [("grpc.http2.max_ping_strikes", 0), ("grpc.so_reuseport", 0)]
     server = grpc.server(ThreadPoolExecutor(_CALLS), options=options)
     beam_fn_api_pb2_grpc.add_BeamFnExternalWorkerPoolServicer_to_server(WorkerPool(), server)

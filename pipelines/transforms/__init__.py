@@ -1,3 +1,3 @@
-"""The transforms of the pipeline, one idea each; `weir.pipelines.transforms.chain` puts them together."""
+"""The transforms of the pipeline, one idea each; `weir.pipelines.transforms.chain` connects them."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""The chain of transforms, from what is to be read to committed windows; it knows nothing of the driver.
+"""The chain of transforms, from readings to committed windows; independent of the driver.
 
-Elements are Arrow record batches and tables, never single rows. The rows of a shard travel once, and all that is made
-of them is made where they are.
+Elements are Arrow record batches and tables, never single rows. The rows of a shard are shuffled once, and everything
+derived from them is made on the same worker.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ ROWS: Final = "rows"
 
 
 class ReadBlocks(beam.PTransform[Any, Any]):
-    """`Reading`s to a dict: blocks under ``blocks``, and what is already known of files under `DEAD`, `PROGRESS`."""
+    """`Reading`s to a dict: blocks under ``blocks``, letters and progress of whole files under `DEAD`, `PROGRESS`."""
 
     def __init__(self, config: PipelineConfig) -> None:
         super().__init__()
@@ -39,16 +39,16 @@ class ReadBlocks(beam.PTransform[Any, Any]):
         listed = readings | "List chunks" >> beam.ParDo(ListChunks(self._config)).with_outputs(
             DEAD, PROGRESS, main="chunks"
         )
-        # Chunks of one file may be read by different workers.
+        # Let different workers read chunks of one file.
         blocks = listed.chunks | "Spread" >> beam.Reshuffle() | "Read" >> beam.ParDo(ReadChunk(self._config))
         return {"blocks": blocks, DEAD: listed[DEAD], PROGRESS: listed[PROGRESS]}
 
 
 class RowsToWindows(beam.PTransform[Any, Any]):
-    """Valid interactions to the commit of the run, if it has anything to commit.
+    """Valid interactions to the commit of the run, if there is anything to commit.
 
-    They come as a dict: `ROWS`, what was seen under `PROGRESS`, and collections of dead letters under `DEAD`. `before`
-    are the files of histories before the run.
+    The input is a dict: interactions under `ROWS`, progress under `PROGRESS`, and a tuple of collections of dead
+    letters under `DEAD`. `before` are the history files before the run.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig, before: HistoryFiles) -> None:
@@ -66,7 +66,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         release = beam.ParDo(Release(store, run, config), progress).with_output_types(tuple[int, Piece])
         rows = self._with_rows_in_hand(located.keyed, progress)
         released = rows | "Release" >> release.with_outputs(OPEN, DEAD, main="pieces")
-        # Each collection by itself: flattened before, Beam would hold all letters of a run until its last block.
+        # Write each collection separately: after a Flatten, Beam would hold all letters of a run until its last block.
         letters = [
             found | f"Write dead letters {number}" >> beam.ParDo(WriteDeadLetters(store, run))
             for number, found in enumerate((*read[DEAD], released[DEAD]))
@@ -89,7 +89,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         )
 
     def _with_rows_in_hand(self, keyed: Any, progress: Any) -> Any:
-        """Add the rows that earlier runs have kept; a run without any is spared the transforms."""
+        """Add the pending rows of earlier runs, if there are any."""
         if not self._run.open_rows:
             return keyed
         kept = keyed.pipeline | "Rows in hand" >> beam.Create(self._run.open_rows, reshuffle=False)
@@ -97,7 +97,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         return (keyed, reopened) | "All rows" >> beam.Flatten()
 
     def _write(self, shards: Any) -> tuple[Any, Any]:
-        """Add what writes the examples, and the files of users; return the reports of both."""
+        """Add the writing of examples and history files; return the collections of their reports."""
         store, run, config = self._store, self._run, self._config
         attach = beam.ParDo(AttachHistories(store, run, config, self._before)).with_output_types(ShardWindow)
         attached = shards | "Attach histories" >> attach.with_outputs(DELTAS, main="windows")
@@ -117,7 +117,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
 
 
 class BlocksToWindows(RowsToWindows):
-    """The output of `ReadBlocks` to the commit of the run: `RowsToWindows` of the rows that are valid."""
+    """The output of `ReadBlocks` to the commit of the run: validates, then applies `RowsToWindows`."""
 
     def expand(self, read: Any) -> Any:
         """Add the transforms."""

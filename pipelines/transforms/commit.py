@@ -1,4 +1,4 @@
-"""Commit: the examples of a window as files, and all that a run has made as one commit."""
+"""Commit: write the examples of each window, and make one commit of everything in a run."""
 
 import secrets
 import time
@@ -53,7 +53,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ShardReport:
-    """What the commit has to know of a shard; `file` is None where nothing was to be stored."""
+    """Report of one shard of a window for the commit; `file` is None if the shard has no examples."""
 
     name: WindowName
     file: FileEntry | None
@@ -67,7 +67,7 @@ class ShardReport:
 
 
 class WriteShards(beam.DoFn):
-    """`ShardWindow` with histories to `ShardReport`; what a retried bundle had written before counts for nothing."""
+    """`ShardWindow` with histories to `ShardReport`; the commit lists only the files of the attempt that counts."""
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
         self._store = store
@@ -106,16 +106,16 @@ class WindowSketches:
 
 
 class Start:
-    """Comes with every run, so that one without a row is completed, too."""
+    """Element of every run, so that a run without rows reaches `CommitRun`, too."""
 
 
 Made: TypeAlias = ShardReport | WindowSketches | HistoryFile | LettersWritten | OpenRows | Start
-"""What the transforms of a run hand to its commit."""
+"""Outputs of a run's transforms, the input of its commit."""
 
 
 @dataclass
 class _Pane:
-    """All that has been made of one pane."""
+    """Reports and sketches of one pane."""
 
     name: WindowName
     reports: list[ShardReport] = field(default_factory=list)
@@ -124,7 +124,7 @@ class _Pane:
 
 @dataclass
 class RunParts:
-    """All that a run has made, sorted: panes by window start, files of dead letters by partition."""
+    """All outputs of a run, grouped: panes by window start, files of dead letters by partition."""
 
     panes: dict[int, _Pane] = field(default_factory=dict)
     letters: dict[str, list[LettersWritten]] = field(default_factory=lambda: defaultdict(list))
@@ -133,7 +133,7 @@ class RunParts:
 
     @classmethod
     def of(cls, elements: Iterable[Made], store: Store, run: Run) -> "RunParts":
-        """Sort what the transforms have made."""
+        """Group the outputs of the transforms."""
         parts = cls()
         for element in elements:
             if isinstance(element, ShardReport):
@@ -159,7 +159,7 @@ class RunCommit:
     config: PipelineConfig
 
     def of(self, parts: RunParts, spans: dict[str, SourceSpan]) -> Commit:
-        """Write what only the whole run knows, and return the commit; panes are listed in order of time."""
+        """Write the files that need the whole run, and return the commit; panes are ordered by time."""
         at, now = self.run.base.cursor, time.time()
         panes = sorted(parts.panes.values(), key=lambda pane: pane.name)
         return Commit(
@@ -200,7 +200,7 @@ class RunCommit:
         )
 
     def _user_features(self, pane: _Pane) -> UserFeatures:
-        """Return those of all shards, in their order: the same bits, whatever the order of the reports."""
+        """Merge the user features of all shards by file name, so that the bits do not depend on report order."""
         written = [(report.file.name, report.user_features) for report in pane.reports if report.file is not None]
         parts = [said for _, said in sorted(written, key=itemgetter(0))]
         return UserFeatures.merged([UserFeatures.nothing(self.config.user_features), *parts])
@@ -232,9 +232,9 @@ _OUTCOME: Final = "outcome.json"
 
 
 class RunOutcome(Document):
-    """What a run leaves to its driver: its commit, if it had anything to commit, and how far it has read.
+    """The result of a run for its driver: its commit, if any, and how far it has read.
 
-    `was_taken` says that another writer was faster: then nothing of the run counts.
+    If `was_taken`, another writer has committed first, and nothing of the run counts.
     """
 
     commit: Commit | None = None
@@ -246,15 +246,14 @@ class RunOutcome(Document):
 
     @classmethod
     def of(cls, store: Store, run: Run) -> "RunOutcome":
-        """Return the outcome of a run that has ended; raises `FileNotFoundError` or `CorruptArtefactError`."""
+        """Return the outcome of a completed run; raises `FileNotFoundError` or `CorruptArtefactError`."""
         return read_document(store, f"{run.folder}/{_OUTCOME}", cls)
 
 
 class CommitRun(beam.DoFn):
-    """All that a run has made (`Made`) to its commit, if it made any.
+    """All outputs of a run (`Made`) to its commit, if there is anything to commit.
 
-    One key, so one worker at a time. A retry finds the commit made and takes it
-    for its own by the writer that it names.
+    All elements have one key, so one worker makes the commit. A retry finds its earlier commit by the writer's name.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
@@ -283,7 +282,7 @@ class CommitRun(beam.DoFn):
         write_document(self._store, f"{self._run.folder}/{_OUTCOME}", outcome)
 
     def _has_moved(self, spans: Mapping[str, SourceSpan]) -> bool:
-        """Say whether something was read that brought no pane: blank lines, empty files."""
+        """Return whether spans have changed without a pane, as after blank lines and empty files."""
         known = self._run.base.sources
         return any(key not in known or known[key] != span for key, span in spans.items())
 

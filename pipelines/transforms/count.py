@@ -1,4 +1,4 @@
-"""Count: the positives of a window by item and by user, Beam combiners whose accumulators are the sketches."""
+"""Count the positives of a window by item and by user: Beam combiners with sketches as accumulators."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -16,17 +16,17 @@ __all__ = ["CountItemsAndUsers", "CountKeys", "SketchCoder", "empty_sketch"]
 
 
 def empty_sketch(config: SketchConfig) -> FrequencyEstimator:
-    """Return the estimator that the settings name, before the first event."""
+    """Return an empty estimator of the configured kind."""
     if config.kind == "exact":
         return ExactCounter()
     return CountMinSketch(config.width, config.depth, conservative=config.conservative)
 
 
 class SketchCoder(beam.coders.Coder):
-    """Compressed bytes of a sketch: most of its cells are zero until its window is large."""
+    """Compresses sketches: most cells are zero until a window is large."""
 
     def encode(self, value: FrequencyEstimator) -> bytes:
-        """Return the compressed bytes, headed by their size."""
+        """Return the uncompressed size (8 bytes) and the compressed bytes."""
         data = value.to_bytes()
         compressed: bytes = pa.compress(data, codec="zstd", asbytes=True)
         return len(data).to_bytes(8, "little") + compressed
@@ -37,24 +37,24 @@ class SketchCoder(beam.coders.Coder):
 
     @staticmethod
     def decompressed(encoded: bytes) -> bytes:
-        """Return what `FrequencyEstimator.to_bytes` gave."""
+        """Return the bytes of `FrequencyEstimator.to_bytes`."""
         size = int.from_bytes(encoded[:8], "little")
         found: bytes = pa.decompress(encoded[8:], size, codec="zstd", asbytes=True)
         return found
 
     def estimate_size(self, value: FrequencyEstimator) -> int:
-        """Return the bytes of the cells, compressed or not: Beam asks after each step."""
+        """Return the uncompressed size: Beam asks after each step."""
         return value.nbytes
 
     def is_deterministic(self) -> bool:
-        """Say that equal sketches have equal bytes."""
+        """Return True: equal sketches have equal bytes."""
         return True
 
 
 class CountKeys(beam.CombineFn):
-    """Tables of keys (in `column`) and counts to the encoded sketch of them all (`SketchCoder`).
+    """Tables of keys (in `column`) and counts to one encoded sketch (`SketchCoder`).
 
-    Conservative sketches of parts sum to an upper bound that is a little looser than one sketch of the whole.
+    The sum of conservative sketches is an upper bound, a little looser than one sketch of the whole.
     """
 
     def __init__(self, config: SketchConfig, column: str) -> None:
@@ -62,7 +62,7 @@ class CountKeys(beam.CombineFn):
         self._column = column
 
     def create_accumulator(self) -> FrequencyEstimator:
-        """Begin with an empty sketch."""
+        """Return an empty sketch."""
         return empty_sketch(self._config)
 
     def add_input(self, accumulator: FrequencyEstimator, element: pa.Table) -> FrequencyEstimator:
@@ -71,7 +71,7 @@ class CountKeys(beam.CombineFn):
         return accumulator
 
     def merge_accumulators(self, accumulators: Iterable[FrequencyEstimator]) -> FrequencyEstimator:
-        """Add the sketches of parts."""
+        """Merge the sketches of parts."""
         first, *others = accumulators
         for other in others:
             first.merge(other)
@@ -82,17 +82,17 @@ class CountKeys(beam.CombineFn):
         return SketchCoder().encode(accumulator)
 
     def get_accumulator_coder(self) -> Any:
-        """Return the coder of sketches on their way between workers."""
+        """Return the coder of accumulators between workers."""
         return SketchCoder()
 
 
 class CountItemsAndUsers(TupleCombineFn):
-    """Pairs of tables, of items and of users, to the pair of their encoded sketches."""
+    """Pairs of tables (items, users) to the pair of their encoded sketches."""
 
     def __init__(self, config: SketchConfig) -> None:
         combiners = CountKeys(config, columns.ITEM_KEY), CountKeys(config, columns.USER_KEY)
         super().__init__(*combiners)  # type: ignore[no-untyped-call]
 
     def get_accumulator_coder(self) -> Any:
-        """Return the coder of both sketches; Beam's own choice would be pickle."""
+        """Return the coder of both sketches; Beam would choose pickle."""
         return beam.coders.TupleCoder([SketchCoder(), SketchCoder()])

@@ -1,4 +1,4 @@
-"""De-duplicate: the pieces of one window and user shard to one table in order of time, each event once."""
+"""De-duplicate: merge the pieces of one window and user shard into one table in order of time, each event once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ __all__ = ["Deduplicate", "ShardWindow", "newest_known", "observed"]
 
 
 def observed(rows: pa.Table) -> pa.Table | None:
-    """Return the keyed rows that hold the newest known value of any feature; None without features."""
+    """Return the keyed rows with the newest known value of any feature; None without features."""
     if columns.FEATURES not in rows.column_names:
         return None
     kept = rows.select([columns.ITEM_KEY, columns.USER_KEY, columns.TIMESTAMP, columns.FEATURES])
@@ -43,7 +43,7 @@ def observed(rows: pa.Table) -> pa.Table | None:
 
 
 def newest_known(items: pa.Table, found: Sequence[pa.Table], names: FeatureNames) -> pa.Table:
-    """Return the items (in order of key) with the newest known value of each feature among those observed."""
+    """Return the items (ordered by key) with the newest known value of each feature in the observed rows."""
     if not names.all:
         return items
     rows = pa.concat_tables(found).combine_chunks()
@@ -59,10 +59,9 @@ def newest_known(items: pa.Table, found: Sequence[pa.Table], names: FeatureNames
 
 
 def _newest(rows: pa.Table) -> dict[str, Int64]:
-    """Return for each feature one row per item of which anything is known: the newest.
+    """Return feature -> indices of rows, one per item with a known value: the newest.
 
-    Of one time, the largest user key decides, and of one user the last row: however the log was cut and the users
-    were sharded, it is the same.
+    Ties in time go to the largest user key, then to the last row, so the result does not depend on chunks or shards.
     """
     keys = rows[columns.ITEM_KEY].to_numpy()
     order = np.lexsort((rows[columns.USER_KEY].to_numpy(), rows[columns.TIMESTAMP].to_numpy()))[::-1]
@@ -82,10 +81,10 @@ _NOBODY: Final = pa.table({name: pa.array([], pa.int64()) for name in _IDENTITY}
 @large
 @dataclass(frozen=True)
 class ShardWindow:
-    """The events of one user shard in one pane of a window, in order of time; ignored ones are only counted.
+    """The events of one user shard in one pane of a window, in order of time, without ignored events.
 
-    `items` are the items of the positive events with their counts (`ITEMS_SCHEMA`, in any order), `users` the keys of
-    their users with theirs, `features` what the positive events say of their items (`observed`).
+    `items` are the items of positive events with their counts (`ITEMS_SCHEMA`, unordered), `users` the user keys with
+    their counts, `features` the newest item features in positive events (`observed`). `counts` includes ignored events.
     """
 
     name: WindowName
@@ -108,8 +107,8 @@ class ShardWindow:
 class Deduplicate(beam.DoFn):
     """(shard, its `Piece`s) to (shard, its `ShardWindow`s, in order of time).
 
-    Events of a user with one `event_id` count once per window, also across panes: the first in order of
-    (time, partition, position) stays. An event without one is never a duplicate.
+    Events of a user with one `event_id` count once per window, also across panes: the first in order of (time,
+    partition, position) stays. An event without an id is never a duplicate.
     """
 
     def __init__(self, store: Store, run: Run) -> None:
@@ -172,7 +171,7 @@ class Deduplicate(beam.DoFn):
 
 
 def _identities(rows: pa.Table) -> npt.NDArray[np.void]:
-    """Return (user key, event key) of rows as one column (n,)."""
+    """Return (user key, event key) of rows as one structured column (n,)."""
     pairs = np.empty(len(rows), [(name, np.int64) for name in _IDENTITY])
     for name in _IDENTITY:
         pairs[name] = rows[name].to_numpy()
@@ -180,8 +179,8 @@ def _identities(rows: pa.Table) -> npt.NDArray[np.void]:
 
 
 def _is_first(identities: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-    """Mark, of equal identities (n,), the first."""
-    # np.unique, which sorts whole records, takes four times as long.
+    """Mark the first of equal identities (n,)."""
+    # np.unique sorts whole records, which takes four times as long.
     users, events = (identities[name] for name in _IDENTITY)
     order = np.lexsort((events, users))
     users, events = users[order], events[order]
@@ -193,13 +192,13 @@ def _is_first(identities: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 
 def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Table:
-    """Return the rows that are wanted (n,): as a rule all, and then none is copied."""
+    """Return the wanted rows (n,), without a copy if all are wanted."""
     return rows if wanted.all() else rows.filter(pa.array(wanted))
 
 
 def _items(positive: pa.Table) -> pa.Table:
     keys, first, counts = np.unique(positive[columns.ITEM_KEY].to_numpy(), return_index=True, return_counts=True)
-    # Rows of one key have one id, or they would have been refused.
+    # Accepted rows of one key have one id.
     found = [keys, positive[columns.ITEM_ID].take(pa.array(first)), counts]
     return pa.table(found, names=[columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
 
@@ -212,11 +211,11 @@ def _users(positive: pa.Table) -> pa.Table:
 
 def _in_order(pieces: Iterable[Piece]) -> pa.Table:
     found = sorted(pieces, key=lambda piece: piece.partition)
-    # Rows of a rebuild have one column more than those of the log that follows.
+    # Rows of a rebuild have one column more than rows of the log.
     tables = [pa.Table.from_batches([piece.rows]) for piece in found]
     rows = pa.concat_tables(tables, promote_options="default")
     partitions = np.repeat(np.arange(len(found)), [piece.rows.num_rows for piece in found])
-    # Pieces of one partition share its rank, so that positions decide between them.
+    # Pieces of one partition share its rank, so that positions order their rows.
     names = [piece.partition for piece in found]
     rank = np.cumsum([0, *(before != after for before, after in pairwise(names))])[partitions]
     order = np.lexsort((rows[columns.POSITION].to_numpy(), rank, rows[columns.TIMESTAMP].to_numpy()))

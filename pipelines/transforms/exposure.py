@@ -1,10 +1,10 @@
-"""Exposure: what was shown beside the item that a user chose, and not chosen, joined at the commit of the window.
+"""Exposure: items that were shown beside a clicked item and not chosen, joined when the window is committed.
 
-Served lists go after some days, and windows never change: so training reads what the window holds, and no list. A list
-is evidence once one of its items was chosen: then its user has looked at it, at least down to that item. What lies
-above the click was passed over, and the item right below it was seen most often (Joachims et al., "Accurately
-Interpreting Clickthrough Data as Implicit Feedback", SIGIR 2005: "skip above" and "no-click next"). What is further
-below says nothing.
+Served lists are deleted after some days, while windows stay: so training reads exposed items from the window. A list is
+evidence once one of its items was chosen: its user has looked at it, at least down to that item. Items above the click
+were passed over, and the item right below it was seen most often (Joachims et al., "Accurately Interpreting
+Clickthrough Data as Implicit Feedback", SIGIR 2005: "skip above" and "no-click next"). Items further down are no
+evidence.
 """
 
 import logging
@@ -31,7 +31,7 @@ __all__ = ["AttachExposure", "passed_over"]
 logger = logging.getLogger(__name__)
 
 _CACHED_BYTES: Final = 64 << 20
-"""Files of lists that are kept in memory from shard to shard of a run, in their Arrow size."""
+"""Size (in Arrow) of served lists that are cached from shard to shard."""
 
 
 class _Click(NamedTuple):
@@ -42,9 +42,9 @@ class _Click(NamedTuple):
 
 
 def passed_over(items: Sequence[int], item: int, chosen: set[int], limit: int) -> list[int]:
-    """Return the items of a list that were seen and not chosen beside a chosen `item`, the surest first.
+    """Return up to `limit` items of a list that were seen and not chosen, in order of evidence.
 
-    Those above it, the nearest first, then the one right below; without all that the user has `chosen`.
+    First the items above the clicked `item`, the nearest first, then the one right below; without items in `chosen`.
     """
     at = items.index(item)
     seen = [*reversed(items[:at]), *items[at + 1 : at + 2]]
@@ -52,9 +52,9 @@ def passed_over(items: Sequence[int], item: int, chosen: set[int], limit: int) -
 
 
 class AttachExposure(beam.DoFn):
-    """`ShardWindow` to the same with `exposed` columns, and counts of what came of its tokens.
+    """`ShardWindow` to the same with an `exposed` column and counts of the outcomes of its tokens.
 
-    Lists that a server has not written yet are not waited for: their tokens are counted as ``unknown_list``.
+    Lists that a server has not written yet are not awaited: their tokens count as ``unknown_list``.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
@@ -78,7 +78,7 @@ class AttachExposure(beam.DoFn):
         yield replace(element, rows=rows.append_column(self._field, lists), exposure=counts)
 
     def _carried(self, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return exposed items (n, limit) and which rows bring theirs, (n,): those of another store's windows do."""
+        """Return exposed items (n, limit), and which rows (n,) brought theirs from another store's windows."""
         keys = np.full((len(rows), self._limit), PADDING_KEY, np.int64)
         if columns.EXPOSED not in rows.column_names:
             return keys, np.zeros(len(rows), np.bool_)
@@ -88,7 +88,7 @@ class AttachExposure(beam.DoFn):
         return keys, is_carried
 
     def _joined(self, clicks: Iterable[_Click], outcomes: Counter[str]) -> Iterator[tuple[_Click, ServedList]]:
-        """Yield the clicks that join a list; count what comes of all."""
+        """Yield the clicks that join a list, and count the outcome of every click."""
         known = set[tuple[str, int, int]]()
         for segment, ones in _by_segment(clicks).items():
             lists, missing = self._found(segment, {click.token for click in ones})
@@ -104,7 +104,7 @@ class AttachExposure(beam.DoFn):
                     yield click, found
 
     def _found(self, segment: str | None, tokens: set[str]) -> tuple[dict[str, list[ServedList]], str]:
-        """Return the lists of tokens of a segment, and what it means that one of them has none."""
+        """Return token -> lists for a segment, and the outcome of a token without a list."""
         if segment is None:
             return {}, "not_kept"
         try:
@@ -117,14 +117,14 @@ class AttachExposure(beam.DoFn):
 
 @dataclass
 class _Lists:
-    """The lists of segments, of which the last that were read are kept, up to `_CACHED_BYTES`; and which are gone."""
+    """Cache of the lists of segments, the last ones read up to `_CACHED_BYTES`; remembers missing segments, too."""
 
     store: Store
     _known: OrderedDict[str, pa.Table | None] = field(default_factory=OrderedDict, init=False)
     _bytes: int = field(default=0, init=False)
 
     def of(self, segment: str) -> pa.Table | None:
-        """Return the lists of a segment, None where there are none; raises `CorruptArtefactError`."""
+        """Return the lists of a segment, None if it does not exist; raises `CorruptArtefactError`."""
         if segment not in self._known:
             self._known[segment] = found = read_segment(self.store, segment)
             self._bytes += 0 if found is None else found.nbytes
@@ -144,7 +144,7 @@ def _clicks(rows: pa.Table) -> list[_Click]:
 
 
 def _chosen(rows: pa.Table, clicks: Iterable[_Click]) -> Mapping[int, set[int]]:
-    """Return all that the users of clicks chose in this pane: it is no negative of their lists."""
+    """Return user -> items chosen in this pane, for the users of clicks; such items are no negatives."""
     is_positive = rows[columns.LABEL].to_numpy() == Label.POSITIVE
     users, items = (rows[name].to_numpy()[is_positive] for name in (columns.USER_KEY, columns.ITEM_KEY))
     wanted = np.isin(users, [click.user for click in clicks])

@@ -1,4 +1,4 @@
-"""Histories: attach to every event what its user had chosen before it, and write what became of the users."""
+"""Histories: attach to each event its user's earlier positives, and write the updated user records."""
 
 import secrets
 from collections.abc import Iterable, Iterator
@@ -47,14 +47,14 @@ _AT_ONCE: Final = 1 << 16
 
 
 class Attached(NamedTuple):
-    """The history before each of n events (n, L), and of which it is `unknown` (n,): theirs is empty."""
+    """The history before each of n events (n, L), and whether it is `unknown` (n,); an unknown one is empty."""
 
     history: ItemKeys
     unknown: Bool
 
 
 class _Events(NamedTuple):
-    """Events of users in order of time, each column (n,); `owner` is the user's place."""
+    """Events in order of time, each column (n,); `owner` is the index of the user."""
 
     owner: Int64
     items: Int64
@@ -62,14 +62,14 @@ class _Events(NamedTuple):
     positive: Bool
 
     def take(self, places: Int64) -> "_Events":
-        """Return the events at the given places."""
+        """Return the events at the given indices."""
         return _Events(self.owner[places], self.items[places], self.times[places], self.positive[places])
 
 
 class _Merged(NamedTuple):
-    """Kept items and events in one column set, by user and time; `event` is -1 for what was kept.
+    """Kept items and events in one set of columns, ordered by user and time; `event` is -1 for a kept item.
 
-    `owner` is the user's place, `counts` says whether an item is part of the histories behind it.
+    `owner` is the index of the user, `counts` whether the item enters later histories.
     """
 
     owner: Int64
@@ -81,9 +81,9 @@ class _Merged(NamedTuple):
 
 @dataclass
 class TouchedUsers:
-    """The users `found`, ascending and distinct, with their `records`, which `extend` writes to.
+    """The users `found`, ascending and distinct, with their `records`, which `extend` updates in place.
 
-    A record may hold more items than the `history` of an event has: what late events are proved by.
+    A record may hold more items than the `history` of an event, so that late events get their true history.
     """
 
     found: FoundUsers
@@ -94,7 +94,7 @@ class TouchedUsers:
 
     @classmethod
     def of(cls, before: UserTable, users: UserKeys, history: int) -> "TouchedUsers":
-        """Look users up, given in any order, any number of times; histories will have so many items."""
+        """Look up users, in any order and with repeats; `history` is the number of items in a history."""
         found = before.find(UserKeys(np.unique(users)))
         return cls(found, found.records(), history)
 
@@ -104,11 +104,10 @@ class TouchedUsers:
         return self.found.users
 
     def extend(self, rows: pa.Table) -> Attached:
-        """Add the events of a window, in order of time, and return what was before each of them.
+        """Add the events of a window, in order of time, and return the history before each.
 
-        An event sees the positives of its user that are older, or as old and earlier in order. The records prove the
-        last L before an event where at least L kept items precede it, or where nothing was ever left out; else
-        its history is unknown.
+        An event sees the positives of its user that are older, or as old and earlier in order. Its last L items are
+        known if at least L kept items precede it, or if the record never dropped an item; else its history is unknown.
         """
         names = (columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP)
         users, items, times = (rows[name].to_numpy() for name in names)
@@ -133,13 +132,13 @@ class TouchedUsers:
         return int(self.records.items.shape[1])
 
     def _append(self, events: _Events) -> Attached:
-        """Extend users of whom nothing newer is kept: each one's positives follow the record as they come."""
+        """Extend users without newer kept items: their positives follow the record in order."""
         order = np.argsort(events.owner, kind="stable")
         owner, counts = events.owner[order], events.positive[order]
         is_first = np.diff(owner, prepend=-1) != 0
         touched, group = owner[is_first], np.cumsum(is_first) - 1
         totals, kept_items, kept_times = self.records.take(touched)
-        # All records lie in a row, each with the user's new positives behind it; what precedes an event ends at `at`.
+        # Concatenate the records, each followed by the user's new positives; the past of an event ends at `at`.
         at = (group + 1) * self._length + np.cumsum(counts) - counts
         starts, new = at[is_first] - self._length, order[counts]
         items = _joined(kept_items, events.items[new], starts, at[counts])
@@ -160,11 +159,11 @@ class TouchedUsers:
         return Attached(ItemKeys(history), unknown)
 
     def _insert(self, events: _Events) -> Attached:
-        """Extend users of whom something newer is kept: what is kept of them and the events are sorted by time."""
+        """Extend users with newer kept items: kept items and events are sorted by time."""
         owner, items, times, positive = events
         touched, local = np.unique(owner, return_inverse=True)
         is_cut, oldest = self._reach(touched)
-        # Older than all that is kept of its user: it belongs to what was left out.
+        # Older than all kept items of a cut record: it belongs to the dropped part.
         is_before = is_cut[local] & (times < oldest[local])
         merged = self._merge(touched, local, items, times, positive & ~is_before)
         before: Int64 = np.cumsum(merged.counts) - merged.counts
@@ -180,7 +179,7 @@ class TouchedUsers:
         return Attached(ItemKeys(history), unknown)
 
     def _reach(self, touched: Int64) -> tuple[Bool, Int64]:
-        """Say of users whether older positives of theirs were left out, and return the time of the oldest kept."""
+        """Return whether each user's record has dropped positives, and the time of the oldest kept one."""
         totals, items, times = self.records.take(touched)
         kept = (items != PADDING_KEY).sum(axis=1)
         oldest = times[np.arange(len(touched)), np.minimum(self._length - kept, self._length - 1)]
@@ -208,14 +207,14 @@ class TouchedUsers:
         times[touched] = _last(merged.times[merged.counts], stops, floors, self._length, 0)
 
     def delta(self, bound: int) -> UserRows:
-        """Return the complete records, and what the events add to the seen items: at most `bound` of each user."""
+        """Return the complete records and the new seen items, at most `bound` per user."""
         owners, items = np.concatenate(self._owners), np.concatenate(self._items)
         known = self._known(owners, items)
         owners, items = np.concatenate([known[0], owners]), np.concatenate([known[1], items])
         order = np.lexsort((items, owners))
         is_first = np.ones(len(order), np.bool_)
         is_first[1:] = (owners[order][1:] != owners[order][:-1]) | (items[order][1:] != items[order][:-1])
-        # The sort is stable: of equal pairs the first is the one that came first.
+        # The sort is stable, so the first of equal pairs is the earliest.
         new = np.sort(order[is_first])
         new = new[new >= len(known[0])]
         new = new[np.argsort(owners[new], kind="stable")]
@@ -225,10 +224,10 @@ class TouchedUsers:
         return UserRows(self.users, self.records, unite([news], bound))
 
     def _known(self, owners: Int64, items: Int64) -> tuple[Int64, Int64]:
-        """Return the owners and items (m,) of what was seen before, as far as it may be among the given pairs (n,)."""
+        """Return owners and items (m,) of earlier seen items that may equal one of the given pairs (n,)."""
         seen = self.found.seen(np.arange(len(self.users)))
         before = np.repeat(np.arange(len(self.users)), np.diff(seen.offsets))
-        # Most pairs differ from all others in the low bits of this sum; the rest is compared.
+        # The low bits of key plus owner exclude most seen items; the caller compares the rest exactly.
         mask = (1 << (8 * len(items)).bit_length()) - 1
         among = np.zeros(mask + 1, np.bool_)
         among[(items + owners) & mask] = True
@@ -246,7 +245,7 @@ def write_delta(store: Store, name: str, shard: int, rows: UserRows, bound: int)
 
 
 def _joined(records: Int64, new: Int64, starts: Int64, places: Int64) -> Int64:
-    """Return a row of values that has the records (n, L) at `starts` (n,) and the new ones (m,) at `places` (m,)."""
+    """Return one array with the records (n, L) at `starts` (n,) and the new values (m,) at `places` (m,)."""
     joined = np.empty(records.size + len(new), np.int64)
     sliding_window_view(joined, records.shape[1], writeable=True)[starts] = records
     joined[places] = new
@@ -263,14 +262,14 @@ def _last(values: Int64, stop: Int64, floor: Int64, length: int, fill: int) -> I
 
 
 DELTAS: Final = "deltas"
-"""The tag of the files of users (`HistoryFile`)."""
+"""The tag of written user files (`HistoryFile`)."""
 
 
 class AttachHistories(beam.DoFn):
-    """(shard, its `ShardWindow`s of the run) to the same with `history` columns, window after window.
+    """(shard, its `ShardWindow`s of the run) to the same with a `history` column, window after window.
 
-    The users of the run are looked up once in the files before it. What becomes of them is one file, which leaves by
-    the tag `DELTAS` and counts for nothing before the commit; a bundle that is retried writes another one.
+    The users of the run are looked up once in the files before it. Their updated records are one file, tagged `DELTAS`,
+    which counts only once committed; a retried bundle writes another file.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig, before: HistoryFiles) -> None:

@@ -1,4 +1,4 @@
-"""From what is to be read of each partition to valid interactions and dead letters."""
+"""Read: from the readings of a run to valid interactions and dead letters; names and files of dead letters."""
 
 import logging
 import pickle
@@ -58,10 +58,10 @@ T = TypeVar("T", bound=_Large)
 
 
 class ElementCoder(beam.coders.Coder):
-    """Pickles, as Beam would; but says how large an element is without pickling it.
+    """Pickles elements, as Beam would, but estimates their size without pickling.
 
-    Beam asks for the size of nearly every element where they are few, after each step: with its own coder an element
-    is pickled three times as often as it travels.
+    For small collections Beam asks for the size of nearly every element after each step; its own coder would pickle an
+    element three times as often as it travels.
     """
 
     def encode(self, value: _Large) -> bytes:
@@ -74,12 +74,12 @@ class ElementCoder(beam.coders.Coder):
         return found
 
     def estimate_size(self, value: _Large) -> int:
-        """Return about how many bytes `encode` would return."""
+        """Return the approximate size of the pickle, bytes."""
         return value.nbytes
 
 
 def large(cls: type[T]) -> type[T]:
-    """Have Beam use `ElementCoder` for this type where a collection is declared to hold it; decorates the class."""
+    """Register `ElementCoder` for a class (decorator); Beam uses it for collections of this declared type."""
     registry.register_coder(cls, ElementCoder)
     return cls
 
@@ -87,11 +87,11 @@ def large(cls: type[T]) -> type[T]:
 large(Block)
 
 DEAD: Final = "dead"
-"""The tag of the dead letters (`Letters`)."""
+"""The tag of dead letters (`Letters`)."""
 
 
 class Validate(beam.DoFn):
-    """`Block` to `ValidatedBlock`; the `Letters` of every block leave by the tag `DEAD`."""
+    """`Block` to `ValidatedBlock`; the `Letters` of every block are tagged `DEAD`."""
 
     def __init__(self, config: LogConfig) -> None:
         self._config = config
@@ -110,14 +110,14 @@ class Validate(beam.DoFn):
 logger = logging.getLogger(__name__)
 
 PROGRESS: Final = "progress"
-"""The tag of what was seen (`Progress`)."""
+"""The tag of what a run has seen (`Progress`)."""
 
 
 class ListChunks(beam.DoFn):
     """`Reading` to `Chunk`s.
 
-    A file whose content cannot be opened becomes a dead letter, one that its file system does not give an error in the
-    log; neither is counted as read, so that the next run tries again.
+    A file with unreadable content becomes a dead letter; a failure of the file system is logged. Neither file counts as
+    read, so the next run tries again.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
@@ -140,14 +140,14 @@ class ListChunks(beam.DoFn):
         yield beam.pvalue.TaggedOutput(DEAD, Letters(whole, ()))
         seen = Progress(partitions={partition.key: PartitionProgress(stop)})
         if partition.until is not None:
-            # The file goes on: the input is not complete, and a commit must not say that more was read.
+            # The file has more rows: the input is incomplete, and a commit must not record more as read.
             seen.wanted[partition.key] = partition.until + 1
         yield beam.pvalue.TaggedOutput(PROGRESS, seen)
         yield from chunks
 
 
 class ReadChunk(beam.DoFn):
-    """`Chunk` to `Block`s; whatever a file holds, reading it does not raise."""
+    """`Chunk` to `Block`s; unreadable content does not raise, but becomes a fault of its block."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
@@ -165,7 +165,7 @@ _REASONS: Final = frozenset(map(str, Reason))
 
 
 class WriteDeadLetters(beam.DoFn):
-    """`Letters` to `LettersWritten`; those that an earlier commit records already are left out."""
+    """`Letters` to `LettersWritten`, without letters that an earlier commit records."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
@@ -195,8 +195,9 @@ class WriteDeadLetters(beam.DoFn):
     def _uncounted(self, key: str, letters: list[DeadLetter]) -> Iterator[DeadLetter]:
         """Yield the letters of rows that are in no window.
 
-        A row below `stop` was valid before: it is refused because settings or the time of its file have changed, and
-        waits or has counted. Where its window is unknown, so is that.
+        A row below `stop` was valid when it was first read, and is refused because settings or the time of its file
+        have changed: it is pending or has counted. Without an event time this is unknown, and its letter gets
+        `may_have_counted`.
         """
         base = self._run.base
         stop = base.sources[key].stop if key in base.sources else 0
@@ -213,9 +214,9 @@ class WriteDeadLetters(beam.DoFn):
 
 
 def file_name(block: BlockId, run: str) -> str:
-    """Return a name for a file of dead letters of a block in the store; no two calls return the same.
+    """Return a unique file name for the dead letters of a block.
 
-    Letters of letters that were read again lie in the folder of the first ones.
+    Letters that a retry refuses again go to the folder of the original letters.
     """
     start = "file" if block.start == WHOLE_FILE else f"{block.start:015d}"
     origin = origin_of(block.partition) if is_retried(block.partition) else block.partition
@@ -223,31 +224,31 @@ def file_name(block: BlockId, run: str) -> str:
 
 
 def retried(name: str, reason: str, line: int = 0) -> str:
-    """Return the key of a partition: the letters of one reason in a file of dead letters, by its first name.
+    """Return the partition key of the letters of one reason in a file of dead letters, given its first name.
 
-    Or the rows of one of them, by its line, which stands for several.
+    With `line`, the key of the rows of the letter at that line, which stands for several.
     """
     return f"{name}#{reason}:{line}" if line else f"{name}#{reason}"
 
 
 def is_retried(key: str) -> bool:
-    """Return whether a partition holds dead letters; the key of a file of a log ends with its suffix."""
+    """Return whether a partition holds dead letters; keys of log files end with a suffix instead."""
     return key.startswith(f"{_FOLDER}/") and key.rpartition("#")[2].partition(":")[0] in _REASONS
 
 
 def origin_of(name: str) -> str:
-    """Return the partition of the log that a file of dead letters, or the key of one read again, comes from."""
+    """Return the log partition of a file of dead letters, or of the key of a retried one."""
     return name.removeprefix(f"{_FOLDER}/").rpartition("/")[0]
 
 
 def start_of(name: str) -> int:
-    """Return the position at which the block of a file of dead letters starts; 0 where its name does not tell."""
+    """Return the start position of a file of dead letters from its name; 0 if the name has none."""
     digits = name.rpartition("/")[2].partition("-")[0]
     return int(digits) if digits.isdecimal() else 0
 
 
 def read_dead_letters(store: Store, name: str, expected: str | None = None) -> list[DeadLetter]:
-    """Return the letters in one file, of a checksum if one is expected; an absent file holds none.
+    """Return the letters in a file, checked against a checksum if given; an absent file holds none.
 
     Raises `CorruptArtefactError`.
     """

@@ -1,4 +1,4 @@
-"""Split: batches of interactions to pieces, each of one event-time window and one user shard."""
+"""Split: cut batches of interactions into pieces, each of one event-time window and one user shard."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ _KEYED: Final = (columns.ITEM_ID, columns.TIMESTAMP, columns.LABEL, columns.WEIG
 @large
 @dataclass(frozen=True)
 class Keyed:
-    """Interactions of a partition that have not been counted, with keys; `windows` (n,) are window starts in ms."""
+    """Uncounted interactions of a partition, with keys; `windows` (n,) are window starts in ms."""
 
     partition: str
     windows: Int64
@@ -66,7 +66,7 @@ class Keyed:
 @large
 @dataclass(frozen=True)
 class Piece:
-    """The rows of `Keyed` that belong to the window that starts at `start_ms`, and to one user shard."""
+    """Rows of `Keyed` in the window that starts at `start_ms` and one user shard."""
 
     partition: str
     start_ms: int
@@ -79,7 +79,7 @@ class Piece:
 
 
 class Locate(beam.DoFn):
-    """`ValidatedBlock` to `Keyed`: drops rows counted before; what was seen leaves by the tag `PROGRESS`."""
+    """`ValidatedBlock` to `Keyed`, without rows counted before; the progress is tagged `PROGRESS`."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
@@ -93,7 +93,7 @@ class Locate(beam.DoFn):
         windows = times // self._run.window_ms * self._run.window_ms
         base = self._run.base
         counted = base.is_counted(key, windows, positions) | base.is_inherited(key, times, positions)
-        # A row that was refused once stays refused, whatever the settings are now.
+        # A refused row stays refused, even if it is valid under new settings.
         refused = np.isin(positions, self._run.stays_refused(key))
         fresh = np.flatnonzero(~(counted | refused))
         windows, positions = windows[fresh], positions[fresh]
@@ -111,9 +111,9 @@ class Locate(beam.DoFn):
 
 
 def keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
-    """Return valid interactions (`INTERACTION_SCHEMA`) with keys; of the ids only those of items are left."""
+    """Return valid interactions (`INTERACTION_SCHEMA`) with keys, without user and event ids."""
     if columns.USER_KEY in rows.schema.names:
-        # From the windows of another store (`transforms.panes`), whose keys are those of this one.
+        # Rows of another store's windows (`batch.rebuild`) have the keys of this store already.
         return rows
     events = rows.column(columns.EVENT_ID)
     present = [name for name in (columns.FEATURES, columns.USER_FEATURES) if name in rows.schema.names]
@@ -128,24 +128,24 @@ class MergeProgress(beam.CombineFn):
     """Merges `Progress`."""
 
     def create_accumulator(self) -> Progress:
-        """Begin with nothing seen."""
+        """Return empty progress."""
         return Progress()
 
     def add_input(self, accumulator: Progress, element: Progress) -> Progress:
-        """Take in one part."""
+        """Add one part."""
         return accumulator.add([element])
 
     def merge_accumulators(self, accumulators: Any) -> Progress:
-        """Take in all parts."""
+        """Merge all parts."""
         return Progress().add(accumulators)
 
     def extract_output(self, accumulator: Progress) -> Progress:
-        """Return what was seen in all."""
+        """Settle the claims and return the total."""
         return accumulator.settle()
 
 
 class Reopen(beam.DoFn):
-    """`OpenRows` of earlier runs to `Keyed`, where this run closes their window; the others stay where they are."""
+    """`OpenRows` of earlier runs to `Keyed`, for windows that this run closes."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
@@ -161,8 +161,8 @@ class Reopen(beam.DoFn):
 class Release(beam.DoFn):
     """`Keyed` to (shard, `Piece`).
 
-    Rows of windows still open leave by the tag `OPEN`; the letters of rows before the horizon, and of items that do not
-    own their key, by `DEAD`.
+    Rows of open windows are tagged `OPEN`; letters of rows before the horizon, and of items that do not own their key,
+    are tagged `DEAD`.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
@@ -182,7 +182,7 @@ class Release(beam.DoFn):
         yield from self._cut(element, progress, known)
 
     def _claims(self, progress: Progress) -> Owners:
-        """Return the claims that decide over keys without an owner: those in hand come before those of the run."""
+        """Return key -> check of the claims that win: pending rows come before the rows of this run."""
         found = dict(progress.contested)
         for rows in reversed(self._run.open_rows):
             found |= claims_in_hand(self._store, rows)
@@ -204,25 +204,25 @@ class Release(beam.DoFn):
 
 
 def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, Piece]]:
-    """Yield user shard and piece of the rows at some places (n,), in order of window and shard."""
+    """Yield (user shard, piece) for the rows at the given indices (n,), in order of window and shard."""
     windows = element.windows[rows]
     of_row = shards_of(UserKeys(element.rows.column(columns.USER_KEY).to_numpy()[rows]), shards)
     order = np.lexsort((of_row, windows))
     windows, of_row, rows = windows[order], of_row[order], rows[order]
     for start, stop in runs_of(windows, of_row):
-        # take, not slice: a slice would carry its whole parent between workers.
+        # take, not slice: a pickled slice carries its whole parent.
         piece = Piece(element.partition, int(windows[start]), element.rows.take(pa.array(rows[start:stop])))
         yield int(of_row[start]), piece
 
 
 def before_retention(horizon: Horizon) -> Fault:
-    """Return what is wrong with an event whose window has retired."""
+    """Return the fault of an event whose window has retired."""
     allowed = f"windows before {horizon} have retired (pipeline.retention_days, weir retire)"
     return Fault(Reason.BEFORE_RETENTION, f"the event is too old: {allowed}")
 
 
 def without(element: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault) -> tuple[Keyed, list[Any]]:
-    """Return the other rows, and the letters of the wrong ones (n,) as tagged output."""
+    """Return the rows that are not `wrong` (n,), and the letters of the wrong ones as tagged output."""
     if not wrong.any():
         return element, []
     refused = element.rows.take(pa.array(np.flatnonzero(wrong)))
@@ -232,7 +232,7 @@ def without(element: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault) -> tuple
 
 
 def runs_of(*keys: Int64) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) of every run of equal rows in sorted parallel columns."""
+    """Yield [start, stop) of every run of equal values in sorted parallel columns."""
     if not len(keys[0]):
         return
     changes = np.any([key[1:] != key[:-1] for key in keys], axis=0)

@@ -1,8 +1,7 @@
-"""Avro messages to JSON lines, by the schemas of a registry.
+"""Decode Avro messages to JSON lines, with the schemas of a registry.
 
-Confluent's client asks, tries again and keeps what it was answered; here is what an answer means for a log.
-
-The client of Confluent has a deserialiser, too. It does the same for each message in three to four times the time.
+Confluent's client asks the registry, retries and caches. Its deserialiser is not used: it takes three to four times as
+long per message.
 """
 
 import json
@@ -48,16 +47,16 @@ except ImportError as error:
 _TIMES: Final = frozenset(
     f"{local}timestamp-{unit}" for local in ("", "local-") for unit in ("millis", "micros", "nanos")
 )
-"""Logical types of numbers that weir takes for times as they are."""
+"""Logical types of numbers that are passed on as numbers."""
 
 _NOT_FOUND: Final = 404
 _REFUSALS_KEPT: Final = 1000
 _REFUSED_SECONDS: Final = 60.0
-"""A number without a schema is asked for again after so long: a registry may be behind."""
+"""Seconds until a missing schema is asked for again: the registry may lag behind."""
 
 
 class Registry:
-    """Knows schemas; raises `KafkaSettingsError` where the settings make no client."""
+    """Caches the schemas of a registry; raises `KafkaSettingsError` if no client can be created."""
 
     def __init__(self, config: RegistryConfig, timeout_seconds: float) -> None:
         self._url = config.url
@@ -69,12 +68,12 @@ class Registry:
         self._refused: TTLCache[int, Fault] = TTLCache(_REFUSALS_KEPT, _REFUSED_SECONDS)
 
     def schema(self, number: int) -> Any:
-        """Return a schema as fastavro takes it, or the fault of messages that name it.
+        """Return a parsed schema for fastavro, or the fault of messages that name it.
 
         Raises
         ------
         BrokerAwayError
-            Where the registry does not answer, or refuses to.
+            If the registry does not answer, or refuses the request.
         """
         if number in self._schemas:
             return self._schemas[number]
@@ -103,7 +102,7 @@ class Registry:
             return malformed(f"schema {number} cannot be read: {error}")
 
     def _referred(self, schema: Schema) -> dict[str, None]:
-        """Return the schemas that a schema refers to as a set in order, each after those that it refers to itself."""
+        """Return the texts of referenced schemas, each after its own references, as the keys of a dict."""
         found: dict[str, None] = {}
         for reference in schema.references or ():
             other = self._client.get_version(str(reference.subject), int(reference.version or 1), deleted=True).schema
@@ -113,12 +112,12 @@ class Registry:
 
 @lru_cache(maxsize=8)
 def registry_of(config: RegistryConfig, timeout_seconds: float) -> Registry:
-    """Return the registry of these settings, one for all readers of a process."""
+    """Return the registry of these settings, shared by all readers of a process."""
     return Registry(config, timeout_seconds)
 
 
 def _options(config: RegistryConfig, timeout_seconds: float) -> dict[str, Any]:
-    # Readers try again themselves.
+    # Few retries: the readers themselves try again.
     found: dict[str, Any] = {"url": config.url, "timeout": timeout_seconds, "max.retries": 2, "retries.wait.ms": 100}
     if config.ca_file is not None:
         found["ssl.ca.location"] = config.ca_file
@@ -130,13 +129,13 @@ def _options(config: RegistryConfig, timeout_seconds: float) -> dict[str, Any]:
 
 
 def _parsed(texts: list[str]) -> Any:
-    """Return the last schema as fastavro takes it; the others define what it refers to."""
+    """Return the last schema, parsed for fastavro; the others define the types that it refers to."""
     named: dict[str, Any] = {}
     return [parse_schema(_with_plain_times(json.loads(text)), named_schemas=named) for text in texts][-1]
 
 
 def _with_plain_times(schema: Any) -> Any:
-    """Return a schema whose times are numbers: the unit is found as in every log, and no object is made of each."""
+    """Return a schema whose times are plain numbers: the log detects the unit, and decoding is faster."""
     if isinstance(schema, list):
         return [_with_plain_times(one) for one in schema]
     if not isinstance(schema, Mapping):
@@ -146,24 +145,24 @@ def _with_plain_times(schema: Any) -> Any:
 
 
 def malformed(detail: str) -> Fault:
-    """Return the fault of a message that is no record of a schema."""
+    """Return the fault of a message that cannot be decoded."""
     return Fault(Reason.MALFORMED_AVRO, detail)
 
 
 _HEAD: Final = struct.Struct(">bI")
-"""A zero, and the number of the schema."""
+"""A zero byte and the number of the schema."""
 
 _NO_RECORD: Final = (EOFError, ValueError, LookupError, TypeError, OverflowError, RecursionError, struct.error)
-"""What fastavro raises for bytes that are no record of a schema."""
+"""Exceptions of fastavro for bytes that do not fit the schema."""
 
 _PLAIN: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "string", "enum"})
-"""Types whose values JSON has, too."""
+"""Avro types whose values JSON has, too."""
 _UUID_BYTES: Final = 16
 _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class AvroLines:
-    """Spells records as lines; fields keep their names."""
+    """Decodes records to JSON lines with the same field names."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._registry = registry_of(config.kafka.registry, config.kafka.timeout_seconds)
@@ -172,11 +171,11 @@ class AvroLines:
         self._names = {*config.columns.model_dump().values(), *config.features.all}
         self._time, self._unit = config.columns.timestamp, config.timestamp_unit
         self._odd: dict[int, dict[str, bool]] = {}
-        # As numbers, decimals mean what they say; by default they would be texts.
+        # Encode decimals as numbers; the default is text.
         self._encode = msgspec.json.Encoder(decimal_format="number").encode
 
     def __call__(self, value: bytes) -> bytes | Fault:
-        """Return the line that a message means, or what is wrong with it; raises `BrokerAwayError`."""
+        """Return a message as a line, or its fault; raises `BrokerAwayError`."""
         if len(value) <= _HEAD.size or value[0]:
             return malformed(f"{len(value)} bytes that start with {value[:1].hex()}; expected 00 and a schema's number")
         _, number = _HEAD.unpack_from(value)
@@ -198,7 +197,7 @@ class AvroLines:
         return self._line(found, self._odd[number])
 
     def _without_others(self, content: BytesIO, schema: Any) -> Any:
-        """Return the fields of a record of which others cannot be decoded, such as text that is no UTF-8; else None."""
+        """Return only the known fields of a record, None if they cannot be decoded either."""
         if not isinstance(schema, dict) or "fields" not in schema:
             return None
         fields = [field for field in schema["fields"] if field["name"] in self._names]
@@ -214,7 +213,7 @@ class AvroLines:
                 if isinstance(spelled := self._spelled(name, found.get(name), is_uuid=is_uuid), Fault):
                     return spelled
                 found[name] = spelled
-            # A line has no such numbers: they would become null.
+            # JSON has no NaN or infinity: the encoder would write null.
             for name, reason in self._numbers.items():
                 number = found.get(name)
                 if isinstance(number, float) and not math.isfinite(number):
@@ -222,7 +221,7 @@ class AvroLines:
         return self._encode(found)
 
     def _spelled(self, name: str, value: Any, *, is_uuid: bool) -> Any:
-        """Return a value as a line has it, or what is wrong with it: columns of Parquet mean the same."""
+        """Return a value as JSON has it, or a fault, by the same rules as Parquet columns."""
         if isinstance(value, bytes):
             return _text(name, value, is_uuid=is_uuid)
         if isinstance(value, list):
@@ -248,7 +247,7 @@ def _text(name: str, value: bytes, *, is_uuid: bool) -> str | Fault:
 
 
 def _odd_fields(schema: Any, names: set[str]) -> dict[str, bool]:
-    """Return the fields of records among `names` whose values JSON does not have, and which of them are UUIDs."""
+    """Return the fields in `names` whose values JSON does not have -> whether they are fixed-size UUIDs."""
     named = schema.get("__named_schemas", {}) if isinstance(schema, Mapping) else {}
     odd: dict[str, bool] = {}
     for record in _types(schema, named):
@@ -262,7 +261,7 @@ def _odd_fields(schema: Any, names: set[str]) -> dict[str, bool]:
 
 
 def _types(kind: Any, named: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the types that a union holds, with names resolved."""
+    """Yield the types of a union, with names resolved."""
     if isinstance(kind, list):
         for one in kind:
             yield from _types(one, named)

@@ -1,4 +1,4 @@
-"""The brokers of a topic: its partitions and offsets, and consumers with the options on which exactness depends."""
+"""Kafka clients of a topic: partitions and offsets, and consumers with the options that exact counting needs."""
 
 import logging
 import os
@@ -60,12 +60,12 @@ T = TypeVar("T")
 
 
 class Renewed(Generic[T]):
-    """The client that `make` returns; after it has failed for five seconds, another one.
+    """Holds a client from `make`, and replaces it once it has failed for five seconds.
 
-    A client of librdkafka (2.16) may never find its brokers again, though they are back and a new client reaches them
-    at once: where the last broker's connection closes while an answer without brokers arrives, its search for brokers
-    is cancelled for good. `drop` gets the client that is replaced. As long as none works, each gets twice the time of
-    the one before, fifteen seconds at most. Safe to use from several threads.
+    A librdkafka client (2.16) may lose its brokers for good though a new client reaches them: if the last broker
+    connection closes while an answer without brokers arrives, its broker search is cancelled for good. `drop` gets the
+    replaced client. While none works, each new client gets twice the time of the previous one, at most fifteen seconds.
+    Thread-safe.
     """
 
     def __init__(self, name: str, make: Callable[[], T], drop: Callable[[T], None]) -> None:
@@ -73,13 +73,13 @@ class Renewed(Generic[T]):
         self._lock = RLock()
         self._failing_since: float | None = None
         self.unanswered_since: float | None = None
-        """Since when this client, or those before it, have failed (wall clock, s); None while one works."""
+        """Start of the present failure, over replaced clients (wall clock, s); None while a client works."""
         self._patience = PATIENCE_SECONDS
         self._client = make()
 
     @property
     def client(self) -> T:
-        """The client to use now; a new one raises what `make` raises."""
+        """The current client; replacing it may raise the errors of `make`."""
         with self._lock:
             if self._failing_since is not None and time.monotonic() - self._failing_since >= self._patience:
                 self._replace(time.monotonic() - self._failing_since)
@@ -93,14 +93,14 @@ class Renewed(Generic[T]):
         self._drop(before)
 
     def failed(self, client: T) -> None:
-        """Take in that a client did not do what was asked of it; one that was replaced does not count."""
+        """Record that a client has failed; ignored for a replaced client."""
         with self._lock:
             if client is self._client and self._failing_since is None:
                 self._failing_since = time.monotonic()
                 self.unanswered_since = self.unanswered_since or time.time()
 
     def worked(self, client: T) -> None:
-        """Take in that a client did what was asked of it."""
+        """Record that a client has worked; ignored for a replaced client."""
         with self._lock:
             if client is self._client:
                 self._failing_since, self._patience = None, PATIENCE_SECONDS
@@ -115,12 +115,12 @@ _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 _NO_SUCH_TOPIC: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 _NO_OFFSET: Final = -1
 _SLACK_SECONDS: Final = 5.0
-"""A question has an answer, or none, this long after its time is over; one to a client that is gone has neither."""
+"""Extra wait after a request's timeout; a request to a replaced client may never end."""
 
 
 @dataclass(frozen=True)
 class Asked(Generic[T]):
-    """A question to the brokers that is on its way, and when it was asked (wall clock, seconds)."""
+    """A pending request to the brokers; `at` is when it was sent (wall clock, seconds)."""
 
     _future: "Future[Any]"
     _read: Callable[[Any], T]
@@ -130,7 +130,7 @@ class Asked(Generic[T]):
     at: float = field(default_factory=time.time)
 
     def answer(self, wait_seconds: float = 0.0) -> T | None:
-        """Return the answer, None while there is none; raises `BrokerAwayError` where there will be none."""
+        """Return the answer, None while it is pending; raises `BrokerAwayError` if the request has failed."""
         try:
             found = self._read(self._future.result(wait_seconds))
         except TimeoutError:
@@ -145,11 +145,10 @@ class Asked(Generic[T]):
 
 @dataclass(frozen=True)
 class KafkaPartition:
-    """A partition as it was listed; positions are offsets.
+    """A listed partition; positions are offsets, in [`first`, `size`), without open transactions.
 
-    It holds offsets from `first` on, below `size`; those of open transactions do not count. `key` consists of the
-    identities of the cluster and the topic, so that a topic that is created again has other partitions. `arrival_ms`
-    and `fingerprint` are those of files: every message has its own time.
+    `key` contains the ids of cluster and topic, so the partitions of a re-created topic have other keys. `arrival_ms`
+    and `fingerprint` are for files only: every message has its own time.
     """
 
     key: str
@@ -163,26 +162,26 @@ class KafkaPartition:
 
     @property
     def recorded_size(self) -> int:
-        """What a commit records as its size."""
+        """Its size as commits record it."""
         return self.size
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         return f"partition {self.number} of topic {self.topic}"
 
     @property
     def topic_key(self) -> str:
-        """What the keys of this topic start with, and those of its namesakes before it."""
+        """The key prefix of all topics of this name in the cluster, re-created ones included."""
         return self.key.rsplit("/", 2 if self.topic_id else 1)[0] + "/"
 
 
 def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
-    """Return the options of librdkafka for every client of these settings; raises `KafkaSettingsError`."""
+    """Return the librdkafka options of every client; raises `KafkaSettingsError`."""
     found: dict[str, Any] = config.options | {
         "bootstrap.servers": ",".join(topic.servers),
         "security.protocol": config.security_protocol,
-        # Its lines would say the same as ours, several times a second.
+        # librdkafka would repeat our messages several times a second.
         "log_level": 0,
     }
     if config.ca_file is not None:
@@ -200,10 +199,10 @@ def client_settings(topic: Topic, config: KafkaConfig) -> dict[str, Any]:
 
 
 _unused: "SimpleQueue[AdminClient]" = SimpleQueue()
-"""Clients whose `TopicClient` is gone, or has another one.
+"""Replaced clients, and clients of garbage-collected `TopicClient`s, waiting for destruction.
 
-librdkafka aborts the process where its own thread destroys a client, and that thread takes answers in Python, whose
-collector may find a client just then. So a client is destroyed by a thread that makes another one.
+librdkafka aborts the process if its own thread destroys a client. That thread runs Python callbacks, so the garbage
+collector may run there. So the thread that makes the next client destroys these.
 """
 
 
@@ -224,18 +223,18 @@ def _new_admin(topic: Topic, settings: dict[str, Any]) -> AdminClient:
 
 
 class TopicClient:
-    """Asks the brokers about one topic; raises `KafkaSettingsError` where the settings make no client.
+    """Admin client of one topic; raises `KafkaSettingsError` if no client can be created.
 
-    Its connection to the brokers is replaced where it fails for seconds, so that it may be kept for ever.
+    It may be kept forever: a connection that fails for seconds is replaced.
     """
 
     def __init__(self, topic: Topic, config: KafkaConfig) -> None:
         self._topic, self._config = topic, config
-        # Why a broker cannot be reached: an answer that does not come says nothing.
+        # The newest connection error: a timeout alone does not tell why a broker is unreachable.
         self._reasons = reasons = deque[str](maxlen=1)
         settings = client_settings(topic, config) | {
             "error_cb": lambda error: reasons.append(str(error.str())),
-            # A client that is no consumer would create the topic that it asks for.
+            # Otherwise an admin client creates the topic that it asks about.
             "allow.auto.create.topics": False,
         }
         self._renewed = Renewed(f"{topic}: questions", partial(_new_admin, topic, settings), _unused.put)
@@ -243,7 +242,7 @@ class TopicClient:
 
     @property
     def unanswered_since(self) -> float | None:
-        """Since when no broker has answered (wall clock, s); None while they do."""
+        """Time of the first unanswered request (wall clock, s); None while brokers answer."""
         return self._renewed.unanswered_since
 
     def partitions(self) -> list[KafkaPartition]:
@@ -261,16 +260,16 @@ class TopicClient:
         ]
 
     def topic_id(self) -> str:
-        """Return the identity of the topic, empty where brokers give none; raises what `partitions` raises."""
+        """Return the topic id, "" if brokers have none; raises the errors of `partitions`."""
         return _spelled(self._describe())
 
     def ask_topic_id(self) -> "Asked[str]":
-        """Ask for the identity of the topic, without waiting for the answer."""
+        """Request the topic id without waiting."""
         admin = self._renewed.client
         return self._asked(admin, self._describing(admin), _spelled)
 
     def ask_end(self, number: int) -> "Asked[int]":
-        """Ask for the offset after the newest message of a partition, be its transaction open or not; do not wait."""
+        """Request the end offset of a partition, open transactions included, without waiting."""
         admin = self._renewed.client
         wanted = {TopicPartition(self._topic.name, number): OffsetSpec.latest()}
         timeout = self._config.timeout_seconds
@@ -283,7 +282,7 @@ class TopicClient:
         return Asked(future, read, partial(self._renewed.worked, admin), partial(self._away, admin), limit)
 
     def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
-        """Return the offset at which each partition is read first, by number; raises `BrokerAwayError`."""
+        """Return partition number -> first offset to read, by `kafka.start`; raises `BrokerAwayError`."""
         partitions, start = list(partitions), self._config.start
         if start == "earliest":
             return {one.number: one.first for one in partitions}
@@ -291,15 +290,15 @@ class TopicClient:
             return {one.number: one.size for one in partitions}
         if start == "committed":
             found = self._committed()
-            # A group that has committed nothing has read nothing.
+            # Without a committed offset the group has read nothing.
             return {one.number: found.get(one.number, one.first) for one in partitions}
         spec = OffsetSpec.for_timestamp(round(1000 * start.timestamp()))
         found = self.offsets([one.number for one in partitions], spec)
-        # Without a message as new as that, the next one is the first.
+        # If no message is that new, start at the end.
         return {one.number: one.size if found[one.number] == _NO_OFFSET else found[one.number] for one in partitions}
 
     def _committed(self) -> dict[int, int]:
-        """Return the offsets at which the consumer group goes on, by number; those that it has committed."""
+        """Return partition number -> offset that the consumer group has committed."""
         group = ConsumerGroupTopicPartitions(self._config.group or "")
         timeout = self._config.timeout_seconds
         with self._asking() as admin:
@@ -308,7 +307,7 @@ class TopicClient:
         return {one.partition: one.offset for one in found if one.topic == self._topic.name and one.offset >= 0}
 
     def offsets(self, numbers: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
-        """Return an offset of each partition by number, of committed messages; raises `BrokerAwayError`."""
+        """Return partition number -> offset, of committed messages; raises `BrokerAwayError`."""
         wanted = {TopicPartition(self._topic.name, number): spec for number in numbers}
         if not wanted:
             return {}
@@ -322,15 +321,15 @@ class TopicClient:
     def _offset(self, admin: AdminClient, found: Any) -> int:
         offset = int(found.offset)
         if offset < _NO_OFFSET:
-            # So the client spells that no broker has answered.
+            # The client's way to report that no broker has answered.
             raise self._away(admin, "no answer about the offsets of a partition")
         return offset
 
     def _cluster(self) -> str:
-        """Return the identity of the cluster.
+        """Return the cluster id.
 
-        `describe_cluster` has it as well, but librdkafka (2.16) aborts the process where the answer lists no broker, as
-        that of the only broker does for seconds after it was away.
+        Not by `describe_cluster`: librdkafka (2.16) aborts the process if the answer lists no broker, as that of a
+        single broker does for seconds after an outage.
         """
         with self._asking() as admin:
             known = admin.list_topics(self._topic.name, timeout=self._config.timeout_seconds)
@@ -369,20 +368,20 @@ class TopicClient:
 
 
 def _spelled(found: Any) -> str:
-    # librdkafka spells it with the signs + and /, Kafka with - and _.
+    # librdkafka encodes it with + and /, Kafka with - and _.
     spelled = str(found.topic_id).rstrip("=").replace("+", "-").replace("/", "_")
     return "" if spelled == _NO_TOPIC_ID else spelled
 
 
 def new_consumer(config: PipelineConfig) -> Consumer:
-    """Return a consumer of committed messages that is a member of no group; raises `KafkaSettingsError`."""
+    """Return a consumer of committed messages without group membership; raises `KafkaSettingsError`."""
     settings: dict[str, Any] = {
-        # With its default of a second, consuming stops whenever the queue was full.
+        # With the default of a second, consuming pauses whenever the queue was full.
         "fetch.queue.backoff.ms": 5,
         "fetch.wait.max.ms": 100,
         "queued.max.messages.kbytes": 16_384,
         **client_settings(Topic.parse(config.log), config.kafka),
-        # Required, but positions are in the commits: nobody joins this group.
+        # Required by the client; positions are in the commits, and the consumer does not join the group.
         "group.id": "weir",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -398,7 +397,7 @@ def new_consumer(config: PipelineConfig) -> Consumer:
 
 @dataclass
 class Connection:
-    """A consumer, and a client that knows which topic it reads; not lent again once it `has_failed`."""
+    """A consumer and a client that checks its topic; not reused once it `has_failed`."""
 
     consumer: Consumer
     topic: TopicClient
@@ -406,12 +405,12 @@ class Connection:
 
     @classmethod
     def open(cls, config: PipelineConfig) -> "Connection":
-        """Return a new one; raises `KafkaSettingsError`."""
+        """Return a new connection; raises `KafkaSettingsError`."""
         return cls(new_consumer(config), TopicClient(Topic.parse(config.log), config.kafka))
 
 
 _idle: dict[str, list[Connection]] = defaultdict(list)
-"""Connections of this process that nobody uses: to open one takes longer than to read what comes in a second."""
+"""Idle connections of this process: opening one takes longer than reading the messages of a second."""
 
 
 @contextmanager

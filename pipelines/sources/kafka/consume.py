@@ -1,4 +1,4 @@
-"""Ranges of offsets of a topic to blocks of raw rows, or to files."""
+"""Read offset ranges of a topic into blocks of raw rows, or copy a topic to files."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -23,9 +23,9 @@ __all__ = ["PASSING", "CopiedTopic", "OffsetRange", "RangeReader", "copy_topic",
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Read offsets [start, stop) of a partition, or fewer: about `limit` bytes are read.
+    """Read offsets [start, stop) of a partition, but end once the rows cost about `limit` (`run_bytes`).
 
-    Offsets below `known` have been read before, by this process or as of a commit. `clock` is the one of the store.
+    Offsets below `known` have been read before, by this process or as of a commit. `clock` is the clock of the store.
     """
 
     partition: KafkaPartition
@@ -37,10 +37,10 @@ class OffsetRange:
 
 
 def plan_ranges(partitions: Iterable[KafkaPartition], seen: Seen, limit: int) -> list[OffsetRange]:
-    """Return the ranges of partitions that have anything to read, of about `limit` bytes together.
+    """Return the unread ranges of partitions, with a total cost of about `limit` (`run_bytes`).
 
-    Each gets its share of what is unread, so that the event times of partitions that are behind stay together. Left out
-    are partitions of which no commit says where they start.
+    Each range gets its share of the unread offsets, so that partitions that lag stay close in event time. Partitions
+    without a committed start are left out.
     """
     starts = {one: seen.start(one.key) for one in partitions if one.key in seen.known}
     unread = {one: one.size - start for one, start in starts.items() if start < one.size}
@@ -63,16 +63,15 @@ logger = logging.getLogger(__name__)
 _BATCH: Final = 10_000
 _POLL_SECONDS: Final = 0.1
 PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
-"""Errors of a consumer that pass when the brokers answer again."""
+"""Consumer errors that pass once the brokers answer again."""
 
 
 @dataclass
 class RangeReader:
-    """Reads a range; afterwards `reached` is the offset up to which it was read, `skipped` counts what had no value.
+    """Reads a range; afterwards `reached` is the end offset and `skipped` the number of new messages without a value.
 
-    Offsets without a message (compaction, transactions) are no holes. It ends early, at a place between two messages,
-    where the range has more bytes than it may have, where no broker or no schema registry answers, and where the topic
-    is another one now.
+    Offsets without a message (compaction, transactions) are passed over. It ends early, between two messages, if the
+    range exceeds its byte limit, if no broker or schema registry answers, or if the topic was re-created.
     """
 
     wanted: OffsetRange
@@ -105,7 +104,7 @@ class RangeReader:
                 yield Block(BlockId(partition.key, start), lines, faults, stop=self.reached)
 
     def _is_same(self, connection: Connection) -> bool:
-        """Say whether what was read came from the topic that was meant; an identity that is gone never returns."""
+        """Return whether the messages come from the intended topic; a topic id never returns once it is gone."""
         try:
             return connection.topic.topic_id() == self.wanted.partition.topic_id
         except UserError as error:
@@ -114,7 +113,7 @@ class RangeReader:
             return False
 
     def _next(self, connection: Connection) -> tuple[Lines, int]:
-        """Return the rows of the next block, and how many messages without a value are new among them."""
+        """Return the rows of the next block, and the number of new messages without a value."""
         parts: list[Lines] = []
         rows = size = skipped = 0
         most = min(_BATCH, self.config.chunk_rows)
@@ -136,7 +135,7 @@ class RangeReader:
         return _joined(parts), skipped
 
     def _take(self, messages: list[Message]) -> tuple[Lines, int]:
-        """Return the rows of messages, and how many without a value are new."""
+        """Return the rows of messages, and the number of new messages without a value."""
         good = [message for message in messages if message.error() is None]
         offsets: Int64 = np.array([message.offset() for message in good], np.int64)
         if len(offsets):
@@ -147,7 +146,7 @@ class RangeReader:
         return taken.lines, int((taken.valueless >= self.wanted.known).sum())
 
     def _hear(self, messages: list[Message]) -> None:
-        """Take note of what came besides messages."""
+        """Handle errors and the end of the partition."""
         for message in messages:
             if (error := message.error()) is None:
                 continue
@@ -174,7 +173,7 @@ _NO_LIMIT: Final = 1 << 62
 
 @dataclass(frozen=True)
 class CopiedTopic:
-    """What was copied: `rows` messages that have a value; `is_whole` where none was left out."""
+    """The result of a copy: `rows` messages with a value; `is_whole` unless messages were left out by `newest`."""
 
     rows: int
     is_whole: bool
@@ -183,26 +182,26 @@ class CopiedTopic:
 def copy_topic(
     config: PipelineConfig, folder: Path, newest: int | None = None, show: Callable[[int, int], None] | None = None
 ) -> CopiedTopic:
-    """Write the messages that the topic `config.log` has now as lines, a file for each partition.
+    """Write the present messages of the topic `config.log` as lines, one file per partition.
 
-    A line break within a message becomes a blank, which means the same in JSON. Protobuf is spelled as JSON; a message
-    that cannot be is a line that no reader accepts, as it is in the pipeline.
+    A line break in a message becomes a blank, which is equivalent in JSON. Protobuf and Avro become JSON; a message
+    that cannot be decoded becomes a line that the readers refuse, as the pipeline does.
 
     Parameters
     ----------
     folder
-        Gets files `0.jsonl`, `1.jsonl` and so on.
+        Receives the files `0.jsonl`, `1.jsonl` and so on.
     newest
-        Copy about so many messages, the last ones of each partition; None: all from `pipeline.kafka.start` on.
+        Copy about this many messages, the last ones of each partition; None: all from `pipeline.kafka.start` on.
     show
-        Is called with the offsets that were read, and those that are to be read.
+        Called with the number of offsets read, and their total.
 
     Raises
     ------
     TopicMissingError, KafkaSettingsError
-        Where there is no such topic, or the settings make no client.
+        If the topic does not exist, or no client can be created.
     BrokerAwayError
-        Where no broker answers, or the messages cannot be read to the end that the topic had at the start.
+        If no broker answers, or messages up to the end at the start of the copy cannot be read.
     """
     client = TopicClient(Topic.parse(config.log), config.kafka)
     partitions = client.partitions()
@@ -221,7 +220,7 @@ def copy_topic(
 
 
 def _copy(wanted: OffsetRange, config: PipelineConfig, folder: Path) -> Iterator[tuple[int, int]]:
-    """Write a range; yields for each block how many lines it has, and the offset up to which was read."""
+    """Write a range; yield the number of lines and the end offset of each block."""
     if wanted.start >= wanted.stop:
         return
     reader = RangeReader(wanted, config)

@@ -1,4 +1,4 @@
-"""Messages of any format to JSON lines, so that one decoder and one rule judge the rows of all logs."""
+"""Convert messages of any format to JSON lines, so that one decoder validates the rows of all logs."""
 
 import math
 from collections.abc import Callable
@@ -19,11 +19,11 @@ __all__ = ["MessageLines", "Taken", "ToLine", "latest_event_times", "line_of_pro
 
 
 ToLine = Callable[[bytes], bytes | Fault]
-"""The line that a value means, or what is wrong with it."""
+"""Converts a message value to a line or a fault."""
 
 
 def to_line(config: PipelineConfig) -> ToLine | None:
-    """Return what turns values into lines; None where they are lines."""
+    """Return the converter of message values; None if values are lines already."""
     if config.kafka.format == "avro":
         from weir.pipelines.sources.kafka.avro import AvroLines  # noqa: PLC0415 - fastavro and the registry's client are an extra
 
@@ -32,7 +32,7 @@ def to_line(config: PipelineConfig) -> ToLine | None:
 
 
 def line_of_protobuf(names: LogColumns) -> ToLine:
-    """Return what spells `weir.log.v1.Interaction` as a line whose fields have these names."""
+    """Return a converter of `weir.log.v1.Interaction` to lines with these field names."""
     fields = {
         "user_id": names.user_id,
         "item_id": names.item_id,
@@ -65,7 +65,7 @@ _NO_LIMIT: Final = np.iinfo(np.int64).max
 class Taken:
     """Messages of one partition: the values as `lines`, and the offsets of messages without a value.
 
-    `arrived_ms` is the event time at which the newest of them arrived; None where none has a timestamp.
+    `arrived_ms` is the event time at which the newest message arrived; None if no message has a timestamp.
     """
 
     lines: Lines
@@ -74,14 +74,14 @@ class Taken:
 
 
 class MessageLines:
-    """Makes lines of the messages of a topic, under the settings and the clock of a store."""
+    """Converts messages of a topic to lines, with the settings and the clock of a store."""
 
     def __init__(self, config: PipelineConfig, clock: EventClock) -> None:
         self._to_line = to_line(config)
         self._clock, self._tolerance = clock, config.clock_tolerance_minutes
 
     def take(self, messages: list[Message]) -> Taken:
-        """Return what messages hold that are no errors, in order of their offsets."""
+        """Return the values of error-free messages, in order of offsets."""
         offsets: Int64 = np.array([message.offset() for message in messages], np.int64)
         values = [message.value() or b"" for message in messages]
         stamps = np.array([message.timestamp()[1] for message in messages], np.int64)
@@ -93,7 +93,7 @@ class MessageLines:
         return Taken(Lines(lines, offsets[kept], latest[kept]), offsets[~kept], arrived)
 
     def spelled(self, values: Lines) -> tuple[Lines, tuple[tuple[int, Fault, bytes], ...]]:
-        """Return the lines that values mean, and what is wrong with the others, by position."""
+        """Convert values to lines; return them and (position, fault, value) of the values that fail."""
         if self._to_line is None:
             return values, ()
         found = [self._to_line(value) for value in values.lines]
@@ -109,10 +109,10 @@ class MessageLines:
 
 
 def latest_event_times(stamps: Int64, clock: EventClock, tolerance_minutes: float) -> Int64:
-    """Return the newest event time (ms) that messages with these timestamps (ms, n) may have; shape (n,).
+    """Return the newest plausible event time (ms) of messages with these timestamps (ms, n); shape (n,).
 
-    As for files (`weir.readers.arrival`): the event time at which they arrived, and the tolerance for clocks that run
-    ahead. Seconds are rounded up. Without a timestamp there is no bound.
+    As for files (`weir.readers.arrival`): the arrival in event time plus the clock tolerance. Seconds are rounded up. A
+    message without a timestamp has no bound.
     """
     seconds, place = np.unique(stamps // 1000 + 1, return_inverse=True)
     arrived = (max(float(second), clock.wall_origin) for second in seconds.tolist())

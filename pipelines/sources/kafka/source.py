@@ -1,4 +1,4 @@
-"""A topic as a source of the driver: what there is to read, where reading starts, and what the brokers have left."""
+"""A Kafka topic as a source: what to read, where to start, and partitions that have lost messages."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -26,7 +26,7 @@ __all__ = ["ReadRange", "TopicSource"]
 
 
 class ReadRange(beam.DoFn):
-    """`OffsetRange` to `Block`s; how far it was read leaves by the tag `PROGRESS`."""
+    """`OffsetRange` to `Block`s; the progress is tagged `PROGRESS`."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
@@ -50,23 +50,23 @@ _REASONS: Final = {
 
 @dataclass
 class TopicSource(LogSource[KafkaPartition]):
-    """The topic that the settings name."""
+    """The topic of the settings."""
 
     config: PipelineConfig
     metrics: TopicMetrics
     client: TopicClient
     _stopped: dict[str, str] = field(default_factory=dict, init=False)
-    """Key -> the sentence about a partition that is not read, because messages are gone."""
+    """Partition key -> message about the lost messages that stop it."""
 
     @classmethod
     def open(cls, config: PipelineConfig, metrics: TopicMetrics) -> "TopicSource":
         """Return the topic with a new client; raises `KafkaSettingsError`."""
-        to_line(config)  # whatever is wrong with the settings shows before anything is read
+        to_line(config)  # fail on wrong settings before anything is read
         return cls(config, metrics, TopicClient(Topic.parse(config.log), config.kafka))
 
     @property
     def stopped(self) -> Set[str]:
-        """The keys of partitions that `identify` left out the last time."""
+        """Keys of the partitions that the last `identify` left out."""
         return self._stopped.keys()
 
     def discover(self) -> list[KafkaPartition]:
@@ -75,9 +75,9 @@ class TopicSource(LogSource[KafkaPartition]):
             return self.client.partitions()
 
     def starts(self, partitions: list[KafkaPartition], state: LogState, in_hand: InHand) -> dict[str, SourceSpan]:
-        """Return where new partitions start, and where those go on whose gaps are accepted.
+        """Return the start spans of new partitions, and of partitions whose gap is accepted.
 
-        Without a commit of it, "latest" would mean another place after a restart.
+        They are committed before reading, because "latest" would be another place after a restart.
         """
         seen = Seen.of(state, in_hand)
         partitions = [_named(one, seen.known) for one in partitions]
@@ -88,7 +88,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return found
 
     def identify(self, partitions: list[KafkaPartition], state: LogState, in_hand: InHand) -> list[KafkaPartition]:
-        """Return the partitions from which the brokers have lost nothing."""
+        """Return the partitions without lost messages."""
         seen = Seen.of(state, in_hand)
         partitions = [_named(one, seen.known) for one in partitions]
         reasons = {one.key: reason for one in partitions if (reason := _lost(one, seen))}
@@ -96,7 +96,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return [one for one in partitions if one.key not in reasons]
 
     def cut(self, found: list[KafkaPartition], state: LogState, in_hand: InHand) -> Iterator[list[KafkaPartition]]:
-        """Yield the same again while there is more: a run ends where `run_bytes` of messages do."""
+        """Yield all partitions again while unread offsets remain; a run ends after about `run_bytes`."""
         left = self._unread(found, Seen.of(state, in_hand))
         while True:
             before, number = left, state.number
@@ -107,11 +107,11 @@ class TopicSource(LogSource[KafkaPartition]):
                 return
 
     def readings(self, partitions: Sequence[KafkaPartition], seen: Seen) -> Sequence[Planned]:
-        """Return the ranges of offsets that are unread; a message is always whole."""
+        """Return the unread offset ranges; messages are always whole."""
         return plan_ranges(partitions, seen, self.config.run_bytes - seen.held)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
-        """Read, validate and commit; a topic as a whole has no dead letters."""
+        """Read, validate and commit; a topic has no dead letters about a whole partition."""
         spread = readings | "Spread" >> beam.Reshuffle()
         read = spread | "Read" >> beam.ParDo(ReadRange(self.config)).with_output_types(Block).with_outputs(
             DEAD, PROGRESS, main="blocks"
@@ -120,7 +120,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return blocks | "Windows" >> BlocksToWindows(store, plan.run, self.config, plan.histories)
 
     def end(self) -> None:
-        """Raise `StoppedPartitionError` or `BrokerAwayError` where a bounded run has not read all there is."""
+        """Raise `StoppedPartitionError` or `BrokerAwayError` if a bounded run has not read everything."""
         if self._stopped:
             raise StoppedPartitionError("; ".join(self._stopped.values()))
         if self.is_behind:
@@ -140,7 +140,7 @@ class TopicSource(LogSource[KafkaPartition]):
         self.metrics.away.set(0)
 
     def _begin(self, new: list[KafkaPartition], known: Mapping[str, SourceSpan]) -> dict[str, SourceSpan]:
-        """Return where new partitions start; those that a known topic has got since are read whole."""
+        """Return start spans of new partitions; partitions added to a known topic start at their first offset."""
         if not new:
             return {}
         if any(key.startswith(new[0].topic_key) for key in known):
@@ -155,7 +155,7 @@ class TopicSource(LogSource[KafkaPartition]):
         }
 
     def _pass_over(self, one: KafkaPartition, seen: Seen) -> tuple[str, SourceSpan]:
-        """Return the key and the place behind what is lost; after a truncation the offsets mean other messages."""
+        """Return key and span after a gap; a truncation starts a new generation, as offsets mean other messages."""
         start = seen.start(one.key)
         if start < one.first:
             before = seen.known[one.key]
@@ -188,7 +188,7 @@ class TopicSource(LogSource[KafkaPartition]):
         self.metrics.stop(reasons.values())
 
     def _unread(self, partitions: list[KafkaPartition], seen: Seen) -> int:
-        """Return how many offsets of these partitions are not read yet, and show it."""
+        """Return the number of unread offsets, and set the metric of each partition."""
         left = {one.number: max(0, one.size - seen.start(one.key)) for one in partitions}
         for number, count in left.items():
             self.metrics.unread.labels(str(number)).set(count)
@@ -203,7 +203,7 @@ def _lost(one: KafkaPartition, seen: Seen) -> str | None:
 
 
 def _named(one: KafkaPartition, known: Mapping[str, SourceSpan]) -> KafkaPartition:
-    """Return the partition under its newest key: after truncations it is read on as ``key@2``, then ``key@3``."""
+    """Return the partition with its newest key: after truncations it continues as ``key@2``, ``key@3``."""
     key = one.key
     while (later := _renewed(key)) in known:
         key = later
