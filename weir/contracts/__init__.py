@@ -1,7 +1,6 @@
-"""Data contracts: what one stage hands to the next.
+"""Data contracts between the stages: interactions, windows, commits, histories, bundles and served lists.
 
-`interaction` (a line of the log), `window` (a committed slice of event time), `bundle` (a servable model). Windows
-exist by the log of `commits`; everything is stored through `storage`, and small files as `documents`.
+Their files go through `storage` and `base`. Every package may import this one; it imports no package of ours.
 """
 
 from weir.contracts.base.errors import CorruptArtefactError, UserError
