@@ -1,7 +1,7 @@
-"""How a process ends when it is told to: a signal sets an event, and tasks end with their server.
+"""Orderly end of a process: a signal sets an event, and tasks end with their server.
 
-A handler runs in the main thread, between any two of its instructions: `Event.set` there waits for ever for a lock that
-the main thread holds within `Event.wait`. So the handler only hands the signal to a thread, which sets the event.
+A signal handler runs in the main thread, between any two of its instructions. `Event.set` in it would deadlock on the
+lock that the main thread holds within `Event.wait`, so the handler only hands the signal to a thread that sets it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @contextlib.contextmanager
 def ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT while inside. Only the main thread gets signals; another one asks for none."""
+    """Set `stop` on SIGTERM and SIGINT while inside. No effect outside the main thread, which alone gets signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
