@@ -1,6 +1,7 @@
 """Data contracts between the stages: interactions, windows, commits, histories, bundles and served lists.
 
-Their files go through `storage` and `base`. Every package may import this one; it imports no package of ours.
+Rooms from top to bottom, each importing only lower ones: `verification`, `consistency` and `histories`, `commits`,
+`interactions`, `bundles` and `served_lists`, `storage`, `base`. Every stage may import this package.
 """
 
 from weir.contracts.base.errors import CorruptArtefactError, UserError

@@ -1,7 +1,7 @@
 """Consistency of a store's documents: implied files exist, and positions in the log match the log.
 
 Commits and manifests list their files (`weir.contracts.verification`). Other documents imply files without a list: a
-promoted bundle its ``CURRENT``, a trained window its evaluation. docs/windows.md names the files without either.
+promoted bundle its ``CURRENT``, a trained window its evaluation. docs/windows.md names the files without such a check.
 """
 
 import time
@@ -51,7 +51,7 @@ def fault_of(store: Store, error: CorruptArtefactError) -> Finding:
 
 
 _PAUSE_SECONDS: Final = 1.0
-"""More than passes between the manifest of the first bundle and its promotion."""
+"""Longer than the time between the manifest of the first bundle and its promotion."""
 
 
 def disagreements(store: Store, there: Mapping[str, FileStat], panes: Mapping[int, str]) -> Iterator[Finding]:

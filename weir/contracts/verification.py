@@ -103,7 +103,7 @@ def _committed(
 
 
 def retired_files(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
-    """Return the not yet removed files of retired panes and commits; any of them may disappear."""
+    """Return the files that the remaining commits list for retired panes and commits; any may be removed already."""
     log = CommitLog(store)
     if (horizon := log.horizon()) is None:
         return {}
@@ -229,17 +229,8 @@ class Report:
 def verify(store: Store, *, quick: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
     """Check every file of a store; with `quick`, listed files are not read, only their sizes are compared.
 
-    Parameters
-    ----------
-    store
-        Processes may write to it meanwhile: their work in progress is not a finding.
-    progress
-        Called with the number of files checked so far and in all.
-
-    Raises
-    ------
-    StoreFormatError
-        If the store has a format that this version cannot read.
+    Processes may write to the store meanwhile: their work in progress is not a finding. `progress` is called with the
+    number of files checked so far and in all. Raises `StoreFormatError` if this version cannot read the store's format.
     """
     there = store.find()
     form = read_format(store)

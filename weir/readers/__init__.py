@@ -5,7 +5,7 @@ reads them as `Block`s of raw rows with positions; a `Validator` decodes a block
 weights, features) into a `ValidatedBlock`, and turns each invalid row into a `DeadLetter`. `read_log` does all of this
 for finished files, `read_newest` for their last rows. `LogConfig` holds the settings.
 
-Used by the pipeline, which wraps each step as a Beam transform, by offline evaluation and by replays.
+Imports contracts only. Used by the pipeline (a Beam transform per step), offline evaluation and replays.
 """
 
 from weir.readers.advice import OF_READING, OUTSIDE, next_step, then_retry

@@ -69,7 +69,7 @@ class CannotListenError(UserError, OSError):
 
     @classmethod
     def of(cls, error: OSError, what: str, host: str, port: int) -> Self:
-        """Return the error with the failure, the listener, its place and advice."""
+        """Return the error that names the failure, the listener, its host and port, with advice."""
         advice = _UNRESOLVED if isinstance(error, socket.gaierror) else _ADVICE.get(error.errno or 0, "")
         return cls(f"{error.strerror or error}: {what} on host {host!r}, port {port}", error.errno, advice)
 
@@ -155,7 +155,7 @@ def reserved(what: str, host: str, port: int) -> Iterator[int]:
 
 
 def is_held(what: str, host: str, port: int) -> bool:
-    """Return whether another socket holds the port of a listener; raises as `listening` for other failures.
+    """Return whether another socket holds the port where `what` will listen; raises as `listening` for other failures.
 
     A connection holds its local port, too.
     """

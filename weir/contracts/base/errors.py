@@ -17,7 +17,7 @@ class UserError(Exception):
     hint: ClassVar[str] = ""
 
     def explain(self) -> list[str]:
-        """Return the lines to print, unescaped: external text may hold control characters."""
+        """Return the lines to print; the caller escapes control characters, which external text may hold."""
         message = str(self) or type(self).__name__
         return [f"{message}; {self.hint}" if self.hint else message]
 

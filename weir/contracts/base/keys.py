@@ -99,5 +99,5 @@ def _unkeyed(ids: Sequence[bytes] | npt.NDArray[np.object_]) -> Keys:
 
 
 def shards_of(users: UserKeys, shards: int) -> Keys:
-    """Return the shard, (n,), of each user key, among `shards` shards."""
+    """Return the user shard, (n,), of each key, below `shards`."""
     return (users.view(np.uint64) % np.uint64(shards)).astype(np.int64)

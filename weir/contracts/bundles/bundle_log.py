@@ -202,12 +202,7 @@ class BundleLog:
     def promote(self, version: str) -> None:
         """Point ``CURRENT`` at a version, even if another one is pinned.
 
-        Raises
-        ------
-        FileNotFoundError
-            If the bundle does not exist.
-        CorruptArtefactError
-            If its manifest is damaged.
+        Raises `FileNotFoundError` if the bundle does not exist, `CorruptArtefactError` if its manifest is damaged.
         """
         self.manifest(version)
         write_document(self.store, _CURRENT, _Current(version=version))
@@ -260,26 +255,11 @@ class BundleLog:
             return None
 
     def retire(self, keep: int = 3, spare: Collection[str] = (), younger_than: float = 0.0) -> list[str]:
-        """Remove old bundles, and the remains of exports that were killed more than an hour ago.
+        """Remove old bundles and the remains of exports killed more than an hour ago; return the removed versions.
 
-        The newest `keep`, the promoted, the pinned and the spared bundles stay, with their chains.
-
-        Parameters
-        ----------
-        keep, spare
-            Number of newest bundles to keep, and versions to keep besides.
-        younger_than
-            Age in seconds of bundles to keep besides.
-
-        Returns
-        -------
-        list[str]
-            The removed versions.
-
-        Raises
-        ------
-        CorruptArtefactError
-            If ``CURRENT`` or ``PIN`` is damaged: it is unknown what they name, and all bundles stay.
+        The `keep` newest, the promoted, the pinned and the `spare` bundles stay, and bundles exported within the last
+        `younger_than` seconds, all with their chains. Raises `CorruptArtefactError` if ``CURRENT`` or ``PIN`` is
+        damaged: the bundle that it names is unknown, so all stay.
         """
         pin, manifests = self.pin(), self.manifests()
         kept = {self.current(), *spare} | ({pin.version} if pin else set())

@@ -115,8 +115,7 @@ def mark_path(name: str) -> str:
 def read_checkpoint_chain(store: Store, name: str) -> list[tuple[CheckpointRef, CheckpointMark]]:
     """Return a checkpoint with all its ancestors, starting at the whole one.
 
-    Raises `CorruptArtefactError` if a mark is damaged, or a parent is missing or another one, and else what
-    `read_checkpoint_mark` raises.
+    Raises as `read_checkpoint_mark`, and `CorruptArtefactError` if a parent is missing or has been replaced.
     """
     found = store.read(mark_path(name))
     chain = [(CheckpointRef(name=name, checksum=checksum(found)), _decode(store.path(mark_path(name)), found))]

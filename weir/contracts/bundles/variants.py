@@ -211,12 +211,8 @@ class Roles(NamedTuple):
 def roles_in(store: Store, names: Iterable[str]) -> Roles:
     """Return the roles of the lines, given the `names` of all variants in the settings.
 
-    Raises
-    ------
-    VariantError
-        If the champion has no settings, or several variants could challenge it.
-    CorruptArtefactError
-        If ``CHAMPION.json`` is damaged.
+    Raises `VariantError` if the champion has no settings, or several variants could challenge it, and
+    `CorruptArtefactError` if ``CHAMPION.json`` is damaged.
     """
     champion, known = Champion.read(store), (MAIN, *names)
     if champion.variant not in known:
@@ -236,12 +232,8 @@ def roles_in(store: Store, names: Iterable[str]) -> Roles:
 def crown(store: Store, variant: str, by: str, verdict: str) -> Champion:
     """Make a line the champion, served to all; the champion before it does not challenge it again.
 
-    Raises
-    ------
-    VariantError
-        If the line has no promoted bundle.
-    CorruptArtefactError
-        If ``CHAMPION.json`` or the line's ``CURRENT`` is damaged.
+    Raises `VariantError` if the line has no promoted bundle, and `CorruptArtefactError` if ``CHAMPION.json`` or the
+    line's ``CURRENT`` is damaged.
     """
     before = Champion.read(store)
     if before.variant == variant:

@@ -82,12 +82,12 @@ class SourceSpan(Document):
     """How far one source partition has been read as of a commit.
 
     Positions are byte offsets (JSON Lines), row numbers or offsets of a topic. Every row below `resume` is accounted
-    for. Rows in [resume, stop) are if their window has been committed since (`LogState.counted`); a restart reads the
-    others again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead` counts its dead
-    letters so far. `letters` are the dead-letter files with rows beyond `resume` (name -> last position), and
-    `letter_checksums` their checksums: a row that was refused stays refused, and counts once. `inherited` are rows from
-    `resume` on that came with the windows of another store. For a topic, `size` is the end offset of the partition,
-    `first` the first offset read, and `skipped` the number of messages without a value so far.
+    for. A row in [resume, stop) is accounted for if its window has been committed since (`LogState.counted`); a restart
+    reads the other rows again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead`
+    counts its dead letters so far. `letters` are the dead-letter files with rows beyond `resume` (name -> last
+    position), and `letter_checksums` their checksums: a row that was refused stays refused, and counts once.
+    `inherited` are rows from `resume` on that came with the windows of another store. For a topic, `size` is the end
+    offset of the partition, `first` the first offset read, and `skipped` the number of messages without a value so far.
 
     A run on one machine has all rows below `stop`. Under an engine the rows of a partition arrive window by window: the
     commit also lists the rows that still wait (`open`), and the position up to which each window is counted (`bound`).

@@ -202,7 +202,11 @@ class UserTable:
         return rows[hit], places[hit], np.full(len(hit), number)
 
     def gather(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
-        """Return the concatenated bytes of pieces: `sizes` bytes from `starts` (n,) on, of the files `numbers` (n,)."""
+        """Return the concatenated bytes of pieces: `sizes` bytes from `starts` (n,) on, of the files `numbers` (n,).
+
+        Pieces of various sizes are seen items. The kernel maps a page with its 15 neighbours: to bound memory, many
+        pieces are read block by block, and unmapped.
+        """
         if len(numbers) < _MANY:
             return self._read(numbers, starts, sizes)
         self._read_ahead(numbers, starts, starts + sizes)

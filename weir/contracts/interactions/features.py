@@ -222,7 +222,7 @@ class FeatureWeights:
         return out.getvalue()
 
     def embeddings(self, features: pa.Table) -> Floats:
-        """Return the sum of the feature vectors of n items or users, (n, d); values of a categorical feature average.
+        """Return the summed feature vectors of n items or users, (n, d), averaged over the values of a feature.
 
         `features` has columns as `FeatureNames.fields`; a missing column means unknown values.
         """

@@ -20,19 +20,8 @@ __all__ = ["ArrayDraft", "mapped", "write_lines"]
 class ArrayDraft:
     """Draft of a NumPy file of zeros for a store; processes that share its disk write to its `path` (`mapped`).
 
-    The draft is removed together with the object, unless `keep` published it; mapped arrays stay readable.
-
-    Parameters
-    ----------
-    store, name
-        Store and name of the later file.
-    shape, dtype
-        Of the array.
-
-    Raises
-    ------
-    OSError
-        If the disk has no room for the whole array.
+    It becomes the file `name` of the store by `keep`, else it is removed together with the object; mapped arrays stay
+    readable. Raises `OSError` if the disk has no room for the whole array.
     """
 
     def __init__(self, store: Store, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:

@@ -14,7 +14,7 @@ __all__ = ["GROUP", "MANIFEST", "read_batches", "read_column", "read_table", "wr
 
 _ROWS: Final = 1 << 15
 GROUP: Final = 1 << 18
-"""Rows of a row group. Small, so that readers of parts of a file decode few rows in vain."""
+"""Rows per row group: small, so that readers that share a file decode few rows of each other."""
 
 MANIFEST = "MANIFEST.json"
 """Written last: a directory without it does not exist for readers."""
@@ -69,12 +69,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield consecutive `rows` (None: all) of a verified Parquet file in order, in batches.
 
-    Memory holds the stored file and one decoded batch. Row groups without any of the rows are not decoded.
-
-    Raises
-    ------
-    CorruptArtefactError
-        If the file does not match its entry.
+    Memory holds the stored file and one decoded batch. Row groups without any of the rows are not decoded. Raises
+    `CorruptArtefactError` if the file does not match its entry.
     """
     file = pq.ParquetFile(pa.BufferReader(store.read_verified(folder, entry)))
     _check_rows(file.metadata.num_rows, store, folder, entry)

@@ -38,10 +38,7 @@ __all__ = [
 def check_fitness(store: Store, races: int = 8) -> None:
     """Refuse a file system on which two writers can both create a file.
 
-    Raises
-    ------
-    UnfitStoreError
-        If in one of `races` races of two simultaneous writers not exactly one succeeds.
+    Raises `UnfitStoreError` unless in each of `races` races exactly one of two simultaneous writers succeeds.
     """
     with ThreadPoolExecutor(2) as pool:
         for _ in range(races):
@@ -128,12 +125,8 @@ class StoreSettings(Document):
 def read_format(store: Store) -> StoreFormat | None:
     """Return the format of a store, or None if it is empty.
 
-    Raises
-    ------
-    StoreFormatError
-        If the format has another major version, or ``STORE.json`` is missing although the store has commits.
-    CorruptArtefactError
-        If ``STORE.json`` is damaged.
+    Raises `StoreFormatError` if the format has another major version, or ``STORE.json`` is missing although the store
+    has commits, and `CorruptArtefactError` if ``STORE.json`` is damaged.
     """
     try:
         data = store.read(_NAME)

@@ -96,7 +96,10 @@ class Store:
 
     @contextlib.contextmanager
     def local(self, folder: str, entry: FileEntry) -> Iterator[Path]:
-        """Yield the path of a verified file to map: the stored file itself on local disk, else a temporary copy."""
+        """Yield the path of a verified file to map: the stored file itself on local disk, else a temporary copy.
+
+        Mapped data stay readable afterwards. Raises as `read_verified`.
+        """
         name = f"{folder}/{entry.name}"
         with contextlib.ExitStack() as stack:
             is_here = self.local_path is not None
