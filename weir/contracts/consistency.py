@@ -1,7 +1,7 @@
 """Consistency of a store's documents: implied files exist, and positions in the log match the log.
 
 Commits and manifests list their files (`weir.contracts.verification`). Other documents imply files without a list: a
-promoted bundle its ``CURRENT``, a trained window its evaluation. docs/windows.md names the files without such a check.
+promoted bundle its ``CURRENT``, a trained window its evaluation. docs/store.md names the files without such a check.
 """
 
 import time

@@ -60,7 +60,7 @@ _NUMBER: Final = re.compile(rb'(?:^|[,;\t|])[\s"]*\d{9,}(?:\.\d*)?[\s"]*(?:$|[,;
 
 
 def then_retry(reason: str) -> str:
-    """Return the addition to the advice about committed dead letters that says how to read their rows again, or ""."""
+    """Return advice to append for committed dead letters: how to read their rows again; "" if a retry is no use."""
     return "" if reason in _FINAL else f"; then `weir retry {reason}` reads these rows again"
 
 

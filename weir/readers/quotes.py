@@ -23,10 +23,7 @@ _TAIL: Final = 256
 
 
 class Quotes:
-    """Follows the quotes of a text that comes in pieces, and starts with a row.
-
-    `delimiters` are the characters that may separate values.
-    """
+    """Follows the quotes of a text that comes in pieces, starting with a row; `delimiters` may separate values."""
 
     def __init__(self, delimiters: str) -> None:
         self._delimiters = delimiters

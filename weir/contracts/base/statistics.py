@@ -33,7 +33,7 @@ GATE_CASES: Final = 200
 """Least number of events to compare bundles on: the gate looks back until it has this number."""
 
 _MOST_WINDOWS: Final = 1000
-"""Limit on windows in memory, should each have hardly a case."""
+"""Limit on windows in memory, in case each has hardly any cases."""
 
 T = TypeVar("T")
 

@@ -117,7 +117,7 @@ class BundleFile:
 
 
 class IndexFit(StoredModel):
-    """How well the lists of an IVF index fit the items; exports keep the lists (docs/bundles.md)."""
+    """How well the lists of an IVF index fit the items; exports keep the lists (docs/store.md)."""
 
     trained_at: float = Field(description="when its centroids were trained, wall clock, seconds since 1970")
     trained_items: int = Field(ge=1, description="items that they were trained on")

@@ -38,7 +38,7 @@ class LogState(BaseModel):
     """The sum of the commits up to a cursor.
 
     A row at position x of partition p and window w is accounted for if and only if x lies below ``sources[p].resume``
-    or below ``counted[p][w]``; docs/windows.md explains why.
+    or below ``counted[p][w]``; docs/store.md explains why.
     """
 
     model_config = ConfigDict(extra="ignore")

@@ -138,7 +138,7 @@ _WORD: Final = 4
 _ITEM: Final = 8
 """Bytes of a seen item."""
 _DENSE: Final = 8
-"""All keys of a file are read to find at least `_MANY` users who are at least one in `_DENSE` of its users."""
+"""All keys of a file are read if at least `_MANY` users, and one per `_DENSE` users of the file, are searched for."""
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ _MAGIC: Final = b"WEIRUSER"
 _VERSION: Final = 1
 _PAGE: Final = 4096
 _GAP: Final = 8
-"""Pages at most this far apart are requested together with the pages between; all pages, if that is the mean
-distance."""
+"""Pages at most this far apart are requested together with the pages between; all at once if the mean distance is
+smaller."""
 _FIELDS: Final = struct.Struct("<8s7q")
 _SUM: Final = struct.Struct("<Q")
 _RANGE: Final = struct.Struct("<2I")

@@ -31,7 +31,7 @@ _FILE: Final = re.compile(rb' "file": ("[^\n]*"),\n')
 
 
 class Document(StoredModel):
-    """Base of all documents: frozen, and ignores fields of later minor formats."""
+    """Base of all documents."""
 
 
 DocumentT = TypeVar("DocumentT", bound=Document)
