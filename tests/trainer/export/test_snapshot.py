@@ -110,7 +110,7 @@ def test_without_a_bundle_there_is_nothing_to_open(store: Store) -> None:
 ENDS = """
 import sys, time
 from weir.contracts import BundleLog, Store
-from weir.trainer.export.opening import BackgroundLoad
+from weir.trainer.export.snapshot import BackgroundLoad
 from weir.trainer.export.servable import Servable
 opened = Servable.open
 def late(*given):
