@@ -157,9 +157,9 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         after={"echo techno": [("sleep 2; weir query anna-0 --k 1000 | grep -c techno-blue-note-008", "^0")]},
     ),
     "change-a-store": Page(
-        given=f"{_SMALL} --days 90\n{_ANN_AND_BOB}\nmkdir log\n"
-        "split -l 1500 plays.jsonl log/ --additional-suffix .jsonl\n"
-        f"for file in log/*; do weir ingest --log $file {_WEEKS} {TYPES}; done; weir train --store S",
+        given=f"{_SMALL} --days 90\n{_ANN_AND_BOB}\n"
+        "mkdir log; split -l 1500 plays.jsonl log/ --additional-suffix .jsonl\n"
+        f"for file in log/*; do weir ingest --log $file {_WEEKS} {TYPES}; done",
         words={"--log L": "--log plays.jsonl", "window_seconds=3600": "window_seconds=86400"},
         says={
             "weir retire --store S --older-than 30d --dry": "would retire [1-9]",
@@ -168,13 +168,14 @@ PAGES_OF: Final[Mapping[str, Page]] = {
         },
         statuses={"weir verify": 1},
         after={
+            "weir settings": [("weir train --store S && ls S/bundles", "CURRENT")],
             "weir verify": [
                 (
                     "weir forget --store S --user ann --grace 0s; weir verify --store S --absent ann && echo gone",
                     "gone",
                 ),
                 ("weir verify --store S --absent bob || echo there", "there"),
-            ]
+            ],
         },
     ),
     "configuration": Page(
@@ -205,6 +206,7 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     ),
     "monitoring": Page(
         store=True,
+        given="mkdir docs",
         says={"weir serve --store S --set serving.access_log": ""},
         after={
             "weir serve --store S --set serving.access_log": [
@@ -214,6 +216,9 @@ PAGES_OF: Final[Mapping[str, Page]] = {
                 )
             ],
             "grep -rl": [("grep -rl weir.example.com deploy || echo replaced", "replaced")],
+            "python -m deploy.monitoring.build": [
+                (f"diff docs/runbooks.md {ROOT}/docs/runbooks.md && echo same", "same")
+            ],
         },
     ),
     "page": Page(

@@ -69,7 +69,7 @@ ingest(Store(sys.argv[1]), settings, follow=True)
 TRAINER = """
 import sys
 from weir.contracts import Store
-from weir.trainer.config import TrainerConfig
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.train import train
 tower = {"dimension": 8, "history_length": 3}
 settings = {"tower": tower, "batch_size": 16, "metrics_port": 0, "poll_seconds": 0.1, "admit_after": 1}

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 LOSS = """
 from torch import Tensor
 
-from weir.trainer.config import TrainerConfig
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.losses.inputs import LossInputs
 
 
@@ -29,7 +29,7 @@ from weir import trainer
 from weir.contracts import Store
 from tests.trainer.support import absorbed, batches_of
 from tests.trainer.windows import WindowWriter, synthetic
-from weir.trainer.config import TrainerConfig
+from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.step.step import train_step
 

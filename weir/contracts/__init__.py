@@ -1,7 +1,7 @@
-"""Data contracts: what one stage hands to the next.
+"""Data contracts between the stages: interactions, windows, commits, histories, bundles and served lists.
 
-`interaction` (a line of the log), `window` (a committed slice of event time), `bundle` (a servable model). Windows
-exist by the log of `commits`; everything is stored through `storage`, and small files as `documents`.
+Rooms from top to bottom, each importing only lower ones: `verification`, `consistency` and `histories`, `commits`,
+`interactions`, `bundles` and `served_lists`, `storage`, `base`. Every stage may import this package.
 """
 
 from weir.contracts.base.errors import CorruptArtefactError, UserError

@@ -1,7 +1,7 @@
-"""Whether the documents of a store agree: a file that one of them implies exists, and a place in the log is in it.
+"""Consistency of a store's documents: implied files exist, and positions in the log match the log.
 
 Commits and manifests list their files (`weir.contracts.verification`). Other documents imply files without a list: a
-promoted bundle its ``CURRENT``, a trained window its evaluation. docs/store.md names the files that nothing implies.
+promoted bundle its ``CURRENT``, a trained window its evaluation. docs/store.md names the files without such a check.
 """
 
 import time
@@ -29,7 +29,7 @@ __all__ = ["Finding", "Kind", "disagreements", "fault_of"]
 
 
 class Kind(StrEnum):
-    """What is wrong with a file."""
+    """The fault of a file."""
 
     DAMAGED = "damaged"
     MISSING = "missing"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 
 class Finding(NamedTuple):
-    """One file at fault, its name relative to the store."""
+    """A file at fault, by its name relative to the store."""
 
     kind: Kind
     name: str
@@ -45,19 +45,20 @@ class Finding(NamedTuple):
 
 
 def fault_of(store: Store, error: CorruptArtefactError) -> Finding:
-    """Return what an error says of a file."""
+    """Return the finding of an error."""
     kind = Kind.MISSING if error.problem.startswith("is missing") else Kind.DAMAGED
     return Finding(kind, error.path.removeprefix(store.path("") + "/"), error.problem)
 
 
 _PAUSE_SECONDS: Final = 1.0
-"""Between the manifest of the very first bundle and its promotion passes less."""
+"""Longer than the time between the manifest of the first bundle and its promotion."""
 
 
 def disagreements(store: Store, there: Mapping[str, FileStat], panes: Mapping[int, str]) -> Iterator[Finding]:
-    """Yield what documents imply and is missing, and what was read from another commit log.
+    """Yield implied files that are missing, and documents that belong to another commit log.
 
-    `there` are the files that were listed, and `panes` the windows in the log by sequence. What is damaged is left out.
+    `there` is the listing of the store, and `panes` has the windows in the log by sequence. Damaged documents are
+    skipped.
     """
     yield from _of_head(store)
     for number in snapshots(store):
@@ -87,7 +88,7 @@ class _Named(Document):
 
 
 def _read(store: Store, name: str, model: type[DocumentT]) -> DocumentT | None:
-    """Return a document; None if it is missing or damaged. Damage is reported elsewhere."""
+    """Return a document; None if it is missing or damaged, which other checks report."""
     with suppress(FileNotFoundError, CorruptArtefactError):
         return read_document(store, name, model)
     return None
@@ -112,7 +113,7 @@ def _of_snapshot(store: Store, name: str) -> Iterator[Finding]:
 
 
 def _of_place(store: Store, name: str, sequence: int, ref: CommitRef | None) -> Iterator[Finding]:
-    """Compare how far a reader has come, as its document `name` says, with the log; a copy of bundles has none."""
+    """Check a reader's position, which the document `name` holds, against the log; a copy of bundles has no log."""
     if read_format(store) is None:
         return
     try:
@@ -142,7 +143,7 @@ def _of_monitor(store: Store, there: Mapping[str, FileStat], panes: Mapping[int,
 
 
 class _Line:
-    """The checkpoints, evaluations and bundles of one line."""
+    """The checkpoints, evaluations and bundles of one line (the main one or a variant's)."""
 
     def __init__(self, store: Store, variant: str, there: Mapping[str, FileStat], panes: Mapping[int, str]) -> None:
         self.store, self.there, self.panes = store, there, panes
@@ -167,7 +168,7 @@ class _Line:
 
     @property
     def _evaluated(self) -> dict[int, str]:
-        """The evaluations that the newest checkpoint implies, by sequence."""
+        """Names of the evaluations that the newest checkpoint implies, by sequence."""
         last = max((mark.sequence if mark.batch else mark.sequence - 1 for mark in self.marks.values()), default=-1)
         return {
             sequence: f"{self.prefix}evaluations/{pane}.json"
@@ -211,7 +212,7 @@ class _Line:
             )
 
     def _was_tested(self, name: str) -> bool:
-        """Return whether a window was evaluated after a bundle was promoted, by the times of their files."""
+        """Return whether a window was evaluated after the bundle's promotion, going by file times."""
         manifest, written = self.manifests[name], self.there[name].written
         later = (self.there.get(one) for at, one in self._evaluated.items() if at > manifest.trained_sequence)
         times = [stat.written for stat in later if stat is not None and stat.written is not None]

@@ -1,8 +1,8 @@
-"""Contract 5, served lists: what a server has answered, so that events can be joined with what led to them.
+"""Served lists (contract 5): a server's answers, which the pipeline joins with the events that they caused.
 
-A server writes ``served/<hour>/<segment>-<rows>-<checksum>.parquet``. No commit names these files: each carries the
-checksum of its bytes in its name, and is never written again. One that has lost rows, since a user is forgotten, gets
-another name, and the one that it replaces is removed.
+A server writes ``served/<hour>/<segment>-<rows>-<checksum>.parquet``. No commit lists these files: each has the
+checksum of its bytes in its name, and is immutable. Erasing a user writes a file with fewer rows under another name,
+and removes the old one.
 """
 
 import io
@@ -54,8 +54,8 @@ SERVED_SCHEMA: Final = pa.schema(
         pa.field(columns.ITEM_IDS, pa.list_(pa.string()), nullable=False),
     ]
 )
-"""A row is the answer to one query: the token of its call, the query's place in it, the user where the query named one,
-when it was answered by the wall clock, by which bundle, whether with popular items only, and the items, best first."""
+"""A row is the answer to one query: the token of the call, the query's index in it, the user's key if the query named a
+user, the wall-clock time, the bundle, whether it holds popular items only, and the items, best first."""
 
 FOLDER: Final = "served"
 _SEGMENT: Final = r"(\d{8}T\d{2})\d{4}Z-[0-9a-f]{8}"
@@ -65,7 +65,7 @@ _HOUR: Final = re.compile(rf"{FOLDER}/(\d{{8}}T\d{{2}})")
 
 
 class ServedFile(NamedTuple):
-    """A file of served lists, by what its `name` says."""
+    """A file of served lists, with the fields of its name."""
 
     name: str
     segment: str
@@ -74,7 +74,7 @@ class ServedFile(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> "ServedFile | None":
-        """Return what a name says, None for that of another file."""
+        """Parse a file name; None if it is not that of a file of served lists."""
         found = _NAME.fullmatch(name)
         if found is None or found[1] != found[3]:
             return None
@@ -82,23 +82,23 @@ class ServedFile(NamedTuple):
 
 
 def new_segment(now: float | None = None) -> str:
-    """Return the name of a file's content before there is any: when it was started, and a random number."""
+    """Return the name of a new segment: its start (UTC, from `now` in seconds since 1970) and a random number."""
     started = datetime.fromtimestamp(time.time() if now is None else now, UTC)
     return f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
 
 
 def hour_of(now: float) -> str:
-    """Return the hour of a moment as segments begin with it, in UTC; hours compare as texts."""
+    """Return the UTC hour of a time in seconds since 1970, as segments start with it; hours sort as text."""
     return f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H}"
 
 
 def served_token(bundle_version: str, segment: str, number: str) -> str:
-    """Return the token of an answer; `number` is random, 16 hexadecimal digits, `segment` "" where none is kept."""
+    """Return the token of an answer; `number` is 16 random hexadecimal digits, `segment` "" if not recorded."""
     return f"{bundle_version}/{segment}-{number}" if segment else f"{bundle_version}/{number}"
 
 
 def segment_of(token: str) -> str | None:
-    """Return where the lists of a token are kept, None where they are not; tokens come from outside."""
+    """Return the segment of a token, None if its lists were not recorded; tokens are untrusted input."""
     found = _TOKEN.fullmatch(token.rpartition("/")[2])
     return found and found[1]
 
@@ -115,20 +115,20 @@ def write_served(store: Store, segment: str, table: pa.Table) -> ServedFile:
 
 
 def served_hours(store: Store) -> dict[str, str]:
-    """Return the folders that hold served lists, by hour."""
+    """Return the folders of served lists, by hour."""
     return {found[1]: name for name in store.glob(f"{FOLDER}/*") if (found := _HOUR.fullmatch(name.rstrip("/")))}
 
 
 def all_served(store: Store, hour: str = "*") -> list[ServedFile]:
-    """Return every file of served lists, oldest first and, of one segment, the one with the fewest rows first."""
+    """Return all files of served lists, of one hour or all, oldest first; within a segment, fewest rows first."""
     names = store.glob(f"{FOLDER}/{hour}/*.parquet")
     return [file for name in names if (file := ServedFile.of(name)) is not None]
 
 
 def served_files(store: Store, hour: str = "*") -> list[ServedFile]:
-    """Return the files of served lists, oldest first: of one hour, or of all.
+    """Return one file per segment, oldest first, of one hour or of all: the one with the fewest rows.
 
-    Of a file that is about to be replaced by one with fewer rows, only the latter is returned.
+    A segment has two files while erasure replaces the older one.
     """
     found: dict[str, ServedFile] = {}
     for file in all_served(store, hour):
@@ -137,7 +137,7 @@ def served_files(store: Store, hour: str = "*") -> list[ServedFile]:
 
 
 def read_segment(store: Store, segment: str) -> pa.Table | None:
-    """Return the lists of a segment, None where there are none (any more); raises `CorruptArtefactError`."""
+    """Return the lists of a segment, None if it has no file; raises `CorruptArtefactError`."""
     for name in store.glob(f"{FOLDER}/{_hour(segment)}/{segment}-*.parquet"):
         file = ServedFile.of(name)
         if file is not None and (table := read_served(store, file)) is not None:
@@ -162,7 +162,7 @@ def read_served(store: Store, file: ServedFile, columns: list[str] | None = None
 
 
 def check_served(path: str, data: bytes) -> None:
-    """Compare a file with the checksum in its name; raises `CorruptArtefactError`, which names `path`."""
+    """Check a file against the checksum in its name; raises `CorruptArtefactError`, which names `path`."""
     expected = path.rpartition(".")[0][-32:]
     if (found := checksum(data)) != expected:
         raise CorruptArtefactError(path, f"has checksum {found}, its name says {expected}")
@@ -173,7 +173,7 @@ def _hour(segment: str) -> str:
 
 
 class ServedList(NamedTuple):
-    """The answer to one `query` of a call: the `user` it named, if any, and the keys of the `items`, best first."""
+    """The answer to one `query` of a call: the key of the `user` it named, if any, and of the `items`, best first."""
 
     version: str
     query: int
@@ -182,7 +182,7 @@ class ServedList(NamedTuple):
 
 
 def lists_by_token(lists: pa.Table, tokens: set[str], secret: str) -> dict[str, list[ServedList]]:
-    """Return the lists of some tokens, given those of a file (`SERVED_SCHEMA`) and the secret of the store's keys."""
+    """Return the lists of the given tokens from a table (`SERVED_SCHEMA`); `secret` is that of the store's keys."""
     wanted = lists.filter(pc.is_in(lists[columns.ATTRIBUTION_TOKEN], value_set=pa.array(sorted(tokens), pa.string())))
     found = defaultdict[str, list[ServedList]](list)
     for row in wanted.to_pylist():
@@ -193,5 +193,5 @@ def lists_by_token(lists: pa.Table, tokens: set[str], secret: str) -> dict[str, 
 
 
 def joined_list(lists: Iterable[ServedList], user: int, item: int) -> ServedList | None:
-    """Return the list of a call that an event joins: it holds the item and, where the query named a user, is theirs."""
+    """Return the list of a call that an event joins: it has the item, and its user is the event's or unnamed."""
     return next((one for one in lists if one.user in {None, user} and item in one.items), None)

@@ -1,6 +1,7 @@
-"""Verification: every file of a store against the commit, the manifest or the checksum that covers it.
+"""Verification: check every file of a store against the commit, manifest or checksum that covers it.
 
-And documents against each other: what one of them implies, such as the bundle that is promoted, is there.
+Also reports files that a document implies but that are missing (`weir.contracts.consistency`), and files that no
+document lists.
 """
 
 import time
@@ -30,7 +31,7 @@ __all__ = ["Finding", "Kind", "Report", "expected_files", "histories_of", "retir
 
 
 class _Listing(Document):
-    """What all manifests have in common, and what a checkpoint continues, or the bundle that one changes."""
+    """The common fields of manifests and checkpoint marks; `parent` is the checkpoint or bundle that it continues."""
 
     files: tuple[FileEntry, ...]
     parent: CheckpointRef | BundleRef | None = None
@@ -39,9 +40,9 @@ class _Listing(Document):
 def expected_files(
     store: Store, there: dict[str, FileStat], state: HistoryFiles, findings: list[Finding], panes: dict[int, str]
 ) -> dict[str, FileEntry]:
-    """Return the files that commits and manifests list, by name; unreadable commits and manifests are findings.
+    """Return the files that commits and manifests list, by name; unreadable commits and manifests become findings.
 
-    `panes` gets the names of the windows in the log, by sequence.
+    Adds the names of the windows in the log to `panes`, by sequence.
     """
     expected = _committed(store, state, findings, panes)
     for name in there:
@@ -61,15 +62,15 @@ def expected_files(
 
 
 def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Iterator[Finding]:
-    """Return what is wrong with the checkpoint or bundle that the one of this mark or manifest continues."""
+    """Yield a finding if the parent of a checkpoint or bundle, given by its document, is missing or changed."""
     path = mark_path(parent.name) if isinstance(parent, CheckpointRef) else f"bundles/{parent.version}/{MANIFEST}"
-    # The line of a variant is a store within this one.
+    # A variant's line is a store within this one.
     path = "/".join([*(name.split("/")[:2] if name.startswith("variants/") else ()), path])
     try:
         found = checksum(store.read(path))
     except FileNotFoundError:
         folder = name.rpartition("/")[0]
-        # Else both are retired since the listing, or the bundle has been compacted and needs no parent.
+        # Otherwise both have been removed since the listing, or the bundle is compacted and needs no parent.
         if store.exists(name) and not store.exists(f"{folder}/{COMPACTED}/{MANIFEST}"):
             yield Finding(Kind.MISSING, path, f"{name} continues it, but it is missing")
         return
@@ -80,7 +81,7 @@ def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Itera
 def _committed(
     store: Store, state: HistoryFiles, findings: list[Finding], panes: dict[int, str]
 ) -> dict[str, FileEntry]:
-    """Return what commits list; of files that have been replaced those that are still there."""
+    """Return the files that commits list, without replaced files that are already removed."""
     found, histories, replaced = dict[str, FileEntry](), dict[str, FileEntry](), set[str]()
     horizon = CommitLog(store).horizon()
     for commit in _commits(store, findings):
@@ -92,9 +93,9 @@ def _committed(
         replaced |= {*commit.removed, *commit.replaced_by_redaction}
         for name in commit.dropped:
             histories.pop(name, None)
-    # Commits that named a file in use may have retired.
+    # The commit that added a file in use may have retired.
     histories |= {file.name: file for file in state.files}
-    # Replaced files go after a time of grace, and only a later commit says so.
+    # Replaced files are removed after a grace period; only a later commit says so.
     found |= histories
     may_be_gone = [name for name in found if name in replaced or name.rpartition("/")[0] in replaced]
     gone = {name for name in may_be_gone if not store.exists(name)}
@@ -102,7 +103,7 @@ def _committed(
 
 
 def retired_files(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
-    """Return the files of retired panes and commits that have not been removed: any of them may be missing."""
+    """Return the files that the remaining commits list for retired panes and commits; any may be removed already."""
     log = CommitLog(store)
     if (horizon := log.horizon()) is None:
         return {}
@@ -130,7 +131,7 @@ def _left(horizon: Horizon | None, panes: Iterable[WindowManifest]) -> list[Wind
 
 
 def _listed_by(commit: Commit, panes: Iterable[WindowManifest]) -> dict[str, FileEntry]:
-    """Return the files of some of a commit's panes, and those of its dead letters."""
+    """Return the files of the given panes, and of a commit's dead letters."""
     return _files_of(panes) | {entry.name: entry for entry in (*commit.letters, *commit.rewritten)}
 
 
@@ -139,7 +140,7 @@ def _files_of(panes: Iterable[WindowManifest]) -> dict[str, FileEntry]:
 
 
 def histories_of(store: Store) -> HistoryFiles:
-    """Return the history files as of the newest commit; none where the log is damaged, which is a finding by itself."""
+    """Return the history files as of the newest commit; none if the log is damaged, which another finding reports."""
     try:
         return LogState.open(store).histories
     except CorruptArtefactError:
@@ -156,7 +157,7 @@ def _commits(store: Store, findings: list[Finding]) -> Iterator[Commit]:
     before: Cursor | None = (first := log.first())
     for number in range(first.number, newest + 1):
         try:
-            # Where the one before is damaged or missing, checking resumes after it.
+            # After a damaged or missing commit, checking resumes at the next one.
             step = log.next(before or log.at(number))
         except CorruptArtefactError as error:
             findings.append(fault_of(store, error))
@@ -169,10 +170,10 @@ def _commits(store: Store, findings: list[Finding]) -> Iterator[Commit]:
 
 
 _THREADS: Final = 8
-"""Files that are read at once."""
+"""Files that are read in parallel."""
 
 _YOUNG_SECONDS: Final = 3600.0
-"""A file that nothing names yet may belong to work in progress for so long."""
+"""A younger file that is not listed may belong to work in progress."""
 
 _DOCUMENTS: Final = (
     "STORE.json",
@@ -195,10 +196,10 @@ _DOCUMENTS: Final = (
     "variants/*/checkpoints/*/*.json",
     "variants/*/evaluations/*",
 )
-"""Files that carry their own checksum as documents."""
+"""Documents, which carry their own checksum."""
 
 _SEALED: Final = ("state/item-keys", "state/popularity")
-"""Files that carry their own checksum as sealed data."""
+"""Sealed files, which carry their own checksum."""
 
 _UNCHECKED: Final = (
     "weir.yaml",
@@ -212,12 +213,12 @@ _UNCHECKED: Final = (
     "state/*.lock",
     "state/runs/*",
 )
-"""Files that people put there, or that processes need while they run: they are not checked."""
+"""Files of users, or of running processes: not checked."""
 
 
 @dataclass
 class Report:
-    """What `verify` has found; `unchecked` files are other people's or work in progress."""
+    """Result of `verify`; `unchecked` counts files of users and of work in progress."""
 
     files: int = 0
     bytes: int = 0
@@ -226,19 +227,10 @@ class Report:
 
 
 def verify(store: Store, *, quick: bool = False, progress: Callable[[int, int], None] | None = None) -> Report:
-    """Check every file of a store; with `quick` files of known size are not read.
+    """Check every file of a store; with `quick`, listed files are not read, only their sizes are compared.
 
-    Parameters
-    ----------
-    store
-        Processes may write to it meanwhile: what they have in progress is no finding.
-    progress
-        Called with the files checked so far and in all.
-
-    Raises
-    ------
-    StoreFormatError
-        If the store has a format that this version cannot read.
+    Processes may write to the store meanwhile: their work in progress is not a finding. `progress` is called with the
+    number of files checked so far and in all. Raises `StoreFormatError` if this version cannot read the store's format.
     """
     there = store.find()
     form = read_format(store)
@@ -265,7 +257,7 @@ def verify(store: Store, *, quick: bool = False, progress: Callable[[int, int], 
     others = there.keys() - set(todo)
     unlisted = _unlisted(report.findings)
     strange = {name for name in others if _is_foreign(name, there[name]) and not name.startswith(unlisted)}
-    # Files of a retired commit go before it does; replaced histories stay for a time of grace.
+    # Files of a retired commit are removed before it; replaced histories stay for a grace period.
     foreign = {name for name in strange if name not in histories.replaced and store.exists(name)}
     report.unchecked = len(others) - len(foreign)
     report.findings += [Finding(Kind.FOREIGN, name, "no commit or manifest names it") for name in foreign]
@@ -274,7 +266,7 @@ def verify(store: Store, *, quick: bool = False, progress: Callable[[int, int], 
 
 
 def _missing(store: Store, expected: dict[str, FileEntry], there: dict[str, FileStat]) -> list[Finding]:
-    """Check again for files that the listing did not show: they may have been written since, or retired."""
+    """Return findings for listed files that are missing; files written or retired since the listing are left out."""
     found = []
     for name in expected.keys() - there.keys():
         folder = name.rpartition("/")[0]
@@ -316,7 +308,7 @@ def _check_itself(path: str, name: str, data: bytes) -> None:
 
 
 def _unlisted(findings: list[Finding]) -> tuple[str, ...]:
-    """Return the folders whose files may be foreign or not: the document that lists them is damaged or lost."""
+    """Return the folders whose unlisted files are not findings, because the listing document is damaged or lost."""
     found: set[str] = set()
     for finding in findings:
         folder, _, last = finding.name.rpartition("/")

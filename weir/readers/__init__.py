@@ -1,11 +1,11 @@
-"""Logs of interactions: the one reader, and the one rule for what a row means and which rows are valid.
+"""Logs of interactions: readers of every format, and the rules for valid rows that all users of logs share.
 
-The way of a line: `discover` lists the files of a log as `Partition`s; `chunks_of` cuts a file into `Chunk`s;
-`read_chunk` reads them as `Block`s of raw rows with their positions; a `Validator` decodes a block (ids, event times,
-event types, weights, features) into a `ValidatedBlock`, and each row that is not valid into a `DeadLetter`. `read_log`
-goes the whole way for finished files, `read_newest` for their last rows. `LogConfig` holds the settings.
+Data flow: `discover` lists the files of a log as `Partition`s; `chunks_of` cuts a file into `Chunk`s; `read_chunk`
+reads them as `Block`s of raw rows with positions; a `Validator` decodes a block (ids, event times, event types,
+weights, features) into a `ValidatedBlock`, and turns each invalid row into a `DeadLetter`. `read_log` does all of this
+for finished files, `read_newest` for their last rows. `LogConfig` holds the settings.
 
-Readers: the pipeline, which wraps each step as a Beam transform; offline evaluation; replays of the command line.
+Imports contracts only. Used by the pipeline (a Beam transform per step), offline evaluation and replays.
 """
 
 from weir.readers.advice import OF_READING, OUTSIDE, next_step, then_retry

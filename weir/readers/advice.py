@@ -1,4 +1,4 @@
-"""What to do next about rows that were refused: what the file itself shows, else what the reason says."""
+"""Advice about refused rows, from the content of their file or else from the reason."""
 
 import codecs
 import re
@@ -21,10 +21,10 @@ OF_READING: Final = frozenset(
         *(Reason.UNREADABLE_FILE, Reason.TRUNCATED_GZIP, Reason.REWRITTEN_FILE, Reason.UNREADABLE_BLOCK),
     }
 )
-"""Reasons for which a row was not even read, so that its columns do not matter."""
+"""Reasons for which a row was not even decoded, so that its columns do not matter."""
 
 OUTSIDE: Final = frozenset({Reason.AHEAD_OF_ARRIVAL, Reason.TIMESTAMP_OUT_OF_RANGE, Reason.BEFORE_RETENTION})
-"""Reasons that lie in the time of a file or in a setting, and not in the row."""
+"""Reasons that lie in the time of a file or in a setting, not in the row."""
 
 _FINAL: Final = OF_READING | {Reason.REPEATED_FIELD, Reason.KEY_COLLISION, Reason.BEFORE_RETENTION}
 """Reasons that no setting lifts, or whose letters hold no row."""
@@ -49,23 +49,23 @@ _OTHERS: Final[Mapping[bytes, str]] = {
     b"%PDF": "the file is a PDF: export the rows as CSV in UTF-8",
     b"<": "the file is XML or HTML: write one JSON object per line, or CSV",
 }
-"""How a file begins that is not of a format of logs -> what to do."""
+"""First bytes of files that are no logs -> advice."""
 
 
 _SEPARATOR_ROW: Final = re.compile(rb'"?sep=."?', re.IGNORECASE)
 """The first line of a CSV that tells spreadsheets its separator."""
 
 _NUMBER: Final = re.compile(rb'(?:^|[,;\t|])[\s"]*\d{9,}(?:\.\d*)?[\s"]*(?:$|[,;\t|])')
-"""A value that is a time in seconds or finer: no name of a column."""
+"""A value that is a time in seconds or finer, so not the name of a column."""
 
 
 def then_retry(reason: str) -> str:
-    """Return what to add to the advice about committed dead letters of a reason: how their rows are read again."""
+    """Return advice to append for committed dead letters: how to read their rows again; "" if a retry is no use."""
     return "" if reason in _FINAL else f"; then `weir retry {reason}` reads these rows again"
 
 
 def next_step(reason: str, partition: Partition | None = None) -> str:
-    """Return what to do next about rows that are refused for a reason, in a file that is looked at if it is given."""
+    """Return the advice about rows refused for a reason; looks at the file if `partition` is given."""
     shown = ""
     if partition is not None and partition.format is not Format.PAIRS:
         try:
@@ -74,13 +74,13 @@ def next_step(reason: str, partition: Partition | None = None) -> str:
         except PermissionError:
             shown = f"give the user who runs weir the permission to read it: chmod a+r {quote(partition.path)}"
         except OSError:
-            # The file system may answer at the next attempt; the reason says what there is to say.
+            # The file system may answer at the next attempt; give the advice for the reason.
             shown = ""
     return shown or HINTS[Reason(reason)]
 
 
 def _of_content(partition: Partition, head: bytes, reason: str) -> str:
-    """Return what to do about a file that is not what its name says, "" if it seems to be that."""
+    """Return the advice about a file whose content does not match its name, "" if it seems to match."""
     name, form = partition.key.rpartition("/")[2], partition.format
     if head.startswith(b"\x1f\x8b"):
         if form not in _GZIP:
@@ -116,7 +116,7 @@ def _of_text(partition: Partition, head: bytes, reason: str) -> str:
 
 
 def _of_first_row(partition: Partition, row: bytes, reason: str) -> str:
-    """Return what to do about a CSV or TSV whose first row names no columns, "" if it seems to name them."""
+    """Return the advice about a CSV or TSV whose first row does not name columns, "" if it seems to."""
     if row[:1] in (b"{", b"[") and _value_of(row) is not None:
         return f"the file holds JSON: name it {quote(_stem(partition.key.rpartition('/')[2]) + '.jsonl')}"
     if _SEPARATOR_ROW.fullmatch(row):
@@ -131,28 +131,28 @@ def _of_first_row(partition: Partition, row: bytes, reason: str) -> str:
 
 
 def _wide(head: bytes) -> str:
-    """Return the encoding of a text with two or four bytes for each letter, "" of any other."""
+    """Return the encoding of a text with two or four bytes per letter, "" for any other text."""
     if (marked := next((name for mark, name in _MARKS if head.startswith(mark)), "")) or len(head) < 4:
         return marked
     zeros = [head[first::2].count(0) / len(head[first::2]) for first in (0, 1)]
-    # Mostly ASCII: one byte of two is zero.
+    # In mostly ASCII text, one byte of two is zero.
     return "UTF-16BE" if zeros[0] > 0.4 > zeros[1] else "UTF-16LE" if zeros[1] > 0.4 > zeros[0] else ""
 
 
 def _odd(head: bytes) -> bytes:
-    """Return the bytes that no UTF-8 has where they are."""
+    """Return the bytes that are not valid UTF-8."""
     signs = head.decode(errors="surrogateescape")
     return bytes(ord(sign) - 0xDC00 for sign in signs if "\udc80" <= sign <= "\udcff")
 
 
 def _is_array(text: bytes) -> bool:
-    """Whether a text is one array of objects, rather than an array on each line."""
+    """Return whether a text is one array of objects, not an array on each line."""
     first = _value_of(text.partition(b"\n")[0])
     return first is None or (isinstance(first, list) and any(isinstance(item, dict) for item in first))
 
 
 def _value_of(line: bytes) -> object:
-    """Return the JSON value that a line holds, None if it holds none."""
+    """Return the JSON value of a line, None if it is not JSON."""
     try:
         found: object = msgspec.json.decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -170,7 +170,7 @@ def _by_line(partition: Partition, what: str) -> str:
 
 
 def _piped(partition: Partition, command: str, ending: str) -> str:
-    """Return the command line that makes another file of a file."""
+    """Return the command line that converts a file to another file."""
     name, target = quote(partition.path), quote(f"{_stem(partition.path)}{ending}")
     return f"gunzip -c {name} | {command} > {target}" if partition.format in _GZIP else f"{command} {name} > {target}"
 
@@ -183,13 +183,13 @@ def _inflated(head: bytes) -> bytes:
 
 
 def _stem(name: str) -> str:
-    """Return a name without its ending, which `.gz` may follow."""
+    """Return a name without its ending, and without ".gz"."""
     folder, slash, last = name.rpartition("/")
     last = last.removesuffix(".gz")
     return f"{folder}{slash}{last.rpartition('.')[0] or last}"
 
 
 def _ending(form: Format, more: str) -> str:
-    """Return the ending of a format, with another one."""
+    """Return the ending of a format, followed by `more`."""
     plain = {Format.DELIMITED: ".csv", Format.PARQUET: ".parquet"}.get(form, ".jsonl")
     return f"{plain}{more}"

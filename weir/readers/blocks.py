@@ -1,7 +1,7 @@
-"""What reading and validating pass on: blocks of raw rows, valid rows, and dead letters with their reasons.
+"""The data that reading and validating exchange: chunks, blocks of raw rows, valid rows, and dead letters.
 
-A block is a piece of a partition that is read and validated at once. Chunks are what is read of a file at once, in any
-order.
+A chunk is a piece of a file to read at once; chunks are read in any order. A block is a piece of a partition that is
+validated at once.
 """
 
 import base64
@@ -43,7 +43,7 @@ _OF_ALL = re.compile(r" \(all (\d+) rows refused\)\Z")
 
 
 class Reason(StrEnum):
-    """Stable codes: dashboards and alerts name them."""
+    """Reasons for refusing a row: stable codes, which dashboards and alerts use."""
 
     MALFORMED_JSON = "malformed_json"
     MALFORMED_ROW = "malformed_row"
@@ -116,28 +116,28 @@ HINTS: Final[Mapping[Reason, str]] = {
     Reason.UNREADABLE_BLOCK: "the file is damaged, or not what its name says: write it again, or restore a copy",
     Reason.BEFORE_RETENTION: "pipeline.retention_days is the age at which windows retire",
 }
-"""Reason -> what to do next; `weir.readers.advice` looks at the file, too."""
+"""Reason -> advice; `weir.readers.advice` looks at the file, too."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a row: the code, and a sentence that says what came and what is allowed."""
+    """The fault of a row: the reason, and a sentence with the actual and the allowed value."""
 
     reason: Reason
     detail: str
 
     @classmethod
     def of_all(cls, reason: Reason, detail: str, rows: int) -> "Fault":
-        """Return what is wrong with all rows of a block, which have one letter (`DeadLetter.stands_for`)."""
+        """Return a fault that all rows of a block share, reported in one letter (`DeadLetter.stands_for`)."""
         return cls(reason, f"{detail} (all {rows} rows refused)")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
     """A refused row, as a line of ``dead-letters/<partition>/<position of the block>-<token>-<run>.jsonl``.
 
-    `raw` is its first KiB: text, or base64 where `encoding` says so; `size` is the row's full length in bytes.
-    `event_ms` is its event time, if that could be read. `may_have_counted` marks a row that was valid at an earlier
-    reading and whose window is unknown.
+    `raw` is its first KiB: text, or base64 if `encoding` says so; `size` is the row's full length in bytes. `event_ms`
+    is its event time, if readable. `may_have_counted` marks a row that was valid in an earlier reading and whose window
+    is unknown.
     """
 
     partition: str
@@ -152,19 +152,19 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, partition: str, position: int, fault: Fault, raw: bytes, event_ms: int | None = None) -> "DeadLetter":
-        """Return the letter for a row."""
+        """Return the letter of a row."""
         text, encoding = _spell(raw)
         return cls(partition, position, str(fault.reason), fault.detail, text, encoding, len(raw), event_ms)
 
     @property
     def row(self) -> bytes | None:
-        """The row as it came; None if the letter lacks a part of it."""
+        """The row as it came; None if the letter does not have all of it."""
         raw = self.raw.encode() if self.encoding == "utf-8" else base64.b64decode(self.raw)
         return raw if raw and len(raw) == self.size else None
 
     @property
     def stands_for(self) -> int:
-        """How many rows it stands for, from its position on: all of a block where they share a fault, else 0."""
+        """Number of rows for which the letter stands, from its position on; 0 if it is the letter of a single row."""
         found = None if self.raw else _OF_ALL.search(self.detail)
         return int(found[1]) if found else 0
 
@@ -174,7 +174,7 @@ def _spell(raw: bytes) -> tuple[str, str]:
     try:
         return head.decode(), "utf-8"
     except UnicodeDecodeError as error:
-        # A character cut in half by the limit does not make the text binary.
+        # A character cut by the limit does not make the text binary.
         if len(raw) > _RAW_BYTES and error.start > _RAW_BYTES - 4:
             return head[: error.start].decode(), "utf-8"
     return base64.b64encode(head).decode(), "base64"
@@ -186,7 +186,7 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, order=True)
 class BlockId:
-    """A place in a partition; `start` is the position at which the block starts, -1 the file as a whole."""
+    """A position in a partition: `start` is that of the block, -1 stands for the whole file."""
 
     partition: str
     start: int
@@ -194,7 +194,7 @@ class BlockId:
 
 @dataclass(frozen=True)
 class Header:
-    """What the first row of a CSV or TSV file says about the others: the columns' names, and what separates them."""
+    """The first row of a CSV or TSV file: column names and delimiter."""
 
     names: tuple[str, ...]
     delimiter: str
@@ -202,11 +202,10 @@ class Header:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of text (n,) with their `positions` (n,), ascending: JSON, or values separated as the `header` says.
+    """Lines of text (n,) with their `positions` (n,), ascending: JSON, or rows of values if there is a `header`.
 
-    With a header a line is a row: it may hold line breaks within quotes.
-
-    `latest_ms` (n,) are the newest event times that they may have, where each has arrived at a time of its own.
+    With a header a line is a row, which may have line breaks within quotes. `latest_ms` (n,) are the newest event times
+    that the lines may have, if each has its own time of arrival.
     """
 
     lines: list[bytes]
@@ -215,7 +214,7 @@ class Lines:
     header: Header | None = None
 
     def piece(self, start: int, stop: int) -> "Lines":
-        """Return the lines from the one numbered `start` up to `stop`."""
+        """Return the lines with numbers [start, stop)."""
         latest = None if self.latest_ms is None else self.latest_ms[start:stop]
         return Lines(self.lines[start:stop], self.positions[start:stop], latest, self.header)
 
@@ -227,7 +226,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of a table whose columns are named as in the log, with their `positions` (n,), ascending.
+    """Rows of a table with the log's column names, and their `positions` (n,), ascending.
 
     `others` are columns of the file that were not read.
     """
@@ -237,7 +236,7 @@ class TableRows:
     others: tuple[str, ...] = ()
 
     def piece(self, start: int, stop: int) -> "TableRows":
-        """Return the rows from the one numbered `start` up to `stop`."""
+        """Return the rows with numbers [start, stop)."""
         return TableRows(self.table[start:stop], self.positions[start:stop], self.others)
 
     @property
@@ -250,8 +249,8 @@ class TableRows:
 class Block:
     """Raw rows of one partition, and the faults found while reading: (position, fault, raw bytes).
 
-    `stop` is the position after its last row, where only reading shows it; rows newer than `latest_ms` (event time)
-    cannot be right, because they have arrived before.
+    `stop` is the position after its last row, if only reading shows it. Rows with an event time after `latest_ms` are
+    wrong: they arrived earlier.
     """
 
     id: BlockId
@@ -276,7 +275,7 @@ class Letters:
 
 @dataclass(frozen=True)
 class ValidatedBlock:
-    """Valid interactions of one block: `INTERACTION_SCHEMA` rows; `dead` and `stop` concern the whole block."""
+    """Valid interactions of a block, `INTERACTION_SCHEMA` rows; `dead` and `stop` describe the whole block."""
 
     block: BlockId
     rows: pa.RecordBatch
@@ -286,9 +285,9 @@ class ValidatedBlock:
 
 @dataclass(frozen=True)
 class Reading:
-    """Read `partition` from position `start`, where a row starts; nothing below it is read again.
+    """A request to read `partition` from position `start`, at which a row starts.
 
-    With `only_whole_lines` what follows the last newline waits. `latest_ms` is the newest event time that its rows
+    With `only_whole_lines`, the text after the last newline waits. `latest_ms` is the newest event time that its rows
     may have (`weir.readers.sources`).
     """
 
@@ -300,11 +299,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of work: positions [start, stop) of a partition; nothing is read beyond byte `limit`.
+    """A piece of work: positions [start, stop) of a partition; bytes from `limit` on are not read.
 
-    Rows below `skip` are not wanted, and `skip` is where a row starts; `stop` is 0 where only reading shows it. Parquet
-    is read from `row_group` on, by row groups. `latest_ms` is the newest event time that the rows may have. A chunk of
-    a CSV or TSV file has its `header`, and starts and stops where rows do.
+    Rows below `skip`, at which a row starts, are left out; `stop` is 0 if only reading shows it. Parquet is read by row
+    groups, from `row_group` on. `latest_ms` is the newest event time that the rows may have. A chunk of CSV or TSV has
+    the `header`, and starts and stops at rows.
     """
 
     partition: Partition
@@ -318,7 +317,7 @@ class Chunk:
 
 
 def cuts(sizes: Int64, limit: int, rows: int) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) of consecutive pieces of at most `rows` rows and `limit` bytes, or of one larger row.
+    """Yield [start, stop) of consecutive pieces of at most `rows` rows and `limit` bytes, or one row of more bytes.
 
     `sizes` (n,) are the bytes of each row.
     """

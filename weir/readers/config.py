@@ -1,4 +1,4 @@
-"""How a log is to be read: what its fields are called, what its values mean, and which values are valid."""
+"""Settings of a log: names of its fields, meaning of its values, and the valid range."""
 
 from datetime import UTC, datetime
 from typing import Literal, Self
@@ -18,7 +18,7 @@ Meaning = Literal["positive", "negative", "ignore"]
 
 
 class LogColumns(FrozenModel):
-    """What the log calls each field; optional fields may be absent from it."""
+    """Names of the fields in the log; optional fields may be absent."""
 
     user_id: str = Field(default=columns.USER_ID, min_length=1, description="user id (required)")
     item_id: str = Field(default=columns.ITEM_ID, min_length=1, description="item id (required)")
@@ -43,7 +43,7 @@ class LogColumns(FrozenModel):
 
 
 class LogConfig(FrozenModel):
-    """Which log to read, and the one rule for its rows: every reader accepts and refuses the same ones."""
+    """Which log to read, and the rules for its rows: every reader accepts and refuses the same rows."""
 
     log: str = Field(
         default="log",
@@ -123,7 +123,7 @@ class LogConfig(FrozenModel):
 
     @property
     def features(self) -> FeatureNames:
-        """The features of items and users together, as they are read alike; there may be twice as many."""
+        """The features of items and users together; may be twice the number that `FeatureNames` allows."""
         both = self.item_features, self.user_features
         return FeatureNames.model_construct(
             categorical=tuple(name for one in both for name in one.categorical),

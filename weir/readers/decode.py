@@ -1,4 +1,4 @@
-"""Raw rows of any format to typed columns; rows that do not decode are kept apart."""
+"""Decode raw rows of any format into typed columns, and separate rows that do not decode."""
 
 import codecs
 import json
@@ -35,18 +35,18 @@ __all__ = [
 
 
 Faults = list[tuple[int, Fault, bytes] | tuple[int, Fault, bytes, int | None]]
-"""Refused rows: position, fault, raw bytes, and the event time in ms where it is known."""
+"""Refused rows: position, fault, raw bytes, and the event time in ms if known."""
 
 TEXTS = (columns.USER_ID, columns.ITEM_ID, columns.EVENT_ID, columns.EVENT_TYPE, columns.ATTRIBUTION_TOKEN)
-"""The fields of which `Decoded` has the text."""
+"""The text fields of `Decoded`."""
 
 
 @dataclass
 class Decoded:
     """Columns of n rows.
 
-    `weights` are numbers, and which of the log's are none. `timeless` marks rows without a timestamp, `value` returns
-    what the log has of a field in a row, `raw` a row's bytes; `refused` are the rows that did not decode.
+    `weights` are numbers, and a mask of values that are no numbers. `timeless` marks rows without a timestamp, `value`
+    returns the log's value of a field in a row, `raw` a row's bytes; `refused` are the rows that did not decode.
     """
 
     texts: dict[str, pa.Array]
@@ -65,14 +65,14 @@ _LONGEST: Final = 40
 
 
 def absent(field: str, names: Sequence[str], where: str) -> str:
-    """Return what to say where a field is absent: the names that are there, and the setting to change."""
+    """Return the message for an absent field: the names that exist, and the setting to change."""
     shown = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:_NAMED]]
     listed = ", ".join([*shown, "..."] if len(names) > _NAMED else shown) or "none"
     return f"the {where} has {listed}: name the right one with pipeline.columns.{field}"
 
 
 def without_blanks(lines: list[bytes], positions: Int64) -> tuple[list[bytes], Int64]:
-    """Return the lines that hold something, and their positions."""
+    """Return the lines that are not blank, and their positions."""
     if all(lines) and not any(map(bytes.isspace, lines)):
         return lines, positions
     kept = np.array([bool(line) and not line.isspace() for line in lines], np.bool_)
@@ -80,11 +80,11 @@ def without_blanks(lines: list[bytes], positions: Int64) -> tuple[list[bytes], I
 
 
 _SPELLED: Final = {columns.EVENT_TYPE: arrow_columns.labels}
-"""Field -> how its column becomes texts, where that is not as ids do."""
+"""Field -> conversion of its column to texts, if not that of ids."""
 
 
 def decode_table(content: TableRows, config: LogConfig, required: Sequence[str]) -> Decoded | Fault:
-    """Return the columns of a table, or the fault that all its rows share: a column missing, repeated or mistyped."""
+    """Return the columns of a table, or the fault that all rows share: a missing, repeated or mistyped column."""
     table, spelling = content.table, config.columns.model_dump()
     names = [*table.column_names, *content.others]
     if (fault := _shared_fault(names, table.num_rows, config, required)) is not None:
@@ -124,7 +124,7 @@ def _shared_fault(names: Sequence[str], rows: int, config: LogConfig, required: 
 
 
 def decode_rows(content: Lines, config: LogConfig, required: Sequence[str]) -> Decoded | Fault:
-    """Return the columns of rows of values, or the fault that all rows share; an empty value is none at all."""
+    """Return the columns of rows of values, or the fault that all rows share; an empty value counts as absent."""
     assert content.header is not None  # noqa: S101 - without one the lines are JSON
     names = content.header.names
     if (fault := _shared_fault(names, len(content.lines), config, required)) is not None:
@@ -155,32 +155,32 @@ def _millis(values: pa.Array, name: str, config: LogConfig) -> Millis:
 
 
 def cell(value: pa.Scalar) -> Any:
-    """Return a value of a table for people to read, whatever its bytes are."""
+    """Return a value of a table in readable form, whatever its bytes are."""
     if isinstance(value, pa.DictionaryScalar) and value.is_valid:
         return cell(value.value)
     kind = value.type
     if value.is_valid and (arrow_columns.is_string(kind) or arrow_columns.is_bytes(kind)):
-        # Parquet does not promise that text is UTF-8.
+        # Parquet does not guarantee UTF-8.
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     if value.is_valid and isinstance(value, pa.ListScalar | pa.LargeListScalar | pa.FixedSizeListScalar):
         return [cell(one) for one in value.values]
     try:
         return value.as_py()
     except (ValueError, OverflowError, ArithmeticError):
-        # Times that Python's types do not hold.
+        # Times beyond the range of Python's types.
         return value.cast(pa.int64(), safe=False).as_py() if pa.types.is_temporal(kind) else str(kind)
 
 
 _IDS = (columns.USER_ID, columns.ITEM_ID)
 _WRONG_KINDS: dict[type, str] = {float: "a floating-point number", bool: "a boolean"}
-"""Type -> what to call a value of it where it cannot be an id."""
+"""Type -> name in messages, of values that cannot be ids."""
 
 _OPENING, _CLOSING = b"{}"
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 class Decoder:
-    """Decodes raw rows of any format; without `needs_time` rows may lack a timestamp."""
+    """Decoder of raw rows of any format; with `needs_time=False` rows may lack a timestamp."""
 
     def __init__(self, config: LogConfig, *, needs_time: bool = True) -> None:
         self._config = config
@@ -188,7 +188,7 @@ class Decoder:
         self._lines = LineDecoder(config, self._required)
 
     def decode(self, content: Lines | TableRows) -> Decoded | Fault:
-        """Return the columns of the rows, or the fault that all of them share."""
+        """Return the columns of the rows, or the fault that all rows share."""
         if isinstance(content, TableRows):
             return decode_table(content, self._config, self._required)
         if content.header is None:
@@ -197,9 +197,9 @@ class Decoder:
 
 
 class LineDecoder:
-    """Decodes JSON lines, strictly typed: ids are strings or integers, since a fraction has many spellings.
+    """Decoder of JSON lines, strictly typed: ids are strings or integers, since fractions have several spellings.
 
-    Types of events may be booleans, and weights texts that spell a number.
+    Event types may be booleans, and weights numeric texts.
     """
 
     def __init__(self, config: LogConfig, required: Sequence[str]) -> None:
@@ -210,7 +210,7 @@ class LineDecoder:
         types: dict[str, Any] = dict.fromkeys(TEXTS, str | int) | {columns.EVENT_TYPE: str | int | bool}
         types |= {columns.TIMESTAMP: int | float | str, columns.WEIGHT: float | str}
         fields = [(name, types[name]) if name in required else (name, types[name] | None, None) for name in self._names]
-        # Required fields come first in `LogColumns`, as a struct demands.
+        # `LogColumns` has required fields first, as a struct demands.
         self._fields = [*self._names, *features.all]
         kinds = [str | list[str] | None] * len(features.categorical) + [float | None] * len(features.dense)
         fields += [(f"feature_{number}", kind, None) for number, kind in enumerate(kinds)]
@@ -220,10 +220,10 @@ class LineDecoder:
         self._decoder = msgspec.json.Decoder(self._type)
 
     def decode(self, content: Lines) -> Decoded:
-        """Return the columns of the lines that decode, and the faults of the others; blank lines count for nothing."""
+        """Return the columns of the lines that decode, with the other lines as `refused`; blank lines are skipped."""
         found = content.lines
         if found and content.positions[0] == 0:
-            # Some programs begin a file with a byte order mark, which is no part of its first line.
+            # Some programs start a file with a byte order mark, which does not belong to its first line.
             found = [found[0].removeprefix(codecs.BOM_UTF8), *found[1:]]
         lines, positions = without_blanks(found, content.positions)
         refused: Faults = []
@@ -253,8 +253,8 @@ class LineDecoder:
             values = self._decoder.decode_lines(b"\n".join(lines))
         except _ERRORS:
             return None
-        # Two values on one line would shift all that follow. One value cannot take two lines: between } and {, where
-        # lines end and start, no object goes on.
+        # Two values on one line would shift all later rows. No value can span two lines: each line ends in } and starts
+        # with {, and objects never continue so.
         return values if len(values) == len(lines) else None
 
     def _one_by_one(self, lines: list[bytes], positions: Int64) -> tuple[list[Any], list[int], Faults]:
@@ -279,15 +279,15 @@ class LineDecoder:
         return values, good, refused
 
     def _without_others(self, line: bytes, fault: Fault) -> Any:
-        """Return the fields of a line with a `fault` that is only in others, or what is wrong with the line.
+        """Return the fields of a line whose `fault` lies in unread fields only, or else the fault of the line.
 
-        Some programs write what JSON has not: NaN, infinity, half a character, text that is no UTF-8. It harms no field
-        but its own.
+        Some programs write what JSON does not have: NaN, infinity, lone surrogates, invalid UTF-8. It only harms its
+        own field.
         """
         try:
             value = json.loads(line.decode(errors="surrogateescape"))
             found = {name: value[name] for name in self._read if name in value}
-            # Raises for text of the fields that are read.
+            # Raises for invalid text in the read fields.
             plain = msgspec.json.encode(found)
         except (*_ERRORS, TypeError, OverflowError):
             return fault
@@ -332,7 +332,7 @@ def _text(value: str | int) -> str:
 
 
 def _weights(values: Sequence[float | str | None]) -> tuple[pa.Array, Bool]:
-    """Return numbers, and which values are none, as `weir.contracts.interactions.arrow_columns.parsed_numbers` does."""
+    """Return numbers and a mask of non-numbers, as `weir.contracts.interactions.arrow_columns.parsed_numbers` does."""
     try:
         return pa.array(values, pa.float64()), np.zeros(len(values), np.bool_)
     except (pa.ArrowInvalid, pa.ArrowTypeError):

@@ -1,7 +1,7 @@
-"""CSV and TSV: the header of a file, and rows of text to columns.
+"""CSV and TSV: the header of a file, and columns from rows of text.
 
-The rule (`weir.contracts.interactions.delimited`) is the same for the header and for values, whether or not they are
-read; `split_row` is the rule, the other ways to it are faster ones.
+`split_row` applies the rules (`weir.contracts.interactions.delimited`) exactly, to headers and values, read or not; the
+other functions are faster ways to the same result.
 """
 
 import codecs
@@ -28,14 +28,14 @@ __all__ = ["first_row", "header_of", "parse_header", "read_columns", "rows_of", 
 _MAX_COLUMNS: Final = 1 << 16
 _PIECE: Final = 1 << 16
 
-# One of the process, and by default far below what a line may have.
+# A limit of the whole process, by default far below the longest allowed row.
 csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
 
 
 def header_of(file: LogFile, partition: Partition, *, only_whole: bool = False) -> Header | None:
-    """Return the header of a file; raises an `Exception` of any type for a first row that is none.
+    """Return the header of a file; raises an `Exception` of any type for an invalid first row.
 
-    With `only_whole` None where the row does not end yet.
+    With `only_whole`, returns None while the row has no line break.
     """
     is_tsv = has_ending(partition.key, (".tsv", ".tsv.gz"))
     file.seek(0)
@@ -48,7 +48,7 @@ def header_of(file: LogFile, partition: Partition, *, only_whole: bool = False) 
 
 
 def first_row(read: Callable[[int], bytes], *, is_tsv: bool) -> tuple[bytes, bool]:
-    """Return the first row of a text as far as it goes, without its line break, and whether it has one."""
+    """Return the first row of a text, without its line break, and whether it has one."""
     cutter = RowCutter(Quotes("\t" if is_tsv else DELIMITERS))
     while cutter.held <= MAX_LINE_BYTES and (piece := read(_PIECE)):
         rows, _ = cutter.cut(piece)
@@ -58,7 +58,7 @@ def first_row(read: Callable[[int], bytes], *, is_tsv: bool) -> tuple[bytes, boo
 
 
 def parse_header(raw: bytes, *, is_tsv: bool) -> Header:
-    """Return what a first row says; raises `ValueError` where it is none."""
+    """Parse a first row; raises `ValueError` if it is no valid row."""
     text = raw.decode("utf-8-sig")
     delimiter = "\t" if is_tsv else delimiter_of(text)
     if (count := "".join(text.split('"')[::2]).count(delimiter) + 1) > _MAX_COLUMNS:
@@ -70,7 +70,7 @@ def parse_header(raw: bytes, *, is_tsv: bool) -> Header:
 
 
 def rows_of(data: bytes, *, is_tsv: bool) -> Lines:
-    """Return the rows of a whole file; raises an `Exception` of any type where the first one is no header."""
+    """Return the rows of a whole file; raises an `Exception` of any type for an invalid first row."""
     header = parse_header(first_row(io.BytesIO(data).read, is_tsv=is_tsv)[0], is_tsv=is_tsv)
     cutter, rows, positions = RowCutter(Quotes(header.delimiter)), list[bytes](), list[Int64]()
     for start in range(0, len(data), _PIECE):
@@ -83,7 +83,7 @@ def rows_of(data: bytes, *, is_tsv: bool) -> Lines:
 
 
 def with_header(blocks: Iterable[Block], header: Header) -> Iterator[Block]:
-    """Yield blocks of rows with the header that explains them, without the row that is the header itself."""
+    """Yield blocks of rows with their header, without the row that is the header itself."""
     for block in blocks:
         content = block.content
         assert isinstance(content, Lines)  # noqa: S101 - what readers of lines yield
@@ -95,9 +95,9 @@ def with_header(blocks: Iterable[Block], header: Header) -> Iterator[Block]:
 
 
 def read_columns(lines: Sequence[bytes], header: Header, wanted: Collection[str]) -> tuple[pa.Table, dict[int, Fault]]:
-    """Return the wanted columns of rows as strings, null where a value is empty, and what is wrong with rows by number.
+    """Return the wanted columns of rows as strings, null if empty, and the faults of rows by row number.
 
-    A row with a fault is null in each column.
+    A faulty row is null in each column.
     """
     places = {name: place for place, name in enumerate(header.names) if name in wanted}
     faults: dict[int, Fault] = {}
@@ -115,13 +115,13 @@ def read_columns(lines: Sequence[bytes], header: Header, wanted: Collection[str]
 
 
 def _all_at_once(lines: Sequence[bytes], header: Header, places: Mapping[str, int]) -> dict[str, pa.Array] | None:
-    """Return columns, their values with blanks around those without quotes; None where a row may have a fault."""
+    """Return columns whose unquoted values keep their blanks, or None if a row may be faulty."""
     text = b"\n".join(lines)
     if max(map(len, lines), default=0) > MAX_LINE_BYTES:
         return None
     if b'"' not in text:
         return _without_quotes(text, len(lines), header, places)
-    # The module knows of no blanks but spaces.
+    # The csv module skips spaces only.
     if header.delimiter != "\t" and b"\t" in text and b'\t"' in text:
         return None
     try:
@@ -137,7 +137,7 @@ def _all_at_once(lines: Sequence[bytes], header: Header, places: Mapping[str, in
 
 
 def _without_quotes(text: bytes, rows: int, header: Header, places: Mapping[str, int]) -> dict[str, pa.Array] | None:
-    """Return columns as Arrow reads them, which takes a lone carriage return for the end of a row."""
+    """Return columns of rows without quotes as Arrow reads them, or None if it would read them differently."""
     returns = text.count(b"\r")
     if returns and returns != text.count(b"\r\n") + text.endswith(b"\r"):
         return None
@@ -155,14 +155,14 @@ def _without_quotes(text: bytes, rows: int, header: Header, places: Mapping[str,
         )
     except pa.ArrowInvalid:
         return None
-    # It leaves out empty lines, and a byte order mark.
+    # Arrow drops empty lines, and a byte order mark.
     if table.num_rows != rows or text.startswith(codecs.BOM_UTF8):
         return None
     return {name: table.column(str(place)).combine_chunks() for name, place in places.items()}
 
 
 def _trimmed(found: dict[str, pa.Array], lines: Sequence[bytes], header: Header) -> dict[str, pa.Array]:
-    """Return columns without the blanks around values; where the row has quotes, they may be part of the value."""
+    """Return columns without blanks around values; rows with quotes are split again, as blanks within quotes count."""
     trimmed = {name: pc.ascii_trim(values, blanks_beside(header.delimiter)) for name, values in found.items()}
     for name, values in found.items():
         changed = pc.not_equal(values, trimmed[name]).to_numpy(zero_copy_only=False)
@@ -177,9 +177,9 @@ def _trimmed(found: dict[str, pa.Array], lines: Sequence[bytes], header: Header)
 
 
 def split_row(line: bytes, header: Header, wanted: Collection[str] = ()) -> list[str] | Fault:
-    """Return the values of a row, as many as the header has names, or what is wrong with it.
+    """Return the values of a row, one for each name of the header, or the fault of the row.
 
-    What is no UTF-8 is a fault in a wanted column; in another one it is spelled with backslashes.
+    Invalid UTF-8 is a fault in a wanted column; in other columns it is escaped with backslashes.
     """
     if len(line) > MAX_LINE_BYTES:
         return Fault(Reason.LINE_TOO_LONG, f"a row may have {MAX_LINE_BYTES} bytes, this one has more")

@@ -1,7 +1,7 @@
-"""How far one run may read: what rows cost of its memory, found without parsing them.
+"""The cost in memory of rows to read, found without parsing them: limits how much one run reads.
 
-Neither the size of a file nor its footer tells: a line may have two bytes, and a page of a few bytes may spell out to
-gigabytes. So the ends of the rows are followed before a run reads them.
+Neither the size of a file nor its footer shows it: a line may have two bytes, and a page of a few bytes may decode to
+gigabytes. So the ends of the rows are found before a run reads them.
 """
 
 from collections.abc import Iterator
@@ -21,37 +21,38 @@ __all__ = ["PIECE_COST", "Extent", "cost_of", "extents", "most_cost"]
 
 _ROW_COST: Final = 256
 _BYTE_COST: Final = 3
-"""A valid row takes up to 1 KiB in a run, mostly for its history, and seven times its bytes: a quarter and three."""
+"""A valid row takes up to 1 KiB in a run, mostly for its history, and seven times its bytes; it counts as 256 bytes and
+three times its bytes."""
 PIECE_COST: Final = 1 << 14
-"""What a file, or a row group, costs besides its rows."""
+"""Cost of a file or row group besides its rows."""
 _PIECE: Final = 1 << 20
 _BATCH_ROWS: Final = 1 << 16
 _BATCH_BYTES: Final = 8 << 20
 
 
 def cost_of(rows: int, size: int) -> int:
-    """Return what rows of so many bytes cost together."""
+    """Return the cost of `rows` rows with `size` bytes in all."""
     return _ROW_COST * rows + _BYTE_COST * size
 
 
 class Extent(NamedTuple):
-    """Consecutive rows: the positions `behind` them (n,), and what each costs (n,), bytes of `pipeline.run_bytes`."""
+    """Consecutive rows: the positions `behind` them (n,), and their costs (n,), in bytes of `pipeline.run_bytes`."""
 
     behind: Int64
     costs: Int64
 
 
 def most_cost(partition: Partition, start: int) -> float:
-    """Return what the rows of a file from position `start` on cost at most, as far as its size tells."""
+    """Return the largest possible cost of the rows of a file from position `start` on, going by its size."""
     if partition.format not in (Format.JSON_LINES, Format.DELIMITED):
         return float("inf") if partition.size else 0.0
     return PIECE_COST + max(0, partition.size - start) * float(_ROW_COST + _BYTE_COST)
 
 
 def extents(reading: Reading, config: LogConfig) -> Iterator[Extent]:
-    """Yield what the rows of a file cost, from the start of a reading on; a last row that may go on is left out.
+    """Yield the costs of the rows of a file from the start of a reading on, without an unfinished last row.
 
-    It ends where the file is damaged, of which nothing is read behind that place. Errors of the file system are raised.
+    Ends at damage, after which nothing is read. Errors of the file system are raised.
     """
     with reading.partition.open() as file:
         try:
@@ -59,13 +60,13 @@ def extents(reading: Reading, config: LogConfig) -> Iterator[Extent]:
                 fresh = int(np.searchsorted(behind, reading.start, side="right"))
                 yield Extent(behind[fresh:], _ROW_COST + _BYTE_COST * np.minimum(sizes[fresh:], MAX_LINE_BYTES))
         except Exception:
-            # What is wrong with the content becomes a fault where it is read.
+            # Faulty content becomes a fault when it is read.
             if file.failure is not None:
                 raise
 
 
 def _rows(file: LogFile, reading: Reading, config: LogConfig) -> Iterator[tuple[Int64, Int64]]:
-    """Yield the positions behind rows (n,), and their bytes (n,)."""
+    """Yield the positions after rows (n,), and their bytes (n,)."""
     partition, start = reading.partition, reading.start
     if partition.format is Format.PARQUET:
         yield from _rows_of_groups(file, reading, config)

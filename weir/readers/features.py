@@ -1,4 +1,4 @@
-"""Features of items and users as a log spells them to columns, and what may be wrong with them."""
+"""Feature columns of items and users, decoded from a log and validated."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ __all__ = ["Features", "faults_of", "features_of_lines", "features_of_table", "w
 
 
 Features = dict[str, pa.Array]
-"""Name -> what each of n rows says, categorical as lists of strings, dense as doubles; null is unknown."""
+"""Name -> values of n rows: lists of strings if categorical, doubles if dense; null if unknown."""
 
 
 def features_of_lines(found: Mapping[str, Sequence[Any]], names: FeatureNames) -> Features:
@@ -36,7 +36,7 @@ def features_of_table(table: pa.Table, names: FeatureNames) -> Features:
 
 
 def faults_of(features: Features) -> Iterator[tuple[Bool, Reason, Callable[[int], str]]]:
-    """Yield what may be wrong with features: the rows (n,) it concerns, the reason and a sentence about a row."""
+    """Yield possible faults of features: a mask of the bad rows (n,), the reason, and a function to describe a row."""
     for name, values in features.items():
         yield from _faults_of_numbers(values, name) if values.type == DENSE_TYPE else _faults_of_texts(values, name)
 
@@ -72,7 +72,7 @@ def _faults_of_texts(values: pa.Array, name: str) -> Iterator[tuple[Bool, Reason
 
 
 def with_features(rows: pa.Table, features: Features, names: FeatureNames, column: str = columns.FEATURES) -> pa.Table:
-    """Append the features as one struct, in which no name can be mistaken for a column of the interaction."""
+    """Append the features as one struct, so that no name clashes with a column of the interaction."""
     if not names.all:
         return rows
     values = pa.StructArray.from_arrays([features[name] for name in names.all], fields=names.fields)

@@ -1,7 +1,7 @@
-"""Lines and rows of text files to blocks, from the row at which reading starts, bounded in rows and in bytes.
+"""Blocks from lines and rows of text files, bounded in rows and bytes.
 
-JSON Lines are cut at multiples of `chunk_bytes` and a line belongs to the piece in which it starts; chunks of CSV and
-TSV start with a row (`weir.readers.reading`). What a file holds never raises: damage is a fault of its block. Errors of
+JSON Lines are cut at multiples of `chunk_bytes`, and a line belongs to the piece in which it starts; chunks of CSV and
+TSV start at a row (`weir.readers.reading`). Damaged content never raises: it becomes a fault of its block. Errors of
 the file system are raised.
 """
 
@@ -34,14 +34,15 @@ __all__ = [
 
 
 MAX_LINE_BYTES: Final = 8 << 20
-"""A longer line, or row of any format, is refused without being held in memory whole."""
+"""Limit on a line, or a row of any format; a longer one is refused without holding all of it in memory."""
 
 _SHORT: Final = 4
-"""A chunk of text is one block with up to so many times the rows of a block: more rows are too short to be valid."""
+"""A chunk of text is one block, unless it has more rows than `_SHORT` blocks may: then most are too short to be
+valid."""
 _STEP: Final = 1 << 16
 _PIECE: Final = 1 << 20
 _HELD: Final = 8 << 20
-"""Content of a member of a gzip file that is held until its checksum was seen; a larger one is inflated twice."""
+"""Largest content of a gzip member that is held until its checksum is verified; a larger one is inflated twice."""
 
 
 def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
@@ -57,7 +58,7 @@ def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
 
 
 def read_lines(file: LogFile, chunk: Chunk, rows: int) -> Iterator[Block]:
-    """Yield the one block of lines that start within the chunk; blocks of `_SHORT * rows` lines where it has more."""
+    """Yield one block, of the lines that start within the chunk; blocks of `_SHORT * rows` lines if there are more."""
     is_first = chunk.start == chunk.skip
     begin = chunk.start if is_first else chunk.start - 1
     file.seek(begin)
@@ -75,7 +76,7 @@ def read_lines(file: LogFile, chunk: Chunk, rows: int) -> Iterator[Block]:
 
 
 def _pieces_of(data: bytes, lines: int) -> Iterator[bytes]:
-    """Yield the pieces of a text that have so many lines each; the last one has what is left."""
+    """Yield pieces of a text with `lines` lines each; the last one has the rest."""
     if data.count(b"\n") < lines:
         yield data
         return
@@ -85,7 +86,7 @@ def _pieces_of(data: bytes, lines: int) -> Iterator[bytes]:
 
 
 def _rest_of_line(file: LogFile, data: bytes, limit: int) -> bytes:
-    """Return what is missing of the last line, up to `limit` and up to a byte more than a line may have."""
+    """Return the rest of the last line, up to `limit`, and not much beyond the longest allowed line."""
     rest = b""
     while not (data + rest[-1:]).endswith(b"\n") and file.tell() < limit and len(rest) <= MAX_LINE_BYTES:
         more = file.read(min(_STEP, limit - file.tell()))
@@ -106,9 +107,9 @@ def _split(data: bytes) -> list[bytes]:
 
 
 class RowEnds:
-    """Finds where the rows of a text end that comes in pieces: at each line break, or each one outside `quotes`.
+    """Finds the ends of rows in a text that comes in pieces: line breaks, or line breaks outside `quotes`.
 
-    Positions count bytes from `start`, or with `counts_lines` line breaks.
+    Positions count bytes from `start`, or line breaks if `counts_lines`.
     """
 
     def __init__(self, quotes: Quotes | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
@@ -118,7 +119,7 @@ class RowEnds:
         self._open = 0
 
     def take(self, piece: bytes) -> tuple[Int64, Int64]:
-        """Take in the next piece; return the positions behind the rows that end in it (n,), and their bytes (n,)."""
+        """Add a piece; return the positions after the rows that end in it (n,), and their bytes (n,)."""
         if self._quotes is None:
             breaks = ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
         else:
@@ -132,9 +133,9 @@ class RowEnds:
 
 
 class RowCutter:
-    """Cuts a text that comes in pieces into rows: at each line break, or with `quotes` at each one outside quotes.
+    """Cuts a text that comes in pieces into rows at line breaks, with `quotes` only at line breaks outside quotes.
 
-    Positions count bytes from `start`, or with `counts_lines` line breaks.
+    Positions count bytes from `start`, or line breaks if `counts_lines`.
     """
 
     def __init__(self, quotes: Quotes | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
@@ -144,9 +145,9 @@ class RowCutter:
         self._rest = bytearray()
 
     def cut(self, piece: bytes) -> tuple[list[bytes], Int64]:
-        """Take in the next piece; return the rows that end in it, without line breaks, and their positions.
+        """Add a piece; return the rows that end in it, without line breaks, and their positions.
 
-        Of a row beyond the limit no more is kept than shows that it is too long.
+        Of a row beyond the limit only enough is kept to show that it is too long.
         """
         if self._quotes is None:
             breaks = ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
@@ -170,14 +171,14 @@ class RowCutter:
         return found, positions
 
     def end(self) -> tuple[list[bytes], Int64, int]:
-        """Return what stands behind the last row, as one, its position, and the position after it."""
+        """Return the text after the last row as one row, its position, and the position after it."""
         if not self._rest:
             return [], np.empty(0, np.int64), self.position
         return [bytes(self._rest)], np.array([self.position]), self._read + self._counts_lines
 
     @property
     def held(self) -> int:
-        """Bytes of the row that has not ended."""
+        """Bytes held of the unfinished row."""
         return len(self._rest)
 
     def _hold(self, piece: bytes) -> None:
@@ -185,7 +186,7 @@ class RowCutter:
 
 
 def read_rows(file: LogFile, chunk: Chunk, quotes: Quotes, rows: int) -> Iterator[Block]:
-    """Yield the one block of the rows of a chunk that starts and stops where rows do; several as `read_lines` does."""
+    """Yield one block, of the rows of a chunk that starts and stops at rows; several as in `read_lines`."""
     cutter, at, start = RowCutter(quotes, chunk.start), chunk.start, chunk.start
     lines, positions, most = list[bytes](), np.empty(0, np.int64), _SHORT * rows
     file.seek(at)
@@ -208,10 +209,10 @@ class _DamagedError(Exception):
 def read_gzip_lines(
     file: LogFile, chunk: Chunk, rows: int, size: int, quotes: Quotes | None = None, *, checked: bool = True
 ) -> Iterator[Block]:
-    """Yield blocks of at most `rows` lines and `size` bytes; where the file is damaged the last one says so.
+    """Yield blocks of at most `rows` lines and `size` bytes; if the file is damaged, the last block has the fault.
 
-    Nothing of a member is yielded before its checksum was seen to be right, unless it is not to be `checked`. With
-    `quotes` line breaks within them end no row; positions are the numbers of lines all the same.
+    If `checked`, the content of a member is yielded only after its checksum was verified. With `quotes`, line breaks
+    within quotes do not end a row, but positions are still line numbers.
     """
     key, pending, cutter = chunk.partition.key, _Pending(chunk), RowCutter(quotes, counts_lines=True)
     faults: tuple[tuple[int, Fault, bytes], ...] = ()
@@ -237,7 +238,7 @@ def read_gzip_lines(
 
 
 class _Pending:
-    """Rows of a gzip file that no block has yet."""
+    """Rows of a gzip file that are not in a block yet."""
 
     def __init__(self, chunk: Chunk) -> None:
         self._chunk = chunk
@@ -245,7 +246,7 @@ class _Pending:
         self._sizes = self._positions = np.empty(0, np.int64)
 
     def add(self, lines: list[bytes], positions: Int64) -> None:
-        """Take in rows, from the one at which reading starts up to the one at which it stops."""
+        """Add rows, leaving out rows before the start and after the stop of the chunk."""
         known = int(np.searchsorted(positions, self._chunk.start))
         stop = int(np.searchsorted(positions, self._chunk.stop)) if self._chunk.stop else len(lines)
         self.lines += lines[known:stop]
@@ -253,7 +254,7 @@ class _Pending:
         self._sizes = np.append(self._sizes, np.fromiter(map(len, lines[known:stop]), np.int64))
 
     def full(self, rows: int, size: int, stop: int) -> Iterator[Block]:
-        """Yield full blocks, and keep what may make none; `stop` is the position after all rows."""
+        """Yield full blocks, and keep the remaining rows; `stop` is the position after all rows."""
         if len(self.lines) < rows and self._sizes.sum() < size:
             return
         *full, (last, _) = cuts(self._sizes, size, rows)
@@ -270,9 +271,9 @@ class _Pending:
 
 
 def inflated(file: LogFile, *, checked: bool) -> Iterator[bytes]:
-    """Yield the content of a gzip file in pieces; raises an `Exception` after what could be read of a damaged one.
+    """Yield the content of a gzip file in pieces; raises an `Exception` after the readable part of a damaged one.
 
-    Nothing of a member is yielded before its checksum was seen to be right, unless it is not to be `checked`.
+    If `checked`, the content of a member is yielded only after its checksum was verified.
     """
     start: int | None = 0
     while start is not None:
@@ -282,15 +283,15 @@ def inflated(file: LogFile, *, checked: bool) -> Iterator[bytes]:
 
 
 class _Member:
-    """A member of a gzip file, from byte `start` to `stop`, which is known once it was read to its end."""
+    """A member of a gzip file, from byte `start` to `stop`; `stop` is set once it has been read completely."""
 
     def __init__(self, file: LogFile, start: int) -> None:
         self._file = file
         self._start = self.stop = start
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the content as it comes; raises `_DamagedError`, at its end where the checksum is wrong."""
-        # With the format of gzip, zlib compares checksum and length.
+        """Yield the content in pieces; raises `_DamagedError`, for a wrong checksum only at the end."""
+        # In gzip format, zlib verifies checksum and length.
         inflater = zlib.decompressobj(zlib.MAX_WBITS | 16)
         self._file.seek(self._start)
         while not inflater.eof:
@@ -306,7 +307,7 @@ class _Member:
         self.stop = self._file.tell() - len(inflater.unused_data)
 
     def checked_pieces(self) -> Iterator[bytes]:
-        """Yield the content once its checksum is right: what was held, or if it is too large what is read again."""
+        """Yield the content after verifying its checksum; content too large to hold is inflated a second time."""
         held, size = list[bytes](), 0
         for piece in self.pieces():
             size += len(piece)
@@ -320,7 +321,7 @@ class _Member:
 
 
 def _next_member(file: LogFile, place: int) -> int | None:
-    """Return where the next member of a gzip file starts; None behind the last one, which zeros may follow."""
+    """Return the start of the next member of a gzip file; None after the last one, which zeros may follow."""
     file.seek(place)
     while data := file.read(_STEP):
         if found := data.lstrip(b"\0"):
@@ -329,7 +330,7 @@ def _next_member(file: LogFile, place: int) -> int | None:
 
 
 def read_pairs(file: LogFile, chunk: Chunk, names: LogColumns) -> Iterator[Block]:
-    """Yield a text, gzipped or not, as one block of rows without times; raises for a line that is no pair."""
+    """Yield one block of rows without times from a text, gzipped or not; raises for a line that is no pair."""
     key, data = chunk.partition.key, file.read()
     if has_ending(key, [".gz"]):
         data = gzip.decompress(data)

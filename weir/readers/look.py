@@ -1,4 +1,4 @@
-"""The first and the last rows of a log, judged before anything is written."""
+"""Read the first or the last rows of a log and judge them before anything is written."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ __all__ = ["ENOUGH_ROWS", "FirstLook", "Newest", "first_look", "read_newest", "r
 
 
 ENOUGH_ROWS: Final = 1000
-"""So many rows without a valid one are no accident."""
+"""This number of rows without a valid one is no accident."""
 
 _BYTES: Final = 1 << 18
 _REACH: Final = 1 << 24
@@ -27,7 +27,7 @@ _REACH: Final = 1 << 24
 
 @dataclass
 class FirstLook:
-    """What was seen: `reasons` counts rows, `firsts` has the first letter of each reason, `files` the files by key.
+    """Findings: `reasons` counts rows, `firsts` has the first letter of each reason, `files` the files by key.
 
     `start_ms` is the oldest event time of the first block with a valid row.
     """
@@ -40,7 +40,7 @@ class FirstLook:
     start_ms: int | None = None
 
     def add(self, rows: int, valid: int, letters: Sequence[DeadLetter]) -> None:
-        """Take in a block."""
+        """Add the result of a block."""
         self.rows += rows
         self.valid += valid
         counts = Counter(letter.reason for letter in letters)
@@ -51,18 +51,18 @@ class FirstLook:
 
     @property
     def commonest(self) -> DeadLetter | None:
-        """The first letter of the reason that most rows were refused for."""
+        """The first letter of the most frequent reason."""
         return self.firsts[max(self.reasons, key=self.reasons.__getitem__)] if self.reasons else None
 
     @property
     def advice(self) -> str:
-        """What to do next about the commonest reason; empty without any."""
+        """Advice about the most frequent reason; "" without refused rows."""
         letter = self.commonest
         return "" if letter is None else next_step(letter.reason, self.files.get(letter.partition))
 
     @property
     def problem(self) -> str:
-        """What is wrong with most rows, with the first of them and what mends it; empty without any."""
+        """The most frequent reason, with the first row and advice; "" without refused rows."""
         letter = self.commonest
         if letter is None:
             return ""
@@ -73,9 +73,10 @@ class FirstLook:
 def first_look(
     partitions: Sequence[Partition], config: LogConfig, most: int = ENOUGH_ROWS, clock: EventClock | None = None
 ) -> FirstLook:
-    """Read at least `most` rows of a log, or all of it, until one is valid; a file that cannot be opened is a row.
+    """Read a log until one row is valid, at least `most` rows are read, or the log ends.
 
-    Rows are judged as a run would judge them: with the `clock` of a store, by the arrival of their file, too.
+    A file that cannot be opened counts as a refused row. Rows are judged as in a run: with the `clock` of a store, also
+    by the arrival of their file.
     """
     look, validator = FirstLook(files={one.key: one for one in partitions}), Validator(config)
     for partition in partitions:
@@ -95,10 +96,7 @@ def first_look(
 
 
 def _chunks(partition: Partition, latest_ms: int | None) -> Iterator[Chunk]:
-    """Yield the chunks of a file; those of a large CSV step by step, as listing them reads the file.
-
-    Raises `UnreadableError` for a file that cannot be opened.
-    """
+    """Yield the chunks of a file, of a large CSV in steps, as listing them reads the file; raises `UnreadableError`."""
     start, reach = 0, _REACH if partition.format is Format.DELIMITED else partition.size
     while True:
         head = replace(partition, size=min(partition.size, reach))
@@ -111,7 +109,7 @@ def _chunks(partition: Partition, latest_ms: int | None) -> Iterator[Chunk]:
 
 
 def row_count(block: Block) -> int:
-    """Return the rows of a block that are no blank lines."""
+    """Return the number of rows of a block, without blank lines."""
     content = block.content
     if content is None:
         return len(block.faults)
@@ -125,9 +123,9 @@ _BLOCK_BYTES: Final = 8 << 20
 
 @dataclass(frozen=True)
 class Newest:
-    """What was read of a log: its `blocks` with their dead letters, in the order of the log, and their raw `rows`.
+    """The last rows of a log: validated `blocks` in order, the number of raw `rows`, and whether that is all.
 
-    In place of each dead letter stands the first of its block with the same reason: all of them may take more memory
+    Each dead letter is replaced by the first one of its block with the same reason: all letters could take more memory
     than the valid rows.
     """
 
@@ -144,10 +142,10 @@ def read_newest(
     block_rows: int = _BLOCK_ROWS,
     block_bytes: int = _BLOCK_BYTES,
 ) -> Newest:
-    """Return the last `rows` rows of finished files, up to a block more; of a gzip file the first ones instead.
+    """Return the last `rows` rows of finished files, up to a block more; of a gzip file its first rows instead.
 
-    In a log in order of arrival these are the newest events; in one that is sorted by user, all events of its last
-    users. Rows may lack a time, as in `read_log`. Errors of the file system are raised.
+    In a log in order of arrival these are the newest events; in one sorted by user, all events of the last users. Rows
+    may lack a time, as in `read_log`. Errors of the file system are raised.
     """
     validator, read, is_whole = Validator(config, needs_time=False), 0, True
     pieces: list[list[tuple[ValidatedBlock, Letters]]] = []
@@ -161,7 +159,7 @@ def read_newest(
         for block in (
             read_chunk(piece, config, block_rows, block_bytes, checked=False) if isinstance(piece, Chunk) else (piece,)
         ):
-            # In a gzip file, whose length in rows nothing tells beforehand.
+            # In a gzip file, whose number of rows is unknown beforehand.
             if read >= rows:
                 is_whole = False
                 break
@@ -172,7 +170,7 @@ def read_newest(
 
 
 def _backwards(partitions: Sequence[Partition], size: int) -> Iterator[Chunk | Block]:
-    """Yield the chunks of files, the last one first; for a file that cannot be read the block that says why."""
+    """Yield the chunks of files, last chunk first; for an unreadable file, a block with the fault."""
     for partition in reversed(partitions):
         try:
             yield from reversed(chunks_of(Reading(partition), size)[0])
@@ -186,6 +184,6 @@ def _by_reason(dead: Letters) -> Letters:
 
 
 def _last_rows(chunk: Chunk, rows: int) -> Chunk:
-    """Return the last rows of a chunk where its format says where they start, else all of it."""
+    """Return the last rows of a chunk if its format shows where they start, else the whole chunk."""
     is_longer = chunk.partition.format is Format.PARQUET and chunk.stop - max(chunk.start, chunk.skip) > rows
     return replace(chunk, skip=chunk.stop - rows) if is_longer else chunk

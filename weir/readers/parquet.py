@@ -1,4 +1,4 @@
-"""Parquet files to blocks of rows; how large a row is shows only when it has been read."""
+"""Blocks of rows from Parquet files, where the size of a row is unknown before it is read."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ __all__ = ["FEW_ROWS", "columns_of", "read_parquet", "row_group_starts", "row_si
 
 
 FEW_ROWS: Final = 1 << 12
-"""Rows of consecutive row groups that are read as one chunk, and as one block."""
+"""Limit on the rows of consecutive row groups that are read as one chunk, and as one block."""
 _MAX_FOOTER: Final = 64 << 20
-"""Bytes of a footer, which is decoded whole and takes several times its size."""
+"""Limit on the bytes of a footer, which is decoded as a whole and takes several times its size."""
 _LISTS: Final = 1 << 10
-"""Rows of lists that are decoded at once: how long they are shows only then."""
+"""Rows of lists to decode at a time: the lengths of the lists are unknown before."""
 
 
 class _DamagedError(Exception):
@@ -30,15 +30,15 @@ class _DamagedError(Exception):
 
 
 def columns_of(config: LogConfig) -> dict[str, bool]:
-    """Return the columns that the settings name, and whether each may hold lists."""
+    """Return the columns in the settings, and whether each may hold lists."""
     names = [*config.columns.model_dump().values(), *config.features.all]
     return {name: name in config.features.categorical for name in names}
 
 
 def row_group_starts(file: LogFile) -> list[int]:
-    """Return the number of the first row of each row group, and of the row after the last.
+    """Return the number of the first row of each row group, and the number of rows.
 
-    Raises an `Exception` of any type for a file that is no Parquet.
+    Raises an `Exception` of any type for a file that is not Parquet.
     """
     starts = [0]
     _check_footer(file)
@@ -62,16 +62,16 @@ def _check_footer(file: LogFile) -> None:
 
 
 def read_parquet(file: LogFile, chunk: Chunk, rows: int, size: int, columns: Mapping[str, bool]) -> Iterator[Block]:
-    """Yield blocks of at most `rows` rows and `size` bytes; the rest of a damaged row group is a fault.
+    """Yield blocks of at most `rows` rows and `size` bytes; the rest of a damaged row group becomes a fault.
 
-    `columns` says of each wanted column whether it may hold lists (`columns_of`): where it may not, one of lists or
+    `columns` maps each wanted column to whether it may hold lists (`columns_of`). If it may not, a column of lists or
     structs is refused by its type, undecoded.
     """
     key, held = chunk.partition.key, list[TableRows]()
     for piece in _pieces(file, chunk, rows, size, columns):
         if isinstance(piece, TableRows):
             held.append(piece)
-            # Small row groups make one block together.
+            # Small row groups share a block.
             if chunk.stop - chunk.start <= min(rows, FEW_ROWS) and sum(one.nbytes for one in held) < size:
                 continue
         if held:
@@ -86,7 +86,7 @@ def read_parquet(file: LogFile, chunk: Chunk, rows: int, size: int, columns: Map
 def row_sizes(
     file: LogFile, chunk: Chunk, rows: int, size: int, columns: Mapping[str, bool]
 ) -> Iterator[tuple[Int64, Int64]]:
-    """Yield the positions (n,) of the rows that `read_parquet` reads, and the bytes (n,) of each once it is decoded."""
+    """Yield the positions (n,) of the rows that `read_parquet` reads, and the decoded bytes (n,) of each."""
     for piece in _pieces(file, chunk, rows, size, columns):
         if isinstance(piece, TableRows):
             yield piece.positions, _sizes(piece.table)
@@ -123,7 +123,7 @@ def _pieces(
 
 
 class _Table:
-    """An open file, of which the columns that are wanted are read; `others` are the names of the others."""
+    """An open Parquet file that yields the wanted columns; `others` names the other columns."""
 
     def __init__(self, file: LogFile, columns: Mapping[str, bool]) -> None:
         # Not `RowGroupMetaData.column`, which gives sizes by column: on a damaged footer it crashes the process.
@@ -131,7 +131,7 @@ class _Table:
         leaves = [metadata.schema.column(leaf) for leaf in range(len(metadata.schema))]
         wanted = [leaf for leaf in leaves if _is_of(leaf.path, columns)]
         self._width = sum(leaf.length for leaf in wanted if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY")
-        # As a dictionary, a text that many rows repeat takes its room once, here as in the file.
+        # In a dictionary, a text that many rows repeat is in memory once, as in the file.
         texts = [leaf.path for leaf in wanted if _is_text(leaf)]
         file.seek(0)
         options = {"page_checksum_verification": True, "arrow_extensions_enabled": True}
@@ -139,7 +139,7 @@ class _Table:
         schema = self._file.schema_arrow
         self.others = tuple(name for name in schema.names if name not in columns)
         self._present = [name for name in columns if name in schema.names]
-        # The first of a name that is there several times; all of its rows are refused anyway.
+        # A repeated name gets the type of its first column; all of its rows are refused anyway.
         kinds = {name: schema.field(schema.names.index(name)).type for name in self._present}
         self._nested = {name: kind for name, kind in kinds.items() if pa.types.is_nested(kind)}
         self._undecoded = {name: _without_values(self._nested[name]) for name in self._nested if not columns[name]}
@@ -149,7 +149,7 @@ class _Table:
         return int(self._metadata.row_group(group).num_rows)
 
     def batches(self, group: int, rows: int, size: int) -> Iterator[pa.Table]:
-        """Yield the rows of a row group, at most `rows` at once and about `size` bytes as the file has them."""
+        """Yield the rows of a row group in tables of at most `rows` rows and about `size` bytes, as stored."""
         found = self._metadata.row_group(group)
         decoded = [name for name in self._present if name not in self._undecoded]
         step = min(rows, max(1, size // max(1, self._width, -(-found.total_byte_size // max(1, found.num_rows)))))
@@ -163,7 +163,7 @@ class _Table:
 
 
 def _without_values(kind: pa.DataType) -> pa.DataType:
-    """Return a nested type of which a null takes no room, whatever its rows would."""
+    """Return a nested type whose nulls take no memory, whatever its rows would take."""
     if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
         return pa.struct([]) if pa.types.is_struct(kind) else pa.list_(kind.value_type)
     return kind
@@ -177,7 +177,7 @@ def _joined(found: Sequence[TableRows]) -> TableRows:
 
 
 def _is_text(leaf: pq.ColumnSchema) -> bool:
-    # Some writers keep decimals in bytes.
+    # Some writers store decimals as bytes.
     return bool(leaf.physical_type == "BYTE_ARRAY" and leaf.logical_type.type != "DECIMAL")
 
 
@@ -186,14 +186,14 @@ def _is_of(path: str, columns: Iterable[str]) -> bool:
 
 
 def _sizes(table: pa.Table) -> Int64:
-    """Return the bytes (n,) of each row once dictionaries are spelled out."""
+    """Return the bytes (n,) of each row with dictionaries decoded."""
     return sum((_bytes_of(column.combine_chunks()) for column in table.columns), np.zeros(len(table), np.int64))
 
 
 def _blocks(key: str, found: TableRows, size: int) -> Iterator[Block]:
     sizes = _sizes(found.table)
     is_large = sizes > MAX_LINE_BYTES
-    # Beyond any limit, so that it makes a block of its own.
+    # A size beyond any limit, so that the row becomes a block of its own.
     for first, stop in cuts(np.where(is_large, max(size, MAX_LINE_BYTES) + 1, sizes), size, len(sizes)):
         rows = found.piece(first, stop)
         place, end = int(rows.positions[0]), int(rows.positions[-1]) + 1
@@ -206,7 +206,7 @@ def _blocks(key: str, found: TableRows, size: int) -> Iterator[Block]:
 
 
 def _bytes_of(values: pa.Array) -> Int64:
-    """Return the bytes (n,) that each of n values takes once dictionaries are spelled out."""
+    """Return the bytes (n,) of each of n values with dictionaries decoded."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         words = np.append(_bytes_of(values.dictionary), 0)

@@ -1,9 +1,9 @@
-"""Where the rows of CSV and TSV end: at line breaks outside quotes, found without parsing a value.
+"""Find the ends of rows of CSV and TSV, the line breaks outside quotes, without parsing values.
 
-Neighbouring quotes count together. An even number of them changes nothing: an escaped quote, or an empty value. An odd
-number where a value may start (behind a separator or a line break, blanks aside) opens a quoted value, or closes one
-that ends with a separator. An odd number elsewhere closes a quoted value or is part of a value without quotes: behind
-it the text is outside quotes, whatever stands before. So quotes can be followed from the nearest such place.
+Adjacent quotes form a run. A run of even length changes nothing: it is an escaped quote or an empty value. An odd run
+where a value may start (after a separator or line break, blanks aside) opens a quoted value, or closes one that ends
+with a separator. An odd run elsewhere closes a quoted value or is part of an unquoted one: the text after it is outside
+quotes, whatever comes before. So quotes can be followed from the nearest such run.
 """
 
 import codecs
@@ -23,15 +23,12 @@ _TAIL: Final = 256
 
 
 class Quotes:
-    """Follows the quotes of a text that comes in pieces, and starts with a row.
-
-    `delimiters` are the characters that may separate values. `is_open` says whether what was read ends within quotes.
-    """
+    """Follows the quotes of a text that comes in pieces, starting with a row; `delimiters` may separate values."""
 
     def __init__(self, delimiters: str) -> None:
         self._delimiters = delimiters
-        # A lone carriage return ends no row, but a quote behind it is taken for an opening one: the lines up to the
-        # closing one are then refused together.
+        # A lone carriage return ends no row, but a quote after it counts as an opening one: the lines up to the closing
+        # quote are then refused together.
         self._starts = f"\r\n{delimiters}".encode()
         self._blanks = "".join(sign for sign in BLANKS if sign not in delimiters).encode()
         self._is_new = True
@@ -45,9 +42,9 @@ class Quotes:
         return self._after_held()
 
     def behind(self, window: bytes) -> "tuple[int, Quotes] | None":
-        """Return the last place in a piece of text, taken from anywhere, from which its quotes can be followed.
+        """Return the last place in any piece of text from which quotes can be followed, and the quotes from there on.
 
-        That is the place, and the quotes from there on; None where the piece does not tell.
+        None if the piece has no such place.
         """
         if b'"' not in window:
             return None
@@ -60,7 +57,7 @@ class Quotes:
         return int(starts[certain[-1]] + sizes[certain[-1]]), found
 
     def skip(self, piece: bytes) -> None:
-        """Take in the next piece."""
+        """Add the next piece."""
         piece = self._without_mark(piece)
         if b'"' in piece:
             self._states(np.frombuffer(piece, np.uint8))
@@ -69,7 +66,7 @@ class Quotes:
         self._note_end(piece)
 
     def breaks(self, piece: bytes) -> tuple[Int64, Bool]:
-        """Take in the next piece; return the places of its line breaks (n,), and which are outside quotes (n,)."""
+        """Add the next piece; return the places of its line breaks (n,), and a mask of those outside quotes (n,)."""
         piece = self._without_mark(piece)
         signs = np.frombuffer(piece, np.uint8)
         breaks = np.flatnonzero(signs == _BREAK)
@@ -81,21 +78,22 @@ class Quotes:
         return breaks, ~states[np.searchsorted(starts, breaks)]
 
     def _without_mark(self, piece: bytes) -> bytes:
-        """Return a piece with blanks in place of a byte order mark, with which some programs begin a file."""
+        """Return a piece with blanks in place of a byte order mark, with which some programs start a file."""
         if self._is_new and piece.startswith(codecs.BOM_UTF8):
             piece = b" " * len(codecs.BOM_UTF8) + piece[len(codecs.BOM_UTF8) :]
         self._is_new = self._is_new and not piece
         return piece
 
     def _after_held(self) -> bool:
-        """Return whether quotes are open behind the run of quotes at the end of the piece before."""
+        """Return whether quotes are open after the run of quotes at the end of the last piece."""
         is_odd, may_open = self._held or (False, False)
         return self._is_open if not is_odd else may_open and not self._is_open
 
     def _states(self, signs: npt.NDArray[np.uint8]) -> tuple[Int64, Bool]:
-        """Take in a piece with quotes; return where odd runs start (n,), and what is open before each and at the end.
+        """Add a piece with quotes; return the starts of odd runs (n,), and where quotes are open (n + 1,).
 
-        The latter has the shape (n + 1,). A run at the end of the piece may go on in the next one.
+        The second array is for the text before each run, and at the end. A run at the end may continue in the next
+        piece.
         """
         starts, sizes, may_open = self._runs(signs)
         is_odd = sizes & 1 == 1
@@ -114,7 +112,7 @@ class Quotes:
         states[0] = self._is_open
         opening, closing = (may_open[1::2], may_open[::2]) if self._is_open else (may_open[::2], may_open[1::2])
         if opening.all() and not closing.any():
-            # As a rule each quote that opens is followed by one that closes.
+            # Usually each opening quote is followed by a closing one.
             states[1:] = may_open
         else:
             turns = np.cumsum(may_open)
@@ -124,7 +122,7 @@ class Quotes:
         return starts, states
 
     def _runs(self, signs: npt.NDArray[np.uint8]) -> tuple[Int64, Int64, Bool]:
-        """Return the runs of quotes (n,): their starts, their sizes, and which may open a value."""
+        """Return the runs of quotes (n,): their starts, their lengths, and whether each may open a value."""
         quotes = np.flatnonzero(signs == _QUOTE)
         first = np.flatnonzero(quotes[1:] - quotes[:-1] > 1) + 1
         if len(first) == len(quotes) - 1:

@@ -1,4 +1,4 @@
-"""A log to chunks, which can be read in any order, and chunks to blocks of raw rows, whatever the format."""
+"""Cut a log into chunks, which can be read in any order, and read chunks of any format as blocks of raw rows."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ _FAR: Final = 1 << 20
 
 
 class UnreadableError(Exception):
-    """A file cannot be opened as what it is, however often that is tried; `fault` says why."""
+    """A file cannot be opened in its format, and a retry would not help; `fault` says why."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.detail)
@@ -35,18 +35,17 @@ class UnreadableError(Exception):
 
 
 def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
-    """Return the chunks of a file, and the position after the last row where that is known before reading (else 0).
+    """Return the chunks of a file, and the position after the last row, 0 if that is unknown before reading.
 
-    JSON Lines are cut at multiples of `size` bytes, CSV and TSV where the next row starts; gzip is one chunk, Parquet
-    has one for each row group, or for several small ones. For CSV and TSV the file is read up to once, to find out what
-    lies within quotes.
+    JSON Lines are cut at multiples of `size` bytes, CSV and TSV at the next row; gzip is one chunk, Parquet has one per
+    row group, or per several small ones. CSV and TSV files are read up to once, to follow their quotes.
 
     Raises
     ------
     UnreadableError
-        If the content is not of the file's format, or permission to read it is missing.
+        If the content does not have the file's format, or permission to read it is missing.
     Exception
-        Whatever else its file system raises: it may work at the next attempt.
+        Any other error of its file system: a retry may succeed.
     """
     partition = reading.partition
     if not partition.size:
@@ -55,7 +54,7 @@ def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
         with partition.open() as file:
             return _of_content(file, reading, size)
     except PermissionError as error:
-        # Trying again does not help.
+        # A retry does not help.
         raise UnreadableError(Fault(Reason.UNREADABLE_FILE, f"{partition.url}: {error}")) from error
 
 
@@ -75,7 +74,7 @@ def _of_content(file: LogFile, reading: Reading, size: int) -> tuple[list[Chunk]
         detail = f"{partition.url} cannot be read as {partition.format}: {type(error).__name__}: {error}"
         raise UnreadableError(Fault(Reason.UNREADABLE_FILE, detail)) from error
     start, stop, latest_ms = reading.start, partition.until or 0, reading.latest_ms
-    # How far it can be read shows only then: nothing is read of a damaged member.
+    # The position after the last readable row is unknown: nothing is read of a damaged member.
     return [Chunk(partition, start, stop, partition.size, start, latest_ms=latest_ms, header=header)], 0
 
 
@@ -88,7 +87,7 @@ def _row_groups(file: LogFile, reading: Reading) -> tuple[list[Chunk], int]:
         if min(stop, end) <= max(first, start):
             continue
         if chunks and stop - chunks[-1].start <= FEW_ROWS:
-            # A row group that is a chunk of its own costs as much as thousands of rows.
+            # A row group as a chunk of its own costs as much as thousands of rows.
             chunks[-1] = replace(chunks[-1], stop=min(stop, end))
         else:
             chunks.append(Chunk(partition, first, min(stop, end), partition.size, start, group, reading.latest_ms))
@@ -101,7 +100,7 @@ def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk
     whole = end_of_lines(file, size, start)
     limit = whole if reading.only_whole_lines else max(start, size)
     stop = limit if _is_whole_value(file, whole, limit) else whole
-    # A last line that may still grow is a chunk of its own: the next reading starts with it.
+    # A last line that may still grow is a chunk of its own, with which the next reading starts.
     edges = sorted({start, *range((start // step + 1) * step, limit, step), stop, limit})
     return [
         Chunk(partition, first, last, limit, start, latest_ms=reading.latest_ms) for first, last in pairwise(edges)
@@ -109,7 +108,7 @@ def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk
 
 
 def _is_whole_value(file: LogFile, start: int, stop: int) -> bool:
-    """Say whether a last line without its newline is complete; else the rest of it may still come."""
+    """Return whether a last line without a newline is complete; otherwise its rest may still come."""
     if not start < stop <= start + MAX_LINE_BYTES:
         return False
     file.seek(start)
@@ -128,7 +127,7 @@ def _row_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk]
     size = partition.size if partition.until is None else partition.until
     edges, whole, is_open = _row_edges(file, header, start, size, step)
     limit = whole if reading.only_whole_lines else max(start, size)
-    # Values without a newline look complete wherever they end: it is the reader who says that nothing more comes.
+    # Values without a newline look complete wherever they end: only the reader knows that nothing more comes.
     stop = whole if is_open else limit
     if size - whole > MAX_LINE_BYTES:
         logger.warning("%s: from byte %d on it waits for the end of a row, or of its quotes", partition.url, whole)
@@ -140,9 +139,9 @@ def _row_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk]
 
 
 def _row_edges(file: LogFile, header: Header, start: int, size: int, step: int) -> tuple[list[int], int, bool]:
-    """Return the rows with which chunks of about `step` bytes start, and the place behind the last whole row.
+    """Return the starts of chunks of about `step` bytes, the position after the last whole row, and a flag.
 
-    And whether quotes are open at byte `size`. A row starts at `start`.
+    The flag tells that quotes are open at byte `size`. A row starts at `start`.
     """
     edges, known = [start], start
     for edge in range((start // step + 1) * step, size, step):
@@ -155,11 +154,11 @@ def _row_edges(file: LogFile, header: Header, start: int, size: int, step: int) 
 
 
 def _next_row(file: LogFile, header: Header, known: int, edge: int, size: int) -> int | None:
-    """Return the first row that starts at byte `edge` or behind it; one starts at `known`, before it."""
+    """Return the first row that starts at or after byte `edge`; `known`, before it, is the start of a row."""
     at, quotes = _followed(file, header, known, edge)
     file.seek(at)
     while at < size and (piece := file.read(min(size - at, min(_FAR, edge - 1 - at) if at < edge - 1 else _NEAR))):
-        # The line break before a row that starts at the edge is still to come.
+        # The line break before a row at the edge is still to come.
         if at + len(piece) < edge:
             quotes.skip(piece)
         else:
@@ -172,7 +171,7 @@ def _next_row(file: LogFile, header: Header, known: int, edge: int, size: int) -
 
 
 def _last_row(file: LogFile, header: Header, known: int, size: int) -> tuple[int, bool]:
-    """Return the place behind the last whole row within `size` bytes, and whether quotes are open at their end."""
+    """Return the position after the last whole row within `size` bytes, and whether quotes are open at the end."""
     for begin, quotes in (_followed(file, header, known, size), (known, Quotes(header.delimiter))):
         last, at = known, begin
         file.seek(at)
@@ -187,7 +186,7 @@ def _last_row(file: LogFile, header: Header, known: int, size: int) -> tuple[int
 
 
 def _followed(file: LogFile, header: Header, known: int, place: int) -> tuple[int, Quotes]:
-    """Return where to start following the quotes up to a place: `known`, where a row starts, or what lies nearer."""
+    """Return where to start following quotes up to `place`: at `known`, a start of a row, or at a nearer place."""
     quotes, begin = Quotes(header.delimiter), max(known, place - _NEAR)
     if begin > known:
         file.seek(begin)
@@ -203,8 +202,8 @@ _BLOCK_BYTES: Final = 8 << 20
 def read_log(partitions: Iterable[Partition], config: LogConfig) -> Iterator[tuple[ValidatedBlock, Letters]]:
     """Yield the valid rows and the dead letters of finished files, block by block, file after file.
 
-    Rows may lack a time: it is null then. They are not held against the arrival of their file, because a copy of a
-    log has a modification time of its own. Errors of the file system are raised.
+    Rows may lack a time, which is then null. The arrival of files is ignored, because a copy of a log has modification
+    times of its own. Errors of the file system are raised.
     """
     validator = Validator(config, needs_time=False)
     for partition in partitions:
@@ -225,9 +224,8 @@ def _blocks_of(partition: Partition, config: LogConfig) -> Iterator[Block]:
 def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked: bool = True) -> Iterator[Block]:
     """Yield the blocks of a chunk, of at most `rows` rows (of text, four times as many) and about `size` bytes each.
 
-    Of a gzip file only what the checksums confirm; not `checked`, the first rows of a large one come at once.
-    Whatever a file holds, reading it does not raise: damage is a fault of the block in which it is met. Errors of the
-    file system are raised.
+    If `checked`, gzip content comes only after its checksum was verified; otherwise the first rows of a large file come
+    at once. Damaged content does not raise, it becomes a fault of its block. Errors of the file system are raised.
     """
     with chunk.partition.open() as file:
         for block in _guarded(file, chunk, _blocks(file, chunk, config, rows, size, checked=checked)):
@@ -278,5 +276,5 @@ def _was_rewritten(partition: Partition) -> bool:
     try:
         return not same_start(partition, partition.fingerprint)
     except FileNotFoundError:
-        # What was opened before is read to its end; under its name there is nothing else.
+        # An open file is read to its end; no other file has its name now.
         return False

@@ -1,11 +1,11 @@
-"""The log as partitions: its files, their formats and sizes, and those that were rewritten under their name.
+"""The log as partitions: its files with formats and sizes, and generations of rewritten files.
 
-A partition is one file; its key is its path relative to the log's folder. Files whose name, or whose folder's
-name, starts with a dot or an underscore are being written or are not data, and so are those ending in ``.tmp``.
+A partition is one file; its key is its path relative to the log's folder. Files are left out if their name, or a
+folder's name, starts with a dot or an underscore, or if their name ends in ``.tmp``: they are unfinished or no data.
 
-The first generation of a file has its name as key, the next ones ``name@2``, ``name@3``. No file's own name can be
-mistaken for such a key, because the names of partitions end in the suffix of their format. What commits say of the
-keys decides which generation a file is, so it stays the same over restarts.
+The key of a file's first generation is its name, later ones are ``name@2``, ``name@3``. A file name cannot look like
+such a key, because names of partitions end in the suffix of their format. The keys in the commits decide the generation
+of a file, so it is the same after a restart.
 """
 
 import glob
@@ -46,10 +46,10 @@ __all__ = [
 
 
 class LogFile:
-    """A file open for reading bytes; `failure` is what its file system raised, None as long as it has not.
+    """A file open for reading bytes; `failure` is the error that its file system raised, or None.
 
-    Decoders raise the same types as file systems do (`OSError` above all), but what a decoder raises will be raised
-    at each reading, and is the file's fault, while what the file system raises may pass.
+    Decoders raise the same types as file systems (above all `OSError`). An error of a decoder recurs with each reading
+    and is the file's fault, while an error of the file system may pass.
     """
 
     def __init__(self, file: Any) -> None:
@@ -57,19 +57,19 @@ class LogFile:
         self.failure: Exception | None = None
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to `size` bytes; all there are without it."""
+        """Return up to `size` bytes, by default all."""
         try:
             data: bytes = self._file.read(size)
         except Exception as error:
             self.failure = error
-            # What an open file raises does not say which it is.
+            # Errors of open files do not name them.
             if isinstance(error, OSError) and error.errno is not None and error.filename is None:
                 error.filename = getattr(self._file, "path", "the log")
             raise
         return data
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to a place; return it, counted from the start."""
+        """Move to a position, and return it, counted from the start."""
         try:
             return int(self._file.seek(offset, whence))
         except OSError as error:
@@ -77,24 +77,24 @@ class LogFile:
             raise
 
     def tell(self) -> int:
-        """Return the place, counted from the start."""
+        """Return the position, counted from the start."""
         return int(self._file.tell())
 
     def readable(self) -> bool:
-        """Say that it can be read, for those who ask before they do."""
+        """Return True, for libraries that check before they read."""
         return True
 
     def seekable(self) -> bool:
-        """Say that it can seek."""
+        """Return True."""
         return True
 
     @property
     def closed(self) -> bool:
-        """Whether it has been closed."""
+        """Whether the file is closed."""
         return bool(self._file.closed)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class TopicError(UserError):
 
 
 class Format(StrEnum):
-    """How a partition is stored, and with it what a position is."""
+    """Storage format of a partition, which defines its positions."""
 
     JSON_LINES = "json_lines"
     """Positions are byte offsets of line starts; the file may grow."""
@@ -127,7 +127,7 @@ class Format(StrEnum):
     PARQUET = "parquet"
     """Positions are row numbers."""
     PAIRS = "pairs"
-    """Ids only, so that no pipeline can read it (`weir.readers.lines`); positions are row numbers."""
+    """Ids only, so the pipeline cannot read it (`weir.readers.lines`); positions are row numbers."""
 
 
 LOG_SUFFIXES: Final[Mapping[str, Format]] = {
@@ -143,7 +143,7 @@ LOG_SUFFIXES: Final[Mapping[str, Format]] = {
     ".csv": Format.DELIMITED,
     ".tsv": Format.DELIMITED,
 }
-"""Name ending -> format of a log with event times."""
+"""Ending of a name -> format of a log with event times."""
 
 _UNREAD: Final[Mapping[str, str]] = {
     **dict.fromkeys((".bz2", ".zst", ".xz", ".lz4", ".snappy"), "decompress it, or compress it with gzip; "),
@@ -152,24 +152,24 @@ _UNREAD: Final[Mapping[str, str]] = {
     **dict.fromkeys((".avro", ".orc", ".feather", ".arrow"), "write it as Parquet; "),
     ".dat": "convert it to CSV; ",
 }
-"""Name ending of a file that is not read -> what to do about it."""
+"""Ending of a file that is not read -> advice."""
 
 PAIR_SUFFIXES: Final[Mapping[str, Format]] = {".txt.gz": Format.PAIRS, ".txt": Format.PAIRS}
 
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
-"""What file systems call the time of a file's last change; for those that only create files, of its creation."""
+"""Names that file systems give to a file's time of change, or of creation if files cannot change."""
 
 _TICK_SECONDS = 1.0
-"""Object stores and some file systems give times to the second, others to the tick of their kernel."""
+"""Resolution of times: a second on object stores and some file systems, the kernel's tick on others."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """One file of the log as it was listed: `path` on the file system `fs`, `size` in bytes.
+    """One file of the log as listed: `path` on the file system `fs`, `size` in bytes.
 
-    `arrival_ms` is when it was last modified (wall clock, ms since 1970; None where the file system does not say),
-    `fingerprint` identifies its first bytes (see `weir.readers.sources`; empty where nobody has looked). A run that
-    reads a part only reads up to the position `until`, where a row starts.
+    `arrival_ms` is its time of change (wall clock, ms since 1970; None if the file system has none), `fingerprint`
+    identifies its first bytes (see `identified`; "" if they have not been read). A run that reads only a part of the
+    file stops at position `until`, at which a row starts.
     """
 
     key: str
@@ -183,47 +183,47 @@ class Partition:
 
     @property
     def recorded_size(self) -> int:
-        """What a commit records as its size: of a file that is not read to its end another one, so that it is due."""
+        """The size that a commit records, smaller if the file is not read to its end, so that it stays due."""
         return self.size if self.until is None else self.size - 1
 
     @property
     def url(self) -> str:
-        """The file's place as errors and logs show it, without control characters."""
+        """The file's URL for errors and logs, without control characters."""
         return printable(self.fs.unstrip_protocol(self.path))
 
     def open(self) -> LogFile:
         """Open the file for reading bytes; the handle can seek.
 
-        The path is taken as it is: as part of a URL, ``::`` or ``?`` in a name would mean something else.
+        The path is used as it is: within a URL, ``::`` or ``?`` in a name would have a special meaning.
         """
         return LogFile(self.fs.open(self.path, "rb"))
 
 
 def is_topic(log: str) -> bool:
-    """Say whether a log is a Kafka topic: only the pipeline reads it."""
+    """Return whether a log is a Kafka topic, which only the pipeline reads."""
     return log.startswith("kafka://")
 
 
 def topic_of(path: Path) -> str | None:
-    """Return the Kafka topic that a path was meant to be, None if it is one of a file: as a path it loses a slash."""
+    """Return the Kafka topic that was given as a path, which loses a slash; None for the path of a file."""
     return f"kafka://{'/'.join(path.parts[1:])}" if path.parts[:1] == ("kafka:",) else None
 
 
 def printable(name: str) -> str:
-    """Return a file's name with escapes for what is no text: control characters and bytes that are not UTF-8."""
+    """Return a file's name with control characters and bytes that are not UTF-8 escaped."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in name)
 
 
 def has_ending(name: str, endings: Iterable[str]) -> bool:
-    """Say whether a name ends in one of these, in whatever case: some programs write ``EXPORT.CSV``."""
+    """Return whether a name has one of these endings, ignoring case: some programs write ``EXPORT.CSV``."""
     return name.lower().endswith(tuple(endings))
 
 
 def discover(log: str, suffixes: Mapping[str, Format] = LOG_SUFFIXES) -> list[Partition]:
     """Return the partitions of a log (file, folder or glob; path or fsspec URL), in order of key.
 
-    The case of endings counts for nothing. Files whose names end in none of the `suffixes` are left out with a warning.
-    Raises `FileNotFoundError` without a file, a folder or a match, and `TopicError` for a Kafka topic.
+    Endings match in any case. Files with none of the `suffixes` are left out with a warning. Raises `FileNotFoundError`
+    if there is no such file, folder or match, and `TopicError` for a Kafka topic.
     """
     if is_topic(log):
         raise TopicError(f"{log}: a Kafka topic cannot be read here; allowed are a file, folder or glob: path or URL")
@@ -237,7 +237,7 @@ def discover(log: str, suffixes: Mapping[str, Format] = LOG_SUFFIXES) -> list[Pa
 
 def _resolve(log: str) -> tuple[Any, str]:
     if "::" in log and Path(log).exists():
-        # A local name; to fsspec it would be a chain of file systems.
+        # A local name, which fsspec would take for a chain of file systems.
         local = fsspec.filesystem("file")
         return local, local._strip_protocol(log)
     fs, path = fsspec.core.url_to_fs(log)
@@ -245,7 +245,7 @@ def _resolve(log: str) -> tuple[Any, str]:
 
 
 def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
-    """Return the folder that keys are relative to, and what was found."""
+    """Return the folder that keys are relative to, and the files."""
     if fs.isfile(path):
         return path.rpartition("/")[0], {path: fs.info(path)}
     if fs.isdir(path):
@@ -258,7 +258,7 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
 
 
 def _in_any_case(pattern: str) -> str:
-    """Return a pattern that matches its own ending in whatever case, where that is the ending of a log."""
+    """Return a pattern that matches its own ending in any case, if that is the ending of a log."""
     ending = next((one for one in (*LOG_SUFFIXES, *PAIR_SUFFIXES) if has_ending(pattern, [one])), "")
     spelled = "".join(f"[{sign}{sign.upper()}]" if sign.isalpha() else sign for sign in ending)
     return pattern[: len(pattern) - len(ending)] + spelled
@@ -281,7 +281,7 @@ def _partition(fs: Any, path: str, info: dict[str, Any], root: str, suffixes: Ma
 
 
 def _problem(key: str, info: dict[str, Any]) -> str | None:
-    """Return why a file of a format that can be read is no partition."""
+    """Return the reason why a file in a readable format is no partition, or None."""
     if info["type"] != "file":
         return "it is no regular file; a link would be read besides what it points to: name that file as the log"
     try:
@@ -293,7 +293,7 @@ def _problem(key: str, info: dict[str, Any]) -> str | None:
 
 @lru_cache(maxsize=1024)
 def _warn_left_out(path: str, problem: str) -> None:
-    """Warn once for each file that it is left out."""
+    """Warn once per file that it is left out."""
     logger.warning("%s is left out: %s", printable(path), problem)
 
 
@@ -320,8 +320,8 @@ def _warn_timeless(file_system: str) -> None:
 def latest_event_ms(partition: Partition, clock: EventClock, config: LogConfig) -> int | None:
     """Return the newest event time (ms) that the rows of a partition may have; None without a modification time.
 
-    That is the event time at which the file was last modified, by the clock of the store, and the tolerance for clocks
-    that run ahead. What arrived before a replay was started (or started again) cannot be later than its start.
+    It is the file's time of change in event time (by the store's clock), plus the tolerance for clocks that run ahead.
+    A file that arrived before a replay was (re)started may have event times up to that start.
     """
     if partition.arrival_ms is None:
         return None
@@ -334,7 +334,7 @@ FINGERPRINT_BYTES: Final = 4096
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A partition as the last run that read it had it listed."""
+    """A partition as the last run that read it saw it."""
 
     size: int
     fingerprint: str
@@ -342,23 +342,23 @@ class KnownFile:
 
 
 def same_start(partition: Partition, fingerprint: str) -> bool:
-    """Say whether the file still starts with the bytes of a fingerprint; the empty one fits every file."""
+    """Return whether the file still starts with the bytes of a fingerprint; an empty one matches every file."""
     covered = _covered(fingerprint)
     return partition.size >= covered and (not covered or _spell(_head(partition, covered)) == fingerprint)
 
 
 def generation(key: str) -> int:
-    """Return which generation of its file a partition's key names, from 1."""
+    """Return the generation of a file, from 1, in a partition's key."""
     _, mark, number = key.rpartition("@")
     return int(number) if mark and number.isdecimal() else 1
 
 
 def identified(partition: Partition, known: Mapping[str, KnownFile]) -> Partition | None:
-    """Return a listed file as the partition it is: with the key of its generation, and its fingerprint.
+    """Return a listed file with the key of its generation, and its fingerprint.
 
-    `known` holds what commits say, by key. The file is read (its first bytes, one request) only where it is new or
-    its size or time has changed. Where it has become smaller or starts with other bytes, it was rewritten: it is a new
-    generation, which is logged. None where the file system fails: which generation it is will be seen at the next look.
+    `known` has the files in the commits, by key. The first bytes of the file are read (one request) only if it is new
+    or its size or time has changed. A file that has shrunk or starts with other bytes was rewritten: it is a new
+    generation (which is logged). Returns None if the file system fails; the next look tries again.
     """
     key = _newest_key(partition.key, known)
     before = known.get(key)
@@ -367,7 +367,7 @@ def identified(partition: Partition, known: Mapping[str, KnownFile]) -> Partitio
     try:
         head = _head(partition, min(partition.size, FINGERPRINT_BYTES))
     except PermissionError:
-        # The reading refuses it, with a dead letter.
+        # The reader refuses it with a dead letter.
         return replace(partition, key=key)
     except Exception as error:  # noqa: BLE001 - file systems raise what they like
         logger.error("%s cannot be read now, the next look tries again: %s", partition.url, error)

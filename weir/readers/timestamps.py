@@ -1,4 +1,4 @@
-"""Event times of any spelling to milliseconds since 1970 (UTC), whole columns at a time."""
+"""Convert event times of any spelling to milliseconds since 1970 (UTC), whole columns at a time."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,18 +16,18 @@ from weir.readers.config import TimestampUnit
 __all__ = ["BEYOND", "arrow_millis", "mixed_millis"]
 
 Millis: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]
-"""Milliseconds (n,), and which of them could be read (n,)."""
+"""Milliseconds (n,), and a mask of readable values (n,)."""
 
 BEYOND: Final = np.iinfo(np.int64).max
-"""Stands for a time that 64 bits of milliseconds do not hold: no setting makes it valid, and it is never shown."""
+"""Stands for a time beyond 64 bits of milliseconds: no setting makes it valid, and it is never shown."""
 
 _LARGEST: Final = 2**63 - 1024
 """The largest number that is exact both as an integer of 64 bits and as a double."""
 _LARGEST_SECONDS: Final = 2**53
-"""A product with 1000 still fits."""
+"""Its product with 1000 fits into 64 bits."""
 
 _AUTO: Final = (("s", 10**11), ("ms", 10**14), ("us", 10**17), ("ns", 10**19))
-"""Unit -> the number from which on `auto` takes a larger one."""
+"""Unit -> the number from which on `auto` takes the next, finer unit."""
 _PER_MILLISECOND: Final = {"ms": 1, "us": 1000, "ns": 1_000_000}
 
 _INTEGER: Final = r"^-?\d+$"
@@ -35,7 +35,7 @@ _NUMBER: Final = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def mixed_millis(values: Sequence[int | float | str | None], unit: TimestampUnit, zone: str = "") -> Millis:
-    """Convert the timestamps of JSON lines, whose type may change from line to line; for `zone` see `arrow_millis`."""
+    """Convert the timestamps of JSON lines, whose type may vary between lines; for `zone` see `arrow_millis`."""
     with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return arrow_millis(pa.array(values), unit, zone)
     millis, readable = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
@@ -53,10 +53,9 @@ def _kind(value: Any) -> str:
 
 
 def arrow_millis(values: pa.Array, unit: TimestampUnit, zone: str = "") -> Millis:
-    """Convert a column of numbers, texts, bytes that are texts, or timestamps; nulls come out unreadable.
+    """Convert a column of numbers, texts, bytes of text, or timestamps; nulls are unreadable.
 
-    `zone` is that of texts without one, which are unreadable if it is empty. Raises `TypeError` for a column that is
-    none of these.
+    `zone` applies to texts without one; if it is empty, these are unreadable. Raises `TypeError` for other types.
     """
     kind = values.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -75,7 +74,7 @@ def arrow_millis(values: pa.Array, unit: TimestampUnit, zone: str = "") -> Milli
 
 
 def _stamps(values: pa.Array) -> Millis:
-    # Arrow's own conversion to a finer unit wraps around in silence.
+    # Arrow's own conversion to a finer unit overflows silently.
     kind = values.type
     if pa.types.is_date32(kind):
         return _numbers(pc.multiply(values.cast(pa.int32()).cast(pa.int64()), 86_400), "s")
@@ -83,7 +82,7 @@ def _stamps(values: pa.Array) -> Millis:
 
 
 def _decimals(values: pa.Array, unit: TimestampUnit) -> Millis:
-    """Convert decimals: whole ones as the integers that they are, others as the nearest doubles."""
+    """Convert decimals: whole numbers exactly, others as the nearest doubles."""
     numbers = values.cast(pa.float64())
     is_beyond = pc.greater(pc.abs(numbers), float(_LARGEST))
     if values.type.scale > 0:
@@ -93,7 +92,7 @@ def _decimals(values: pa.Array, unit: TimestampUnit) -> Millis:
 
 
 def _integers(whole: pa.Array, is_beyond: pa.Array, unit: TimestampUnit) -> Millis:
-    """Convert integers (n,), null where one `is_beyond` 64 bits."""
+    """Convert integers (n,), which are null where `is_beyond` marks a value beyond 64 bits."""
     millis, readable = _numbers(whole, unit)
     beyond = pc.fill_null(is_beyond, fill_value=False).to_numpy(zero_copy_only=False)
     return np.where(beyond, BEYOND, millis), readable | (beyond & (unit != "rfc3339"))
@@ -144,11 +143,11 @@ def _scaled(numbers: npt.NDArray[Any], unit: str) -> npt.NDArray[np.int64]:
 
 
 def _strings(values: pa.Array, unit: TimestampUnit, zone: str) -> Millis:
-    """Convert texts: numbers as the numbers that they spell, all others as dates."""
+    """Convert texts: numeric texts as numbers, all others as dates."""
     if unit == "rfc3339":
         return _numbers(micros(values, zone), "us")
     whole = cast_or_none(values, pa.int64())
-    # Arrow takes 0x10 for a number.
+    # Arrow reads 0x10 as a number.
     if whole is not None and not pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
         return _numbers(whole, unit)
     if unit == "auto" and (found := plain_micros(values, zone)) is not None:

@@ -1,4 +1,4 @@
-"""Blocks of raw rows to valid interactions; a row that is not valid becomes a dead letter."""
+"""Validate blocks of raw rows: valid rows become interactions, the others dead letters."""
 
 import logging
 from collections.abc import Callable
@@ -29,31 +29,31 @@ logger = logging.getLogger(__name__)
 MAX_TOKEN_BYTES: Final = 4096
 _END_OF_DATES: Final = datetime(9999, 12, 31, tzinfo=UTC)
 _TRIES: Final = 64
-"""How often a block that cannot be validated is halved: enough to single out a few rows among 65,536."""
+"""How often a block that raises is halved: enough to isolate a few rows among 65,536."""
 _PIECE: Final = 1 << 16
-"""Rows whose times are read at once: bounds the memory that it takes."""
+"""Rows whose times are read at once, to bound memory."""
 _SHOWN: Final = 100
-"""Characters of a value that a letter shows."""
+"""Characters of a value that a letter quotes."""
 _REFUSED: Final = 2
-"""Marks a type that is refused among the labels; no `Label` has this value."""
+"""Marks refused types among the labels; no `Label` has this value."""
 
 
 @dataclass
 class _Verdict:
-    """Which rows pass; the first fault found in a row is the one reported."""
+    """The rows that pass; the first fault found in a row is reported."""
 
     passed: Bool
     faults: dict[int, Fault] = field(default_factory=dict)
 
     def refuse(self, wrong: Bool, reason: Reason, detail: Callable[[int], str]) -> None:
-        """Refuse the rows marked in `wrong`, with a sentence about each."""
+        """Refuse the rows marked in `wrong`; `detail` describes a row."""
         for row in np.flatnonzero(wrong & self.passed).tolist():
             self.faults[row] = Fault(reason, detail(row))
         self.passed &= ~wrong
 
 
 class Validator:
-    """Checks rows against the contract and the settings; without `needs_time` rows may lack a time, which is null."""
+    """Checks rows against the contract and the settings; with `needs_time=False` rows may have a null time."""
 
     def __init__(self, config: LogConfig, *, needs_time: bool = True) -> None:
         self._config = config
@@ -70,7 +70,7 @@ class Validator:
             self._schema = self._schema.set(place, self._schema.field(place).with_nullable(nullable=True))
 
     def event_times(self, content: Lines | TableRows) -> Millis:
-        """Return the event time of each row, and which rows have a valid one, whatever else is wrong with them."""
+        """Return the event time of each row, and a mask of valid times, regardless of other faults of the rows."""
         pieces = [content.piece(start, start + _PIECE) for start in range(0, len(content.positions) or 1, _PIECE)]
         millis, valid = zip(*map(self._times, pieces), strict=True)
         return np.concatenate(millis), np.concatenate(valid)
@@ -85,7 +85,7 @@ class Validator:
         return millis, valid
 
     def validate(self, block: Block) -> tuple[ValidatedBlock, Letters]:
-        """Return a block's interactions and its dead letters; nothing that a block holds raises."""
+        """Return a block's interactions and dead letters; never raises, whatever the block's content."""
         faults: Faults = [*block.faults]
         tables, pending, tries = [self._schema.empty_table()], [block.content], _TRIES
         while pending:
@@ -266,7 +266,7 @@ def _unreadable(content: Lines | TableRows, error: Exception) -> tuple[int, Faul
 
 
 def _shown(value: Any) -> str:
-    """Return a value as the log has it; texts are quoted."""
+    """Return a value as the log spells it; texts are quoted."""
     if isinstance(value, pa.Scalar):
         value = value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     said = repr(value) if isinstance(value, str) else str(value)
@@ -274,7 +274,7 @@ def _shown(value: Any) -> str:
 
 
 def _read_as(millis: int) -> str:
-    """Return what a number means as a time, where a date can say it."""
+    """Return the date that a number means, in parentheses, or "" outside the years of dates."""
     first, last = -62_135_596_800_000, _END_OF_DATES.timestamp() * 1000
     return f" ({_date(millis)})" if first <= millis <= last else ""
 

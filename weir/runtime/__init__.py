@@ -1,1 +1,1 @@
-"""Parts of every long-running process: listeners, metrics, stop signals, supervision. Every package may import it."""
+"""Parts of every long-running process: listeners, metrics, stop signals, supervision. Every stage may import it."""

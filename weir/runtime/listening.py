@@ -1,9 +1,9 @@
-"""Where servers listen: one spelling of a host for every listener, and every address that a name has.
+"""Sockets of servers: one spelling of hosts for every listener, and all addresses of a host.
 
 A host is a name or an address, an IPv6 address with or without brackets. A server listens on all addresses of its host,
-on one port. It leaves out addresses that this machine does not have (a machine without IPv6 may still know
-``localhost`` as ``::1``); any other failure refuses the whole start, so that no caller is sent to a half of a server.
-``::`` is every interface, of IPv4 as well.
+on one port, except addresses that this machine does not have (a machine without IPv6 may still resolve ``localhost`` to
+``::1``); any other failure prevents the start, so that no client meets half of a server. ``::`` means every interface,
+also of IPv4.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""The machine does not have the address, or no addresses of its kind."""
+"""The machine does not have the address, or no addresses of its family."""
 
 _ADVICE: Final = {
     errno.EADDRINUSE: "stop the process that holds the port (`ss -ltnp` names it), or let `--set serving.port=0`, "
@@ -49,16 +49,16 @@ _ADVICE: Final = {
 _UNRESOLVED: Final = "take an address of this machine (`ip address` lists them), or a name that it knows"
 
 _TRIES: Final = 16
-"""Free ports that are tried until one is free on all addresses of a host."""
+"""Limit on attempts to find a port that is free on all addresses of a host."""
 
 _TURN_SECONDS: Final = 10.0
 
 _BACKLOG: Final = 1024
-"""Connections that wait to be accepted."""
+"""Length of the queue of connections to accept."""
 
 
 class CannotListenError(UserError, OSError):
-    """A server cannot listen on a host and port; `errno` is the system's, and the message says what to do."""
+    """A server cannot listen on a host and port; `errno` is the system's, and the message gives advice."""
 
     def __init__(self, message: str, number: int | None = None, advice: str = "") -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class CannotListenError(UserError, OSError):
 
     @classmethod
     def of(cls, error: OSError, what: str, host: str, port: int) -> Self:
-        """Return the error that says what failed, where, and what to do about it."""
+        """Return the error that names the failure, the listener, its host and port, with advice."""
         advice = _UNRESOLVED if isinstance(error, socket.gaierror) else _ADVICE.get(error.errno or 0, "")
         return cls(f"{error.strerror or error}: {what} on host {host!r}, port {port}", error.errno, advice)
 
@@ -77,7 +77,7 @@ class CannotListenError(UserError, OSError):
 def bare_host(host: str) -> str:
     """Return a host without the brackets of an IPv6 address; raises `ValueError` for an empty host or one with a port.
 
-    All listeners and the settings spell hosts so; `in_url` adds brackets where a port follows.
+    Settings and listeners spell hosts this way; `in_url` adds brackets before a port.
     """
     is_bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if is_bracketed else host
@@ -107,30 +107,30 @@ def is_loopback(host: str) -> bool:
 
 
 def in_url(host: str) -> str:
-    """Return a host as it stands before a port: an IPv6 address in brackets; raises `ValueError` as `bare_host`."""
+    """Return a host as spelled before a port, with an IPv6 address in brackets; raises `ValueError` as `bare_host`."""
     bare = bare_host(host)
     return f"[{bare}]" if ":" in bare else bare
 
 
 def reached(host: str) -> str:
-    """Return the name by which this machine reaches what listens on a host, as it stands before a port."""
-    # What listens on every interface answers on loopback too.
+    """Return the name, as spelled before a port, by which this machine reaches a listener on a host."""
+    # A listener on every interface also answers on loopback.
     return "127.0.0.1" if bare_host(host) in {"0.0.0.0", "::"} else in_url(host)  # noqa: S104 - compared only
 
 
 def listening(what: str, host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
     """Return a listening TCP socket for each address of a host that this machine has, all on one port.
 
-    Port 0 takes a free one. `shared` lets further processes of this server listen on the port, too (SO_REUSEPORT);
-    without it a second server fails. `what` names the listener in log and errors. Raises `CannotListenError`.
+    Port 0 takes a free one. `shared` lets other processes of this server listen on the port, too (SO_REUSEPORT);
+    otherwise a second server fails. `what` names the listener in logs and errors. Raises `CannotListenError`.
     """
     return _sockets(what, host, port, _Use(shared=shared, listens=True))
 
 
 def listening_at(what: str, host: str, port: int, *, shared: bool = False) -> tuple[list[str], int]:
-    """Return the addresses to give to a library that listens by itself, and the port; raises as `listening`.
+    """Return the addresses and the port for a library that opens its own sockets; raises as `listening`.
 
-    Of a host with one address, port 0 stays 0. Before a port stands ``in_url`` of an address.
+    For a host with one address, port 0 stays 0. Use `in_url` to put an address before a port.
     """
     made = _sockets(what, host, port, _Use(shared=shared, listens=False))
     number = made[0].getsockname()[1]
@@ -142,9 +142,9 @@ def listening_at(what: str, host: str, port: int, *, shared: bool = False) -> tu
 
 @contextlib.contextmanager
 def reserved(what: str, host: str, port: int) -> Iterator[int]:
-    """Keep a port for processes that share it while inside, without listening; yields its number.
+    """Reserve a port for processes that share it, without listening; yields its number.
 
-    Another server cannot reserve or take it, at the same moment either. Raises as `listening`.
+    Another server cannot reserve or take it, not even at the same moment. Raises as `listening`.
     """
     with contextlib.ExitStack() as kept:
         with _turn():
@@ -155,7 +155,7 @@ def reserved(what: str, host: str, port: int) -> Iterator[int]:
 
 
 def is_held(what: str, host: str, port: int) -> bool:
-    """Return whether another socket holds a port that `what` is to listen on; raises as `listening` for other failures.
+    """Return whether another socket holds the port where `what` will listen; raises as `listening` for other failures.
 
     A connection holds its local port, too.
     """
@@ -170,13 +170,13 @@ def is_held(what: str, host: str, port: int) -> bool:
 
 @contextlib.contextmanager
 def _turn() -> Iterator[None]:
-    """Wait for other servers of this machine that look whether a port is free and then take it: one at a time.
+    """Let one server of this machine at a time check whether a port is free and take it.
 
-    The kernel lets all bind a port that is shared, and has no call that does both. Raises `TimeoutError`.
+    The kernel lets several processes bind a shared port, and has no call that does both. Raises `TimeoutError`.
     """
     with socket.socket(socket.AF_UNIX) as turn:
         ends = time.monotonic() + _TURN_SECONDS
-        # An abstract name ends with its process, and is known where ports are: in the network namespace.
+        # An abstract name disappears with its process, and belongs to the network namespace, as ports do.
         while sys.platform == "linux":
             try:
                 turn.bind("\0weir-reserves-ports")
@@ -190,7 +190,7 @@ def _turn() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Use:
-    """What sockets are for: `shared` between processes; `listens`, so that no other socket can take the port."""
+    """Purpose of sockets: `shared` between processes; `listens`, which prevents others from taking the port."""
 
     shared: bool
     listens: bool
@@ -218,7 +218,7 @@ def _sockets(what: str, host: str, port: int, use: _Use) -> list[socket.socket]:
         try:
             return _opened(what, host, port, addresses, use)
         except CannotListenError as error:
-            # A free port of the first address may be held on another one.
+            # A free port of the first address may be taken on another one.
             if port or error.errno != errno.EADDRINUSE or trial == _TRIES - 1:
                 raise
     raise AssertionError("the last trial returns or raises")
@@ -250,7 +250,7 @@ def _socket(address: _Address, port: int, use: _Use) -> socket.socket:
     made = socket.socket(address.family, socket.SOCK_STREAM)
     try:
         if use.listens or not use.shared:
-            # A port in TIME_WAIT of an earlier process is free. No other process may bind a reserved one.
+            # Allow a port in TIME_WAIT of an earlier process. No other process may bind a reserved one.
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if use.shared:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

@@ -1,8 +1,7 @@
-"""How every stage shows its metrics: ``/metrics`` over HTTP, bounded in time and in connections.
+"""Metrics of every stage: ``/metrics`` over HTTP, bounded in time and in connections.
 
-Prometheus scrapes now and then, in milliseconds. A connection that lasts longer is closed, and where there are too many
-connections the newest replaces the oldest: slow or idle clients cost a few threads for a few seconds and never keep
-Prometheus out.
+Prometheus scrapes take milliseconds. A longer connection is closed, and beyond the limit the newest connection replaces
+the oldest: slow or idle clients cost a few threads for a few seconds and never block Prometheus.
 """
 
 import contextlib
@@ -22,10 +21,10 @@ from weir.runtime.listening import in_url, listening
 __all__ = ["exposed"]
 
 CONNECTION_SECONDS: Final = 5.0
-"""From the connection to its answer; afterwards it is cut off."""
+"""Longest life of a connection; afterwards it is cut off."""
 
 CONNECTIONS: Final = 32
-"""Served at once; one more displaces the oldest."""
+"""Limit on connections; one more displaces the oldest."""
 
 _POLL_SECONDS: Final = 0.2
 
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
-    """Serve `registry` while inside; yields and logs where, ``port 9103 of 127.0.0.1``.
+    """Serve `registry` while inside; yields and logs the place, ``port 9103 of 127.0.0.1``.
 
     `host` is a name or an address, IPv4 or IPv6; port 0 takes a free one. Raises `CannotListenError`.
     """
@@ -63,7 +62,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Answers on a listening socket: one thread per connection, each with a deadline."""
+    """HTTP server on a listening socket: one thread per connection, each with a deadline."""
 
     daemon_threads = True
     block_on_close = False
@@ -103,7 +102,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     @staticmethod
     def _cut(requests: list[Any]) -> None:
-        """Wake the threads that wait for these connections; the threads close them."""
+        """Shut connections down, so that the threads that wait for them wake up and close them."""
         for request in requests:
             with contextlib.suppress(OSError):  # it has ended in the meantime
                 request.shutdown(socket.SHUT_RDWR)

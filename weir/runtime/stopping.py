@@ -1,7 +1,7 @@
-"""How a process ends when it is told to: a signal sets an event, and tasks end with their server.
+"""Orderly end of a process: a signal sets an event, and tasks end with their server.
 
-A handler runs in the main thread, between any two of its instructions: `Event.set` there waits for ever for a lock that
-the main thread holds within `Event.wait`. So the handler only hands the signal to a thread, which sets the event.
+A signal handler runs in the main thread, between any two of its instructions. `Event.set` in it would deadlock on the
+lock that the main thread holds within `Event.wait`, so the handler only hands the signal to a thread that sets it.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def ended_by_signals(stop: threading.Event | None = None) -> Iterator[threading.Event]:
     """Yield `stop`, or a new event, which SIGTERM and SIGINT set while inside.
 
-    Only the main thread gets signals; another one asks for none.
+    No effect outside the main thread, which alone gets signals.
     """
     stop = stop or threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -53,7 +53,7 @@ def follow_parent() -> None:
 
 
 _IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
-"""Lines to show: log records of weir (libraries warn at the root), errors of failed commands, and of torchrun."""
+"""Lines to show: weir's log records (libraries warn at the root), errors of failed commands and of torchrun."""
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 1 << 16
 _POLL_SECONDS: Final = 0.2
@@ -264,7 +264,7 @@ def _describe(code: int) -> str:
 
 
 class GaveUpError(UserError):
-    """A process died repeatedly; the message has its name, its log file and the last lines of that."""
+    """A process died repeatedly; the message has its name, its log file and its last lines."""
 
     def __init__(self, child: Child, death: Death) -> None:
         tail = "\n".join(f"    {line}" for line in death.tail)

@@ -90,8 +90,8 @@ def test_another_process_does_not_trace_again(monkeypatch: pytest.MonkeyPatch) -
     own = traced.trace_tower(CONFIG)
     script = f"""if True:
         import sys
-        from weir.trainer.config import TowerConfig
-        from weir.trainer.export.tower import tower_to_onnx, trace_tower
+        from weir.trainer.settings.towers import TowerConfig
+        from weir.trainer.export.onnx_models import tower_to_onnx, trace_tower
         from weir.trainer.towers import build_tower
         config = TowerConfig.model_validate_json({CONFIG.model_dump_json()!r})
         sys.stdout.buffer.write(trace_tower(config))

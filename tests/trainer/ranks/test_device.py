@@ -9,7 +9,7 @@ import pytest
 STEPS = """
 import ctypes, resource, sys
 import numpy as np
-from weir.trainer.ranks.allocator import keep_freed_memory
+from weir.trainer.ranks.device import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -193,7 +193,7 @@ def test_a_name_that_does_not_resolve_is_no_held_port() -> None:
 
 RESERVING = """
 import sys
-from weir.contracts.listening import CannotListenError, reserved
+from weir.runtime.listening import CannotListenError, reserved
 sys.stdin.readline()
 try:
     with reserved("gRPC", "127.0.0.1", int(sys.argv[1])):

@@ -149,12 +149,12 @@ def test_warnings_are_passed_on_and_everything_is_in_the_log_file(script: Script
 PROGRAM = """
 import asyncio, os, sys
 from pathlib import Path
-from weir.up.supervisor.child import ChildSpec
-from weir.up.supervisor.supervisor import Supervisor
+from weir.runtime.supervisor import ChildSpec
+from weir.runtime.supervisor import Supervisor
 
 CHILD = '''
 import pathlib, sys, time, os
-from weir.up.supervisor.parent import follow_parent
+from weir.runtime.supervisor import follow_parent
 follow_parent()
 pathlib.Path(sys.argv[1], "child.pid").write_text(str(os.getpid()))
 time.sleep(60)

@@ -1,1 +1,1 @@
-"""Errors, keys and arrays: what all packages share. Imports nothing of ours."""
+"""Errors, keys and arrays that all packages share. Imports nothing of ours."""

@@ -1,4 +1,4 @@
-"""Arrays that new versions share with older ones, and sets of numbers in ascending order."""
+"""Immutable arrays that share data between versions, and sorted distinct values."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,10 +14,9 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def ascending(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
-    """Return the distinct ones of `values` (n,), ascending.
+    """Return the distinct elements of `values` (n,), ascending.
 
-    For integers `np.unique` fills a hash table first, which takes 15 ms for 40,000 of them, where
-    sorting takes less than one.
+    For 40,000 integers `np.unique` takes 15 ms, because it fills a hash table first; sorting takes less than one.
     """
     ordered = np.sort(values)
     is_first = np.ones(len(ordered), np.bool_)
@@ -31,9 +30,9 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class Overlay(Generic[Scalar]):
-    """The `values` (m, ...) of distinct `keys` (m,), which ascend. Nothing is ever changed in place.
+    """Immutable map from distinct, ascending `keys` (m,) to `values` (m, ...).
 
-    A new version costs what the overlay holds, whatever it lies on.
+    A new version costs time and memory in proportion to the overlay, not to the array below it.
     """
 
     keys: Keys
@@ -41,34 +40,34 @@ class Overlay(Generic[Scalar]):
 
     @classmethod
     def empty(cls, like: npt.NDArray[Scalar]) -> "Overlay[Scalar]":
-        """Return an overlay without keys, for values as the rows of an array."""
+        """Return an overlay without keys, whose values have the type and shape of the rows of `like`."""
         return cls(np.empty(0, np.int64), like[:0])
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def find(self, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the places of keys of any shape among those here, and which of them are here."""
+        """Return the places of `keys` (any shape) in this overlay, and a mask of the keys that it has."""
         if not len(self.keys):
             return np.zeros(np.shape(keys), np.int64), np.zeros(np.shape(keys), np.bool_)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return places, self.keys[places] == keys
 
     def without(self, keys: Keys) -> "Overlay[Scalar]":
-        """Return an overlay without some keys, of which not all need be here."""
+        """Return an overlay without `keys`; keys that are absent are ignored."""
         places, here = self.find(keys)
         if not here.any():
             return self
         return Overlay(np.delete(self.keys, places[here]), np.delete(self.values, places[here], axis=0))
 
     def replaced(self, keys: Keys, values: npt.NDArray[Scalar]) -> "Overlay[Scalar]":
-        """Return an overlay in which the distinct `keys` (n,) have the `values` (n, ...), whatever they had."""
+        """Return an overlay in which the distinct `keys` (n,) have the `values` (n, ...), overwriting old ones."""
         kept = self.without(keys)
         every = np.concatenate([kept.keys, keys])
         order = np.argsort(every, kind="stable")
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
-        # Straight to their places: values put together first and then ordered would be copied twice.
+        # Write values straight to their places: concatenating and then ordering them would copy them twice.
         merged = np.empty((len(every), *self.values.shape[1:]), self.values.dtype)
         merged[places[: len(kept)]], merged[places[len(kept) :]] = kept.values, values
         return Overlay(every[order], merged)
@@ -77,15 +76,15 @@ class Overlay(Generic[Scalar]):
 Rows = npt.NDArray[np.int64]
 _NONE: Final[Rows] = np.empty(0, np.int64)
 _BLOCK: Final = 1 << 14
-"""Rows of a piece."""
+"""Rows per piece."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layers(Generic[Scalar]):
-    """The values of `count` rows: `base` (n, ...), and on it `over`, with what came later.
+    """Immutable values of `count` rows: the array `base` (n, ...), with later values in `over`.
 
-    The rows `gone`, ascending, have no value. Nothing is ever changed in place, and a change costs what has changed
-    since the base, not what the base holds.
+    The rows `gone`, ascending, have no value. A change costs in proportion to what changed since the base, not to its
+    size.
     """
 
     base: npt.NDArray[Scalar]
@@ -95,14 +94,14 @@ class Layers(Generic[Scalar]):
 
     @classmethod
     def of(cls, base: npt.NDArray[Scalar], gone: Rows = _NONE) -> "Layers[Scalar]":
-        """Return the rows of an array, of which `gone`, ascending, have no value."""
+        """Return the rows of an array; the rows `gone`, ascending, have no value."""
         return cls(base, Overlay.empty(base), gone, len(base))
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the values of rows of any shape, or of one row; of a row that is gone, nothing of use."""
+        """Return the values of one row or of rows of any shape; the value of a row that is gone is arbitrary."""
         if not len(self.over):
             return self.base[rows]
         places, late = self.over.find(rows)
@@ -114,7 +113,7 @@ class Layers(Generic[Scalar]):
         return found
 
     def in_base(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Say which rows of the base, of any shape, still have their value there."""
+        """Return a mask of the base rows (any shape) that still have their value in the base."""
         there = ~self.over.find(rows)[1]
         if len(self.gone):
             places = np.minimum(np.searchsorted(self.gone, rows), len(self.gone) - 1)
@@ -122,11 +121,11 @@ class Layers(Generic[Scalar]):
         return there
 
     def merged(self, empty: Any) -> npt.NDArray[Scalar]:
-        """Return the values of all rows as one array; `empty` is the value of rows that are gone."""
+        """Return the values of all rows as one array; rows that are gone have the value `empty`."""
         return self._part(0, self.count, empty)
 
     def pieces(self, empty: Any) -> Iterator[npt.NDArray[Scalar]]:
-        """Yield what `merged` returns, some rows at a time."""
+        """Yield the array that `merged` returns, in blocks of rows."""
         for first in range(0, self.count, _BLOCK):
             yield self._part(first, min(first + _BLOCK, self.count), empty)
 
@@ -141,17 +140,17 @@ class Layers(Generic[Scalar]):
 
     @property
     def left(self) -> int:
-        """How many rows still have their value in the base."""
+        """Number of rows that still have their value in the base."""
         size = len(self.base)
         return size - int(np.searchsorted(self.over.keys, size)) - int(np.searchsorted(self.gone, size))
 
     def replaced(self, rows: Rows, values: npt.NDArray[Scalar], gone: Rows) -> "Layers[Scalar]":
-        """Return these rows without `gone`, and with `values` (m, ...) at distinct `rows` (m,), new ones among them."""
+        """Return these rows without `gone` and with `values` (m, ...) at distinct `rows` (m,), which may be new."""
         all_gone = np.concatenate([self.gone, gone])
         return Layers(
             self.base,
             self.over.without(gone).replaced(rows, values),
-            # As a rule there are none, and many rows.
+            # Usually no row is gone, and `rows` are many.
             np.setdiff1d(all_gone, rows) if len(all_gone) else all_gone,
             max(self.count, int(rows.max(initial=-1)) + 1),
         )

@@ -1,4 +1,4 @@
-"""The one place that names columns: of interactions, windows and bundles."""
+"""Names of all columns of interactions, windows and bundles."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Errors whose message is enough for a user, among them the one that names a damaged file."""
+"""Errors that a user can act on, including the error that names a damaged file."""
 
 from typing import ClassVar
 
@@ -10,20 +10,20 @@ __all__ = ["CorruptArtefactError", "IncompatibleBundleError", "UserError", "in_o
 class UserError(Exception):
     """Base of the errors that a user can act on: the command line prints the message without a traceback.
 
-    `exit_status` is the one of the command, and `hint` says what to do where the message itself does not.
+    `exit_status` is the exit status of the command; `hint` says what to do where the message does not.
     """
 
     exit_status: ClassVar[int] = 1
     hint: ClassVar[str] = ""
 
     def explain(self) -> list[str]:
-        """Return the lines to print; what comes from outside may hold control characters."""
+        """Return the lines to print; the caller escapes control characters, which external text may hold."""
         message = str(self) or type(self).__name__
         return [f"{message}; {self.hint}" if self.hint else message]
 
 
 class CorruptArtefactError(UserError):
-    """A stored file is not what its manifest says; the message names the file, what came and what was expected."""
+    """A stored file does not match its manifest; the message names the file, the actual and the expected value."""
 
     hint = "restore it from a copy; without one, start with another --store"
 
@@ -37,7 +37,7 @@ class CorruptArtefactError(UserError):
 
 
 class IncompatibleBundleError(CorruptArtefactError):
-    """A bundle's files are what its manifest says, but do not fit together or this version cannot use them."""
+    """A bundle's files match its manifest, but do not fit together or cannot be used by this version."""
 
 
 def in_one_line(error: ValidationError) -> str:

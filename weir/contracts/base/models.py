@@ -1,4 +1,4 @@
-"""The two bases of all settings, results and stored values: frozen pydantic models."""
+"""Base classes of settings, results and stored values: frozen pydantic models."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -6,19 +6,19 @@ __all__ = ["CommitRef", "FrozenModel", "StoredModel"]
 
 
 class FrozenModel(BaseModel):
-    """Cannot be changed, and refuses fields that it does not know."""
+    """Immutable model that refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class StoredModel(FrozenModel):
-    """Ignores fields that it does not know, so that it reads what a later minor format adds."""
+    """Immutable model that ignores unknown fields, so that it reads documents of a later minor format."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class CommitRef(StoredModel):
-    """One certain commit: its number, and its checksum, which stands for all commits up to it."""
+    """Reference to one commit: its number, and its checksum, which covers all commits up to it."""
 
     number: int = Field(ge=0)
     checksum: str

@@ -1,19 +1,18 @@
-"""Means over the cases of the newest windows, and intervals that stay valid at every look.
+"""Means over the newest windows, and confidence intervals that stay valid at every look.
 
-A window counts with all of its panes, and windows with few cases are pooled, so that the means depend on the cases
-alone and not on how windows are split into panes.
+A window counts with all of its panes, and windows with few cases are pooled: the means depend on the cases alone, not
+on how windows are split into panes.
 
-For observations x_1, x_2, ... in [0, 1], in any order of dependence, with conditional means m_i = E[x_i | the past] and
+For observations x_1, x_2, ... in [0, 1], dependent in any way, with conditional means m_i = E[x_i | the past] and
 predictions p_i that depend on the past alone,
 
     exp(l sum(x_i - m_i) - psi(l) V),   psi(l) = -log(1 - l) - l,   V = sum (x_i - p_i)^2
 
 is at most a supermartingale that starts at 1, for every l in [0, 1) (Howard, Ramdas, McAuliffe and Sekhon,
 Time-uniform, nonparametric, nonasymptotic confidence sequences, Annals of Statistics 49 (2021), arXiv 1810.08240,
-Theorem 4; the inequality behind it is Lemma 4.1 of Fan, Grama and Liu 2015). A mixture over l is one, too, and by
-Ville's inequality it ever reaches 1 / alpha with probability alpha at most. So the running mean of the m_i lies in the
-interval of `Running.interval` at all times at once, with probability 1 - alpha. Nothing else is assumed: m_i may
-change.
+Theorem 4; the inequality behind it is Lemma 4.1 of Fan, Grama and Liu 2015). So is a mixture over l, which by Ville's
+inequality ever reaches 1 / alpha with probability alpha at most. The running mean of the m_i therefore lies in
+`Running.interval` at all times together with probability 1 - alpha, even if the m_i change.
 """
 
 import math
@@ -31,21 +30,21 @@ __all__ = ["GATE_CASES", "Interval", "Pool", "Running", "boundary", "of_newest_w
 
 
 GATE_CASES: Final = 200
-"""Events that bundles are compared on, at least: the gate looks back until it has this number."""
+"""Least number of events to compare bundles on: the gate looks back until it has this number."""
 
 _MOST_WINDOWS: Final = 1000
-"""Windows that are kept, should they have hardly a case each."""
+"""Limit on windows in memory, in case each has hardly any cases."""
 
 T = TypeVar("T")
 
 
 def window_of(pane: str) -> str:
-    """Return the slice of event time of a pane, given its name: slices sort by time."""
+    """Return the window (slice of event time) of a pane's name; names of windows sort by time."""
     return pane.partition("/")[0]
 
 
 def of_newest_windows(panes: Iterable[tuple[str, T]], windows: int) -> list[T]:
-    """Return what belongs to the newest windows, given by the name of its pane, in the given order."""
+    """Return the values of the newest `windows` windows in the given order; each comes with the name of its pane."""
     given = list(panes)
     newest = set(sorted({window_of(name) for name, _ in given})[-windows:])
     return [one for name, one in given if window_of(name) in newest]
@@ -65,13 +64,13 @@ class _Sums:
 
 @dataclass
 class Pool:
-    """Adds up the means of panes, by kind and k; each kind counts cases of its own."""
+    """Pools the means of panes, by kind and k; each kind has its own number of cases."""
 
     enough: int = GATE_CASES
     _windows: dict[str, dict[str, _Sums]] = field(default_factory=dict, init=False)
 
     def add(self, pane: str, kind: str, means: Mapping[int, float], cases: int) -> None:
-        """Add the means over the cases of a pane, given by its name."""
+        """Add the means by k over the cases of a pane."""
         if not cases or not means:
             return
         kinds = self._windows.setdefault(window_of(pane), {})
@@ -80,7 +79,7 @@ class Pool:
             del self._windows[min(self._windows)]
 
     def means(self, kind: str) -> dict[int, float]:
-        """Return the means over the cases of the newest window, and of those before until there are `enough`."""
+        """Return means by k over the newest windows that together have `enough` cases, or over all."""
         pooled = _Sums()
         for window in sorted(self._windows, reverse=True):
             if (sums := self._windows[window].get(kind)) is not None:
@@ -91,23 +90,23 @@ class Pool:
 
 
 _RATES: Final = np.geomspace(1e-4, 0.95, 48)
-"""The l of the mixture: one of them is near the best for any V from 1 to 1e8, at the price of a factor of 48."""
+"""The l of the mixture: for any V from 1 to 1e8 one of them is near the best; the mixture costs a factor of 48."""
 
 _PSI: Final = -np.log1p(-_RATES) - _RATES
 _HALVINGS: Final = 32
 
 
 class Interval(NamedTuple):
-    """From `low` to `high`, both included."""
+    """A closed interval."""
 
     low: float
     high: float
 
 
 def boundary(variance: float, alpha: float) -> float:
-    """Return what sum(x_i - m_i) never exceeds while V is `variance`, but with probability `alpha`."""
+    """Return the bound that sum(x_i - m_i) exceeds with probability `alpha` at most, while V is `variance`."""
     wanted = math.log(len(_RATES) / alpha)
-    # Where a single term of the mixture is large enough, all of them are.
+    # One term that is large enough makes the whole mixture large enough.
     low, high = 0.0, float(np.min((wanted + _PSI * variance) / _RATES))
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -125,21 +124,21 @@ def _log_sum(logs: npt.NDArray[np.float64]) -> float:
 
 
 class Running(StoredModel):
-    """Observations in [0, 1], as the three numbers that an interval needs."""
+    """Observations in [0, 1], summarised by the three numbers that an interval needs."""
 
     count: int = Field(default=0, ge=0)
     total: float = Field(default=0.0, ge=0, description="their sum")
     variance: float = Field(default=0.0, ge=0, description="sum of squares of each less the mean of those before it")
 
     def add(self, values: npt.ArrayLike) -> Self:
-        """Return these observations and further ones (n,), in order; raises `ValueError` outside [0, 1]."""
+        """Return these observations with further `values` (n,), in order; raises `ValueError` outside [0, 1]."""
         new = np.asarray(values, np.float64)
         if new.size == 0:
             return self
         if not (new.min() >= 0 and new.max() <= 1):
             raise ValueError(f"observations from {new.min()} to {new.max()}: must be from 0 to 1")
         before = self.total + np.concatenate([[0.0], np.cumsum(new)[:-1]])
-        # As if one half had been seen first.
+        # The prediction starts from one imagined observation of one half.
         predicted = (before + 0.5) / (self.count + np.arange(len(new)) + 1)
         return self.model_copy(
             update={
@@ -151,11 +150,11 @@ class Running(StoredModel):
 
     @property
     def mean(self) -> float:
-        """The mean; one half without observations."""
+        """The mean; 0.5 without observations."""
         return self.total / self.count if self.count else 0.5
 
     def interval(self, alpha: float) -> Interval:
-        """Return the interval of the running mean of conditional means, at level 1 - alpha, for all times together."""
+        """Return the interval of the running mean of conditional means at level 1 - alpha, for all times together."""
         if not self.count:
             return Interval(0.0, 1.0)
         reach = boundary(self.variance, alpha / 2) / self.count

@@ -1,4 +1,4 @@
-"""Arrays of strings and numbers that processes map from files."""
+"""String columns as offsets and bytes, in memory or in mapped temporary files."""
 
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -18,12 +18,12 @@ _AT_ONCE: Final = 1 << 16
 
 
 def scratch() -> IO[bytes]:
-    """Return a file of no name: it goes when it is closed, or with the process, however that ends."""
+    """Return an unnamed temporary file, which disappears when it is closed or the process ends in any way."""
     return tempfile.TemporaryFile(prefix="weir-")
 
 
 def in_scratch(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy of an array as a mapped file that goes with it; raises `OSError` if the disk is full."""
+    """Return a copy of an array as a mapped temporary file; raises `OSError` if the disk is full."""
     if not array.size:
         return array
     with scratch() as file, naming_the_disk():
@@ -33,12 +33,12 @@ def in_scratch(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def zeros_in_scratch(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return zeros (count,) as a mapped file that goes with them; raises `OSError` if the disk is full."""
+    """Return zeros (count,) as a mapped temporary file; raises `OSError` if the disk is full."""
     if not count:
         return np.zeros(0, dtype)
     blank = np.zeros(min(count, _AT_ONCE), dtype)
     with scratch() as file, naming_the_disk():
-        # Written, for they need their room now: to change a hole of a file on a full disk ends the process.
+        # Write the zeros to reserve the space: touching a mapped hole of a file on a full disk kills the process.
         for first in range(0, count, _AT_ONCE):
             file.write(blank[: count - first].data)
         file.flush()
@@ -47,7 +47,7 @@ def zeros_in_scratch(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 @contextmanager
 def naming_the_disk() -> Iterator[None]:
-    """Say of an error of the disk which one it is."""
+    """Add the temporary folder and its use to an `OSError`."""
     try:
         yield
     except OSError as error:
@@ -58,19 +58,19 @@ def naming_the_disk() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """A column of strings, which is read as an array of objects is: `offsets` (n + 1,) into the UTF-8 `data`."""
+    """Column of strings, read like an array of objects: `offsets` (n + 1,) into the UTF-8 `data`."""
 
     offsets: npt.NDArray[np.int64]
     data: npt.NDArray[np.uint8]
 
     @classmethod
     def of(cls, texts: npt.NDArray[np.object_]) -> Self:
-        """Return the strings of an array (n,)."""
+        """Return the column of an array of strings (n,)."""
         return cls.joined([pa.array(texts, pa.large_string())], len(texts))
 
     @classmethod
     def joined(cls, pieces: Iterable[pa.Array], count: int) -> Self:
-        """Return the strings of Arrow arrays, `count` in all and no nulls; memory holds one of these at a time."""
+        """Return the strings of Arrow arrays, `count` in all without nulls; memory holds one array at a time."""
         offsets, data = np.zeros(count + 1, np.int64), bytearray()
         for text in _texts(pieces, offsets):
             data += text.data
@@ -78,7 +78,7 @@ class Texts:
 
     @classmethod
     def spooled(cls, pieces: Iterable[pa.Array], count: int) -> Self:
-        """Return the same as mapped files; raises `OSError` if the disk is full."""
+        """Return the column that `joined` returns as mapped temporary files; raises `OSError` if the disk is full."""
         offsets, size = zeros_in_scratch(count + 1, np.int64), 0
         with scratch() as file, naming_the_disk():
             for text in _texts(pieces, offsets):
@@ -89,7 +89,7 @@ class Texts:
         return cls(offsets, np.asarray(data))
 
     def spread(self, rows: npt.NDArray[np.integer[Any]], count: int) -> "Texts":
-        """Return these strings at `rows` (n,), ascending, of `count`; those of other rows are empty."""
+        """Return a column of `count` rows with these strings at `rows` (n,), ascending, and "" in other rows."""
         sizes = np.zeros(count + 1, np.int64)
         sizes[rows + 1] = np.diff(self.offsets)
         return Texts(np.cumsum(sizes), self.data)
@@ -101,14 +101,14 @@ class Texts:
 
     @property
     def shape(self) -> tuple[int]:
-        """How many there are."""
+        """The number of strings, as a tuple."""
         return (len(self.offsets) - 1,)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, rows: Any) -> Any:
-        """Return the strings of rows of any shape, of a slice, or of one row."""
+        """Return the strings of one row, a slice, or rows of any shape."""
         if isinstance(rows, slice):
             return self._column[rows].to_numpy(zero_copy_only=False)
         if np.ndim(rows) == 0:
@@ -116,11 +116,11 @@ class Texts:
         return self.take(np.ravel(rows)).to_numpy(zero_copy_only=False).reshape(np.shape(rows))
 
     def take(self, rows: npt.NDArray[np.integer[Any]]) -> pa.Array:
-        """Return the strings of rows (n,) as Arrow has them: no other thread waits for that."""
+        """Return the strings of rows (n,) as an Arrow array; Arrow releases the GIL meanwhile."""
         return self._column.take(pa.array(rows))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[np.object_]:
-        """Return all of them as an array of objects."""
+        """Return all strings as an array of objects."""
         return np.asarray(self._column.to_numpy(zero_copy_only=False), dtype)
 
     def __getstate__(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
@@ -137,7 +137,7 @@ class Texts:
 
 
 def _texts(pieces: Iterable[pa.Array], offsets: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the bytes of Arrow arrays, and note in `offsets` (n + 1,) where each string ends."""
+    """Yield the bytes of Arrow arrays, and write the end of each string to `offsets` (n + 1,)."""
     last = size = 0
     for piece in pieces:
         bounds, text = _buffers(piece)
@@ -147,7 +147,7 @@ def _texts(pieces: Iterable[pa.Array], offsets: npt.NDArray[np.int64]) -> Iterat
 
 
 def _buffers(piece: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return the bounds (n + 1,) of the strings of an Arrow array, and the bytes that these count."""
+    """Return the bounds (n + 1,) of the strings of an Arrow array, and the bytes that the bounds index."""
     column = piece.cast(pa.large_string())
     _, bounds, data = column.buffers()
     if bounds is None:

@@ -1,1 +1,1 @@
-"""Bundles, their lines, and checkpoints: what the trainer hands to the server."""
+"""Bundles, lines of bundles, and checkpoints: the trainer's output."""

@@ -1,11 +1,12 @@
-"""Contract 4, the bundle: one servable version of the model, its index and its ids.
+"""The bundles of a store or line (contract 4): listing, promotion, pins, chains of deltas and retirement.
 
-A bundle lives in ``bundles/<version>/`` and is never rewritten. ``bundles/CURRENT`` names the promoted one and
-is replaced atomically; with ``bundles/PIN`` an operator keeps one version promoted. Rows of the index,
-of the embeddings and of the items are the same numbers. A bundle is complete, or a delta that says what changes in its
-parent; the parents of a delta, down to a complete bundle, are its chain, and are kept as long as it is. A chain can be
-compacted: ``bundles/<version>/complete/`` then holds the rows of the delta of this version as a complete bundle.
-Readers of later versions start there, and deltas that were exported since name that version as their base.
+A bundle, one servable version of the model with its index and ids, lives in ``bundles/<version>/`` and is never
+rewritten. ``bundles/CURRENT`` names the promoted bundle and is replaced atomically; ``bundles/PIN`` keeps an operator's
+choice promoted. A row number means the same item in the index, the embeddings and the items.
+
+A bundle is complete, or a delta to its parent. The parents of a delta, down to a complete bundle, are its chain, and
+are kept as long as the delta. A chain can be compacted: ``bundles/<version>/complete/`` then holds the rows of that
+delta as a complete bundle. Later readers start there, and later deltas name that version as their base.
 """
 
 import logging
@@ -33,7 +34,7 @@ _CURRENT: Final = "bundles/CURRENT"
 _PIN: Final = "bundles/PIN"
 _WITHDRAWAL: Final = "VERDICT.json"
 _GRACE_SECONDS: Final = 3600.0
-"""An export writes its manifest well within this time; a folder without one is left over from a killed export."""
+"""Longest time for an export to write its manifest; an older folder without one is left over from a killed export."""
 
 
 class _Current(Document):
@@ -41,7 +42,7 @@ class _Current(Document):
 
 
 class Pin(Document):
-    """``bundles/PIN``: no bundle but `version` is promoted until an operator lifts it."""
+    """``bundles/PIN``: only `version` is promoted until an operator lifts the pin."""
 
     version: Version
     by: str = Field(description="who set it")
@@ -56,7 +57,7 @@ class Pin(Document):
 
 
 class Withdrawal(Document):
-    """``VERDICT.json`` of a bundle that was promoted and failed on events that it had not been trained on."""
+    """``VERDICT.json`` of a bundle that was promoted, and then failed on events that it had not been trained on."""
 
     version: Version
     fallback: Version = Field(description="the bundle that is served instead")
@@ -75,16 +76,16 @@ class BundleLog:
     root: Store | None = None
 
     def current(self) -> str | None:
-        """Return the promoted version, or None before the first; raises `CorruptArtefactError`."""
+        """Return the promoted version, None before the first promotion; raises `CorruptArtefactError`."""
         try:
             return read_document(self.store, _CURRENT, _Current).version
         except FileNotFoundError:
             return None
 
     def lost(self) -> CorruptArtefactError | None:
-        """Return what to say where ``CURRENT`` is missing beside bundles that were promoted; None before the first.
+        """Return the error of a missing ``CURRENT`` beside promoted bundles; None if there is no such fault.
 
-        It lists the bundles, and names the one to promote: the pinned one, or the newest that passed the gate.
+        Its message names the bundle to promote: the pinned one, or the newest that passed the gate.
         """
         if self.store.exists(_CURRENT):
             return None
@@ -106,7 +107,7 @@ class BundleLog:
         return self.manifest_and_ref(version)[0]
 
     def manifest_and_ref(self, version: str) -> tuple[BundleManifest, BundleRef]:
-        """Return a bundle's manifest, and what a delta names it by; raises as `manifest`."""
+        """Return a bundle's manifest, and the reference by which deltas name it; raises as `manifest`."""
         name = f"bundles/{version}/{MANIFEST}"
         data = self.store.read(name)
         manifest = decode_document(self.store.path(name), data, BundleManifest)
@@ -116,13 +117,13 @@ class BundleLog:
         return manifest, BundleRef(version=version, checksum=checksum(data))
 
     def versions(self) -> list[str]:
-        """Return the versions that exist, in order of name, which is the order of the stream."""
+        """Return all versions in order of name, which is the order of the stream."""
         return [name.split("/")[1] for name in self.store.glob(f"bundles/*/{MANIFEST}")]
 
     def manifests(self) -> list[BundleManifest]:
-        """Return the readable bundles in the order of export, which after a retraining differs from that of names.
+        """Return the readable manifests in order of export, which after a retraining differs from the order of names.
 
-        One that is retired meanwhile is left out; so is one with a damaged manifest, which the log names.
+        Bundles that are retired meanwhile, or have a damaged manifest (logged), are left out.
         """
         found = []
         for version in self.versions():
@@ -135,7 +136,7 @@ class BundleLog:
         return sorted(found, key=lambda manifest: (manifest.created_at, manifest.version))
 
     def held(self, newest: BundleManifest | None) -> str | None:
-        """Return why the newest bundle is not promoted; None where it is, or is about to be.
+        """Return the reason why the newest bundle is not promoted; None if it is, or is about to be.
 
         Raises `CorruptArtefactError`.
         """
@@ -147,10 +148,10 @@ class BundleLog:
         return withdrawal.verdict if withdrawal else None if newest.promoted else newest.verdict
 
     def chain(self, manifest: BundleManifest, known: Collection[BundleManifest] = ()) -> list[BundleManifest]:
-        """Return what a bundle is made of, from a complete bundle, or from the last of the `known` ones, to itself.
+        """Return the manifests that make up a bundle, from a complete or a `known` one to the bundle itself.
 
-        Where none of these is on the way, the complete bundle that stands for a compacted delta is the first. Raises
-        `CorruptArtefactError` where one of them is missing or damaged, or no longer what its child changes.
+        Unless a known bundle is on the way, the chain starts at the newest compacted bundle, if any. Raises
+        `CorruptArtefactError` if a needed bundle is missing, damaged, or not the one that its child changes.
         """
         found, shortest = [manifest], list[BundleManifest]()
         while (parent := found[-1].parent) is not None and found[-1] not in known:
@@ -167,7 +168,7 @@ class BundleLog:
         return (found if found[-1] in known else shortest or found)[::-1]
 
     def compacted(self, delta: BundleManifest) -> BundleManifest | None:
-        """Return the complete bundle that stands for a delta; None without one, or with a damaged one (logged)."""
+        """Return the compacted bundle of a delta; None if there is none, or a damaged one (logged)."""
         try:
             found = read_document(self.store, f"{delta.folder}/{COMPACTED}/{MANIFEST}", BundleManifest)
         except FileNotFoundError:
@@ -175,7 +176,7 @@ class BundleLog:
         except CorruptArtefactError as error:
             logger.warning("the whole chain of bundle %s is needed: %s", delta.version, error)
             return None
-        # A delta that was damaged is written again, perhaps with other rows.
+        # A damaged delta is exported again, perhaps with other rows.
         return found if found.compacts == self.manifest_and_ref(delta.version)[1] else None
 
     def _parent(self, wanted: BundleRef, child: str) -> BundleManifest:
@@ -194,27 +195,22 @@ class BundleLog:
         return self.store.read_verified(manifest.folder, manifest.file(name))
 
     def commit(self, manifest: BundleManifest) -> BundleRef:
-        """Write the manifest, which makes the bundle exist, and return its name; its files must have been written."""
+        """Write the manifest, which makes the bundle exist, and return its reference; write the other files first."""
         entry = write_document(self.store, f"{manifest.folder}/{MANIFEST}", manifest)
         return BundleRef(version=manifest.version, checksum=entry.checksum)
 
     def promote(self, version: str) -> None:
         """Point ``CURRENT`` at a version, even if another one is pinned.
 
-        Raises
-        ------
-        FileNotFoundError
-            Where there is no such bundle.
-        CorruptArtefactError
-            Where its manifest is damaged.
+        Raises `FileNotFoundError` if the bundle does not exist, `CorruptArtefactError` if its manifest is damaged.
         """
         self.manifest(version)
         write_document(self.store, _CURRENT, _Current(version=version))
 
     def publish(self, version: str) -> bool:
-        """Promote a version unless a bundle is pinned; say whether that was done. Raises as `promote` and `pin`.
+        """Promote a version unless a bundle is pinned; return whether it was promoted. Raises as `promote` and `pin`.
 
-        An operator writes the pin before ``CURRENT``: one that is found afterwards was set meanwhile, and wins.
+        An operator writes the pin before ``CURRENT``: a pin that is found afterwards was set meanwhile, and wins.
         """
         if self.pin() is None:
             self.promote(version)
@@ -238,13 +234,13 @@ class BundleLog:
             return None
 
     def set_pin(self, pin: Pin) -> None:
-        """Promote a version and keep it promoted, over any other pin; raises as `promote`."""
+        """Promote a version and keep it promoted, replacing any other pin; raises as `promote`."""
         self.manifest(pin.version)
         write_document(self.store, _PIN, pin)
         self.promote(pin.version)
 
     def lift_pin(self) -> None:
-        """Let the trainer promote again; nothing happens where nothing is pinned."""
+        """Remove the pin, if any, so that the trainer promotes again."""
         self.store.remove(_PIN)
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
@@ -252,31 +248,18 @@ class BundleLog:
         write_document(self.store, f"bundles/{withdrawal.version}/{_WITHDRAWAL}", withdrawal)
 
     def withdrawal(self, version: str) -> Withdrawal | None:
-        """Return why a version was withdrawn, or None; raises `CorruptArtefactError`."""
+        """Return the record of a withdrawn version, or None; raises `CorruptArtefactError`."""
         try:
             return read_document(self.store, f"bundles/{version}/{_WITHDRAWAL}", Withdrawal)
         except FileNotFoundError:
             return None
 
     def retire(self, keep: int = 3, spare: Collection[str] = (), younger_than: float = 0.0) -> list[str]:
-        """Remove bundles; the last `keep`, the promoted, the pinned, the spared and the young stay, with their chains.
+        """Remove old bundles and the remains of exports killed more than an hour ago; return the removed versions.
 
-        Parameters
-        ----------
-        keep, spare
-            How many of the newest stay, and which others.
-        younger_than
-            Bundles exported within so many seconds stay, too.
-
-        Returns
-        -------
-        list[str]
-            The versions removed. What a killed export has left is removed too, after an hour.
-
-        Raises
-        ------
-        CorruptArtefactError
-            Where ``CURRENT`` or ``PIN`` is damaged: what they name is unknown then, and nothing is removed.
+        The `keep` newest, the promoted, the pinned and the `spare` bundles stay, and bundles exported within the last
+        `younger_than` seconds, all with their chains. Raises `CorruptArtefactError` if ``CURRENT`` or ``PIN`` is
+        damaged: the bundle that it names is unknown, so all stay.
         """
         pin, manifests = self.pin(), self.manifests()
         kept = {self.current(), *spare} | ({pin.version} if pin else set())
@@ -286,7 +269,7 @@ class BundleLog:
         kept |= _ancestors(kept, {one.version: one for one in manifests})
         removed = [one.version for one in manifests if one.version not in kept]
         for version in reversed(removed):
-            # A delta goes before what it changes, and without its manifest a half-removed bundle does not exist.
+            # A delta is removed before its parent; without its manifest a half-removed bundle does not exist.
             self.store.remove(f"bundles/{version}/{COMPACTED}/{MANIFEST}")
             self.store.remove(f"bundles/{version}/{MANIFEST}")
             self.store.remove(f"bundles/{version}")
@@ -294,7 +277,7 @@ class BundleLog:
         return removed
 
     def _remove_leftovers(self, before: float) -> None:
-        """Remove folders without a manifest in which nothing has been written since a time, and older drafts."""
+        """Remove folders without a manifest, and drafts, that were last written before a time."""
         there, newest = self.store.find("bundles"), dict[str, float]()
         for name, stat in there.items():
             folder, written = name.rpartition("/")[0], math.inf if stat.written is None else stat.written
@@ -302,14 +285,14 @@ class BundleLog:
             if is_draft(name) and written < before:
                 self.store.remove(name)
         for folder in newest.keys() - {"bundles"}:
-            # What is compacted is of no use without its delta.
+            # A compacted bundle is useless without its delta.
             is_whole = all(f"{one}/{MANIFEST}" in there for one in {folder, folder.removesuffix(f"/{COMPACTED}")})
             if not is_whole and newest[folder] < before:
                 self.store.remove(folder)
 
 
 def _ancestors(versions: Collection[str | None], manifests: Mapping[str, BundleManifest]) -> set[str]:
-    """Return everything that the versions are built on, each back to its base."""
+    """Return the parents of the given versions, each back to its base."""
     found: set[str] = set()
     for version in versions:
         one = manifests.get(str(version))

@@ -1,10 +1,10 @@
-"""The description of a checkpoint: ``checkpoints/<name>/CHECKPOINT.json``, written last.
+"""The mark of a checkpoint, ``checkpoints/<name>/CHECKPOINT.json``: written last, it lists tensors and files.
 
-The tensors' bytes (little-endian, each in C order), one tensor after another in the order of the mark, are cut into
-the files that the mark lists. Names sort in the order of the stream. Checking a store needs the marks alone.
+The tensors' bytes (little-endian, C order), in the order of the mark, are cut into the files that the mark lists. Names
+sort in the order of the stream. Verifying a store reads only the marks.
 
-A checkpoint with a `parent` is a delta: of what has a line for each table row it holds the lines of the rows in its
-first tensor, ``rows``, those that have changed since the parent; everything else it holds whole.
+A checkpoint with a `parent` is a delta. Its first tensor, ``rows``, has the table rows that changed since the parent;
+tensors with a line per table row hold the lines of these rows, other tensors are whole.
 """
 
 import math
@@ -32,12 +32,12 @@ __all__ = [
 ]
 
 CHECKPOINT_MARK: Final = "CHECKPOINT.json"
-"""A directory without it is incomplete and is never read."""
+"""Readers ignore a directory without it: it is incomplete."""
 
 CURRENT_FORMAT: Final = 6
 
 WITH_USER_FEATURES: Final = 7
-"""`CURRENT_FORMAT` with the part of user features; checkpoints without user features do not have it."""
+"""`CURRENT_FORMAT` plus user features; checkpoints without user features keep `CURRENT_FORMAT`."""
 
 _BYTES: Final = {
     "bool": 1,
@@ -54,11 +54,11 @@ _BYTES: Final = {
 
 
 class CheckpointFormatError(CorruptArtefactError):
-    """A checkpoint of a format that this version does not read; the message says which it reads and what to do."""
+    """A checkpoint of another format; the message says which formats this version reads and what to do."""
 
 
 class TensorEntry(Document):
-    """The type and shape of one tensor."""
+    """Type and shape of a tensor."""
 
     dtype: Literal["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
     shape: tuple[NonNegativeInt, ...]
@@ -70,14 +70,14 @@ class TensorEntry(Document):
 
 
 class CheckpointRef(StoredModel):
-    """One certain checkpoint: its name, and the checksum of its mark."""
+    """Reference to a checkpoint: its name, and the checksum of its mark."""
 
     name: str
     checksum: str
 
 
 class CheckpointMark(Document):
-    """A complete checkpoint: where it is in the stream, the settings that made it, its tensors and its files."""
+    """A complete checkpoint: its position in the stream, the settings that made it, its tensors and its files."""
 
     model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
@@ -108,15 +108,14 @@ def checkpoint_names(store: Store) -> list[str]:
 
 
 def mark_path(name: str) -> str:
-    """Return the name of a checkpoint's mark in the store."""
+    """Return the path of a checkpoint's mark, relative to the store."""
     return f"checkpoints/{name}/{CHECKPOINT_MARK}"
 
 
 def read_checkpoint_chain(store: Store, name: str) -> list[tuple[CheckpointRef, CheckpointMark]]:
-    """Return a checkpoint and all that it continues, the whole one first.
+    """Return a checkpoint with all its ancestors, starting at the whole one.
 
-    Raises `CorruptArtefactError` for a mark that is damaged, missing or not the one that was continued; the others as
-    `read_checkpoint_mark`.
+    Raises as `read_checkpoint_mark`, and `CorruptArtefactError` if a parent is missing or has been replaced.
     """
     found = store.read(mark_path(name))
     chain = [(CheckpointRef(name=name, checksum=checksum(found)), _decode(store.path(mark_path(name)), found))]
@@ -136,7 +135,7 @@ def read_checkpoint_chain(store: Store, name: str) -> list[tuple[CheckpointRef, 
 def read_checkpoint_mark(store: Store, name: str) -> CheckpointMark:
     """Return the mark of a checkpoint.
 
-    Raises `CorruptArtefactError`, of another format `CheckpointFormatError`, or `FileNotFoundError`.
+    Raises `CorruptArtefactError`, its subclass `CheckpointFormatError` for another format, or `FileNotFoundError`.
     """
     return _decode(store.path(mark_path(name)), store.read(mark_path(name)))
 

@@ -1,4 +1,4 @@
-"""What trainer and server share of FAISS indexes. Importing it needs FAISS, so `contracts` itself does not."""
+"""Operations on FAISS indexes that trainer and server share. Kept apart because importing it needs FAISS."""
 
 from typing import Any, Final
 
@@ -27,12 +27,12 @@ _faiss: Any = faiss  # its stubs lack these
 
 _LEAST: Final = 64
 _FOR_EACH: Final = 2
-"""Rows that a walk keeps as candidates, and how many for each row that is wanted. FAISS keeps 16 whatever is wanted:
-such a walk ends before it has found a thousand rows."""
+"""Least number of candidates of a graph walk, and candidates per wanted row. FAISS always keeps 16: such a walk ends
+before it has found a thousand rows."""
 
 
 def is_graph(index: Any) -> bool:
-    """Say whether an index is searched by walks through a graph (HNSW), of vectors as they are or transformed."""
+    """Return whether an index is an HNSW graph, of plain or transformed vectors."""
     inner = faiss.downcast_index(index)
     while isinstance(inner, faiss.IndexPreTransform):
         inner = faiss.downcast_index(inner.index)
@@ -40,17 +40,17 @@ def is_graph(index: Any) -> bool:
 
 
 def widen_walks(index: Any, k: int, at_least: int = 0) -> None:
-    """Let the next walks through the graph of an index find `k` rows, with `at_least` so many candidates."""
+    """Give the next walks through a graph index enough candidates to find `k` rows, at least `at_least`."""
     _faiss.ParameterSpace().set_index_parameter(index, "efSearch", max(_LEAST, at_least, _FOR_EACH * k))
 
 
 _TABLE: Final = _faiss.DirectMap.Hashtable
 _ROOM: Final = 8
-"""Rows for which a list gets spare room, at least; and one for so many that it holds."""
+"""Least spare room of a list in rows; larger lists get one spare row per `_ROOM` rows."""
 
 
 def takes_deltas(index: Any) -> bool:
-    """Say whether rows of an index can be replaced one by one: it is flat, or has plain lists and flat centroids."""
+    """Return whether rows of an index can be replaced: it is flat, or has plain lists and flat centroids."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexFlat):
         return True
@@ -61,7 +61,7 @@ def takes_deltas(index: Any) -> bool:
 
 
 def with_row_ids(index: Any) -> Any:
-    """Return a flat index as one in which rows keep their numbers, whatever is removed; others do already."""
+    """Return a flat index as one with explicit row ids, which survive removals; other indexes have them already."""
     flat = faiss.downcast_index(index)
     if not isinstance(flat, faiss.IndexFlat):
         return index
@@ -72,10 +72,10 @@ def with_row_ids(index: Any) -> Any:
 
 
 def keep_places(index: Any) -> None:
-    """Make an index ready for many changes, if it has lists that take deltas: they then cost what they change.
+    """Prepare an index with lists that take deltas for many changes: each then costs only the rows it changes.
 
-    It notes where its rows are, 38 bytes each, and its lists get spare room: a full list takes twice its memory as soon
-    as a row comes, so that a few changes would double the index.
+    The index records the places of its rows (38 bytes per row), and its lists get spare room: a full list doubles its
+    memory with the next row, so a few changes would double the index.
     """
     if takes_deltas(index) and faiss.try_extract_index_ivf(index) is not None:
         _make_room(index)
@@ -94,31 +94,31 @@ def _make_room(index: Any) -> None:
 
 
 def without_rows(index: Any) -> Any:
-    """Return a copy of a trained index with lists, but without a row in them; what it copies may be a mapped file."""
+    """Return a copy of a trained IVF index with empty lists; the original may be a mapped file."""
     copy: Any = faiss.clone_index(index)
-    # Not emptied: lists keep the memory of what they have held.
+    # Replaced, not emptied: an emptied list keeps its memory.
     give_lists(copy, _faiss.ArrayInvertedLists(index.nlist, index.code_size))
     copy.ntotal = 0
-    # What is mapped, its centroids too, ends the process when it grows.
+    # Copied into memory: mapped parts, also the centroids, would crash the process when they grow.
     return _faiss.deserialize_index(_faiss.serialize_index(copy))
 
 
 def give_lists(index: Any, lists: Any) -> None:
-    """Let an IVF index have other inverted lists, which it owns from then on."""
+    """Replace the inverted lists of an IVF index, which owns the new ones from then on."""
     index.replace_invlists(lists, True)  # noqa: FBT003 - FAISS takes no keywords
     lists.this.disown()
 
 
 def keeps_places(index: Any) -> bool:
-    """Say whether `keep_places` had an effect; a clone of such an index keeps places, too."""
+    """Return whether an index records the places of its rows (`keep_places`), as clones of such an index do."""
     inverted = faiss.try_extract_index_ivf(index)
     return inverted is not None and inverted.direct_map.type == _TABLE
 
 
 def check_delta(index: Any, delta: BundleDelta, lists: int | None = None) -> int:
-    """Return how many lists an index has after a delta, 0 where it has none; `lists`: so many before.
+    """Return the number of lists of an index after a delta, 0 for an index without lists; `lists` is the number before.
 
-    Raises `ValueError` where the delta names no lists for an index that has lists, or lists that there are not.
+    Raises `ValueError` if the delta names no lists, or unknown lists, for an index that has lists.
     """
     inverted = faiss.try_extract_index_ivf(index)
     if inverted is None:
@@ -130,21 +130,16 @@ def check_delta(index: Any, delta: BundleDelta, lists: int | None = None) -> int
 
 
 def apply_delta(index: Any, delta: BundleDelta) -> None:
-    """Change an index in place: `with_row_ids` made it, or a delta was applied before.
+    """Apply a delta to an index in place; the index comes from `with_row_ids` or an earlier delta.
 
-    Raises
-    ------
-    ValueError
-        From `check_delta`; nothing is changed then.
-    RuntimeError
-        From FAISS, for an index of which no row can be removed.
+    Raises `ValueError` as `check_delta`, before any change, and FAISS's `RuntimeError` if the index cannot remove rows.
     """
     has_lists = check_delta(index, delta) > 0
     if has_lists and delta.centroids is not None:
         append_lists(index, delta.centroids)
     gone = np.concatenate([delta.removed, delta.rows])
     if len(gone):
-        # One looks the rows up where the index keeps their places, which the other cannot; without, it reads all lists.
+        # IDSelectorArray looks the rows up, which needs their places; IDSelectorBatch scans all lists.
         selector = faiss.IDSelectorArray if keeps_places(index) else faiss.IDSelectorBatch
         index.remove_ids(selector(gone))
     if not len(delta.rows):
@@ -157,11 +152,11 @@ def apply_delta(index: Any, delta: BundleDelta) -> None:
 
 
 def append_lists(index: Any, centroids: npt.NDArray[np.float32]) -> None:
-    """Append empty lists with these centroids (c, d) to an IVF index; what is in the other lists is not touched."""
+    """Append empty lists with these centroids (c, d) to an IVF index, leaving the other lists as they are."""
     lists: Any = faiss.downcast_InvertedLists(index.invlists)
     old, new = index.nlist, index.nlist + len(centroids)
-    # FAISS has no call for it. A permutation moves lists and leaves an empty one behind: what takes list 0 after list 0
-    # itself is empty.
+    # FAISS has no call for it. A permutation moves a list and leaves an empty one: once list 0 has moved to place 0,
+    # every further place that is given list 0 becomes empty.
     order = np.zeros(new, np.int64)
     order[:old] = np.arange(old)
     lists.nlist = new

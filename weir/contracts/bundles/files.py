@@ -25,13 +25,13 @@ __all__ = ["BundleFiles", "BundleItems", "MappedFiles", "is_finite"]
 
 _BLOCK: Final = 1 << 14
 _DECODED: Final = 1 << 16
-"""Items decoded at a time: memory holds a whole column once, as it stays."""
+"""Items decoded at a time, so that memory holds a whole column only once."""
 
 Strings = npt.NDArray[np.object_]
 
 
 class BundleItems(NamedTuple):
-    """``items.parquet``, column by column, (n,) each: index rows, ids, keys and decayed counts."""
+    """Columns of ``items.parquet``, (n,) each: index rows, ids, keys and decayed counts."""
 
     rows: npt.NDArray[np.int32]
     ids: Strings
@@ -41,17 +41,17 @@ class BundleItems(NamedTuple):
 
 @dataclass(frozen=True)
 class BundleFiles:
-    """Reads files of a bundle; a checksum that is wrong raises `CorruptArtefactError`."""
+    """Reader of a bundle's files into memory; a wrong checksum raises `CorruptArtefactError`."""
 
     log: BundleLog
     manifest: BundleManifest
 
     def has(self, name: str) -> bool:
-        """Say whether the bundle lists a file."""
+        """Return whether the manifest lists a file."""
         return any(entry.name == name for entry in self.manifest.files)
 
     def items(self) -> BundleItems:
-        """Return ``items.parquet``, each item once, with finite popularities."""
+        """Return ``items.parquet``; requires distinct items and finite popularities."""
         data = self._data(BundleFile.ITEMS)
         file = self.guarded(BundleFile.ITEMS, lambda: pq.ParquetFile(pa.BufferReader(pa.py_buffer(data))))
         schema = file.schema_arrow
@@ -73,7 +73,7 @@ class BundleFiles:
         )
 
     def strings(self, pieces: Iterable[pa.Array], count: int) -> Strings:
-        """Return the strings of Arrow arrays, `count` in all: as Python's own, which are the fastest to read."""
+        """Return the strings of Arrow arrays, `count` in all, as Python strings, which are the fastest to read."""
         found, last = np.empty(count, object), 0
         for piece in pieces:
             found[last : last + len(piece)] = piece.to_numpy(zero_copy_only=False)
@@ -81,25 +81,25 @@ class BundleFiles:
         return found
 
     def room(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array (count,) to be filled and kept."""
+        """Return an uninitialised array (count,) that is filled and kept."""
         return np.empty(count, dtype)
 
     def kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return an array in the form in which it is to be kept: as it is."""
+        """Return an array in the form to keep it in: here the array itself."""
         return values
 
     def each(self, *reads: Callable[[], Any]) -> list[Any]:
-        """Return what each of some reads returns, one after another: memory holds one file besides what is kept."""
+        """Return the results of `reads`, run in sequence: memory holds one file besides the results."""
         return [read() for read in reads]
 
     def matrix(self, name: str, shape: tuple[int, int]) -> npt.NDArray[np.float32]:
-        """Return a file of finite float32 numbers, of this shape."""
+        """Return a file of finite float32 numbers of this shape."""
         matrix = self.array(name, np.float32, shape)
         self.require(name, is_finite(matrix), "holds NaN or infinite values")
         return np.ascontiguousarray(matrix)
 
     def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return a NumPy file of this type and shape."""
+        """Return the array of a NumPy file of this type and shape."""
         found: npt.NDArray[Any] = self.guarded(name, partial(_array, self._data(name)))
         wanted = np.dtype(dtype)
         problem = f"is {found.dtype} of shape {found.shape}, expected {wanted} of shape {shape}"
@@ -110,30 +110,30 @@ class BundleFiles:
         return self.log.read(self.manifest, name)
 
     def decode(self, name: str, decoder: Callable[[bytes], Any]) -> Any:
-        """Return what a decoder makes of a file's verified bytes."""
+        """Return the result of a decoder of a file's verified bytes."""
         return self.guarded(name, partial(decoder, self.log.read(self.manifest, name)))
 
     def guarded(self, name: str, action: Callable[[], Any]) -> Any:
-        """Return what an action on a file returns; its exceptions become errors that name the file."""
+        """Return the result of an action on a file; its exceptions become errors that name the file."""
         try:
             return action()
         except Exception as error:  # each format's library has errors of its own; what matters is whose file it is
             raise self.fault(name, f"cannot be used: {error}") from error
 
     def require(self, name: str, holds: bool, otherwise: str) -> None:
-        """Raise what `fault` returns unless something holds."""
+        """Raise `fault` with the problem `otherwise` unless `holds`."""
         if not holds:
             raise self.fault(name, otherwise)
 
     def fault(self, name: str, problem: str) -> IncompatibleBundleError:
-        """Return the error of a file that is what the manifest says, and still of no use."""
+        """Return the error of a file that matches its manifest and cannot be used."""
         return IncompatibleBundleError(self.log.store.path(f"{self.manifest.folder}/{name}"), problem)
 
 
 class MappedFiles(BundleFiles):
-    """The same for who seldom reads: arrays are mapped files, of which the kernel keeps what there is room for.
+    """Reader of a bundle's files as mapped files, for infrequent reads: the kernel keeps in memory what fits.
 
-    Columns are in files of no name. Whatever copies them there raises `OSError` if the disk is full.
+    Decoded columns are temporary files; writing them raises `OSError` if the disk is full.
     """
 
     def _data(self, name: str) -> mmap:
@@ -141,17 +141,17 @@ class MappedFiles(BundleFiles):
             return mmap(file.fileno(), 0, access=ACCESS_READ)
 
     def each(self, *reads: Callable[[], Any]) -> list[Any]:
-        """Return what each of some reads returns, side by side: training waits, and no file has to be in memory."""
+        """Return the results of `reads`, run in parallel: training waits for them, and mapped files need no memory."""
         with ThreadPoolExecutor(len(reads)) as threads:
             started = [threads.submit(read) for read in reads]
             return [one.result() for one in started]
 
     def strings(self, pieces: Iterable[pa.Array], count: int) -> Strings:
-        """Return the strings of Arrow arrays, `count` in all: in two arrays (`Texts`), a third of the memory."""
+        """Return the strings of Arrow arrays, `count` in all, as `Texts`: a third of the memory of Python strings."""
         return cast("Strings", Texts.spooled(pieces, count))
 
     def room(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array (count,) to be filled, as a mapped file."""
+        """Return an array (count,) of zeros that is filled and kept, as a mapped file."""
         return zeros_in_scratch(count, dtype)
 
     def kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -161,18 +161,18 @@ class MappedFiles(BundleFiles):
         return in_scratch(values)
 
     def opened(self, name: str, reader: Callable[[Path], Any]) -> Any:
-        """Return what a reader makes of a verified file, which it may map."""
+        """Return the result of a reader of a verified file, which it may map."""
         with self.log.store.local(self.manifest.folder, self.manifest.file(name)) as path:
             return self.guarded(name, partial(reader, path))
 
 
 def is_finite(matrix: npt.NDArray[np.float32]) -> bool:
-    """Say whether all numbers (n, d) are finite; memory holds the answers of some rows at a time."""
+    """Return whether all numbers (n, d) are finite, checking blocks of rows to save memory."""
     return all(np.isfinite(matrix[first : first + _BLOCK]).all() for first in range(0, len(matrix), _BLOCK))
 
 
 def _pieces(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
-    """Yield a column of a file, some rows at a time; raises `ValueError` where these are not as many as it says."""
+    """Yield a column of a file in batches; raises `ValueError` if it has fewer rows than its metadata say."""
     left = file.metadata.num_rows
     for batch in file.iter_batches(_DECODED, columns=[name]):
         left -= len(batch)
@@ -191,7 +191,7 @@ def _numbers(file: pq.ParquetFile, name: str, into: npt.NDArray[Any]) -> npt.NDA
 
 
 def _array(data: bytes | mmap) -> npt.NDArray[Any]:
-    """Return the array of a NumPy file in the file's own bytes: `np.load` would copy them, slowly."""
+    """Return the array of a NumPy file as a view of its bytes: `np.load` would copy them, slowly."""
     file = io.BytesIO(data) if isinstance(data, bytes) else data
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

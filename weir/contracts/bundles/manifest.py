@@ -1,4 +1,4 @@
-"""The manifest of a bundle: what it is, what its files hold, and how to train it again."""
+"""The manifest of a bundle: identity, files, and the recipe to train it again."""
 
 from typing import Annotated, Any, Final, Literal, NewType
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Stretch(StoredModel):
-    """Steps that were trained by as many ranks and threads, on the same kind of device, with the same libraries."""
+    """Consecutive steps with the same number of ranks and threads, kind of device and libraries."""
 
     sequence: int = Field(ge=0, description="the window in which it starts")
     step: int = Field(ge=0, description="steps before it")
@@ -40,20 +40,21 @@ class Stretch(StoredModel):
     software: dict[str, str] = Field(description="library -> version")
 
     def is_like(self, other: "Stretch") -> bool:
-        """Say whether another stretch was trained by the same."""
+        """Return whether another stretch had the same ranks, threads, device and software."""
         here, there = (one.model_dump(exclude={"sequence", "step"}) for one in (self, other))
         return here == there
 
 
 class Recipe(StoredModel):
-    """The settings of the trainer that decide what is trained and how it is searched, and the stretches in order."""
+    """Trainer settings that decide training and search, and the stretches in order."""
 
     settings: dict[str, Any]
     stretches: tuple[Stretch, ...]
 
 
 Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z._-]+$", max_length=200)]
-"""Names a bundle. The trainer's sort in the order of the stream and end in a digest of what the bundle holds."""
+"""Name of a bundle. The trainer's versions sort in the order of the stream and end in a digest of the bundle's
+content."""
 
 BUNDLE_ITEMS_SCHEMA: Final = pa.schema(
     [
@@ -63,43 +64,43 @@ BUNDLE_ITEMS_SCHEMA: Final = pa.schema(
         pa.field(columns.POPULARITY, pa.float64(), nullable=False),
     ]
 )
-"""Row i describes index row i; `popularity` is the decayed count of the frequency view at export."""
+"""`row` is the index row; `popularity` is the decayed count of the frequency view at export."""
 
 IndexRows = NewType("IndexRows", npt.NDArray[np.int64])
-"""Rows of a bundle's index, of any shape; -1 where there is none."""
+"""Rows of a bundle's index, of any shape; -1 means no row."""
 
 
 COMPACTED: Final = "complete"
-"""The folder within a delta's own of the complete bundle that stands for the delta and its chain."""
+"""Subfolder of a delta for the complete bundle that stands for the delta and its chain."""
 
 
 class BundleFile:
-    """The files of a bundle.
+    """File names of a bundle.
 
-    ``embeddings.npy`` is float32, shape (2 + items, dimension): row 0 is padding (zeros), row 1 stands for
-    every item without a row of its own, row 2 + i is the *input* embedding of index row i. The user tower
-    (``tower.onnx``) takes ``history`` float32 (batch, length, dimension), gathered from it oldest first and
-    padded on the left, and ``mask`` bool (batch, length), True for real items; it returns ``user`` float32
-    (batch, dimension). ``vectors.npy`` holds what the index holds, uncompressed: float32 (items, dimension).
+    ``embeddings.npy`` is float32, shape (2 + items, dimension): row 0 is padding (zeros), row 1 stands for every item
+    without a row of its own, row 2 + i is the *input* embedding of index row i. The user tower (``tower.onnx``) takes
+    ``history`` float32 (batch, length, dimension), gathered from it oldest first and padded on the left, and ``mask``
+    bool (batch, length), True for real items; it returns ``user`` float32 (batch, dimension). ``vectors.npy`` holds the
+    vectors of the index, uncompressed: float32 (items, dimension).
 
-    A delta has no index. Its ``items.parquet``, ``vectors.npy`` and ``embeddings.npy`` describe the m changed and new
-    rows alone, completely; `row` of the items says which rows they are, and rows 0 and 1 of the embeddings come first.
-    ``removed.npy`` int32 (r,) are rows that hold no item any more, until a later delta gives them to another one.
-    Where the index has inverted lists, ``lists.npy`` int32 (m,) are those of the rows, and ``centroids.npy`` float32
-    (c, dimension) the centroids of lists that the delta appends, which have the next numbers.
+    A delta has no index. Its ``items.parquet``, ``vectors.npy`` and ``embeddings.npy`` hold only the m changed and new
+    rows; `row` of the items is their index row, and the embeddings start with rows 0 and 1. ``removed.npy`` int32 (r,)
+    has the rows that lose their item, until a later delta reuses them. If the index has inverted lists, ``lists.npy``
+    int32 (m,) are the lists of the rows, and ``centroids.npy`` float32 (c, dimension) the centroids of the lists that
+    the delta appends.
 
-    Where windows have item features, ``features.npz`` says what these add to an item's embedding, in complete bundles
-    and in deltas (`weir.contracts.interactions.features`): an item without a row can be answered from its features.
-    Where examples have user features, ``user-features.npz`` says in the same form what these add to what the user tower
-    returns, before that is normalised.
+    If windows have item features, complete bundles and deltas have ``features.npz``: the vectors that features add to
+    an item's embedding (`weir.contracts.interactions.features`), from which the server also answers for an item without
+    a row. If examples have user features, ``user-features.npz`` has, in the same form, the vectors that they add to the
+    output of the user tower before it is normalised.
 
-    Where there is a second phase, ``scorer.onnx`` scores candidates again, in complete bundles and in deltas: it takes
-    ``user`` float32 (batch, dimension), as the index is searched with, ``items`` float32 (items, dimension), rows of
-    ``vectors.npy``, and ``candidates`` int64 (batch, candidates), which count the items from 0; it returns ``score``
-    float32 (batch, candidates).
+    If there is a second phase, complete bundles and deltas have ``scorer.onnx``, which re-scores candidates: it takes
+    ``user`` float32 (batch, dimension), the query of the index, ``items`` float32 (items, dimension), rows of
+    ``vectors.npy``, and ``candidates`` int64 (batch, candidates), indexes into ``items``; it returns ``score`` float32
+    (batch, candidates).
 
-    A compacted bundle has the files of a complete one, and the rows of the delta that it stands for. So a row may hold
-    no item: ``items.parquet`` does not name it, the index does not find it, and its vectors are zeros.
+    A compacted bundle has the files of a complete one, and the row numbers of its delta, so a row may have no item:
+    ``items.parquet`` lacks it, the index does not find it, and its vectors are zeros.
     """
 
     INDEX: Final = "index.faiss"
@@ -116,7 +117,7 @@ class BundleFile:
 
 
 class IndexFit(StoredModel):
-    """How well the lists of an IVF index fit the items: they are kept between exports (docs/store.md)."""
+    """How well the lists of an IVF index fit the items; exports keep the lists (docs/store.md)."""
 
     trained_at: float = Field(description="when its centroids were trained, wall clock, seconds since 1970")
     trained_items: int = Field(ge=1, description="items that they were trained on")
@@ -132,7 +133,7 @@ class IndexFit(StoredModel):
 
 
 class IndexInfo(StoredModel):
-    """The index's type (a FAISS factory string), its search parameters, and how well its lists fit."""
+    """The index's type (a FAISS factory string), its search parameters, and the fit of its lists."""
 
     type: str
     parameters: dict[str, int | float] = Field(default_factory=dict)
@@ -140,7 +141,7 @@ class IndexInfo(StoredModel):
 
 
 class BundleRef(StoredModel):
-    """One certain bundle: its version, and the checksum of its manifest, so that another one cannot take its place."""
+    """Reference to a bundle: its version, and the checksum of its manifest, so that no other bundle can replace it."""
 
     version: Version
     checksum: str
@@ -149,7 +150,7 @@ class BundleRef(StoredModel):
 class BundleManifest(Document):
     """``MANIFEST.json`` of a bundle.
 
-    Training follows the commit order, so the model has been trained on all windows up to `trained_sequence`.
+    Training follows the commit order: the model has been trained on all windows up to `trained_sequence`.
     """
 
     schema_version: Literal[1, 2] = Field(default=1, description="1: a complete bundle; 2: a delta")
@@ -209,16 +210,16 @@ class BundleManifest(Document):
 
     @property
     def newest(self) -> int:
-        """How many known items of a history count at most: the model knows nothing of what more would mean."""
+        """Number of newest known history items that count at most: the model was not trained on longer histories."""
         return min(self.history_length, self.history_read or self.history_length)
 
     @property
     def rows(self) -> int:
-        """Rows of a complete bundle; those of a compacted one do not all hold an item."""
+        """Number of rows of a complete bundle; rows of a compacted bundle may have no item."""
         return self.items if self.compacts is None else self.file(BundleFile.VECTORS).rows
 
     def file(self, name: str) -> FileEntry:
-        """Return one file's entry; raises `CorruptArtefactError` where the manifest does not list it."""
+        """Return a file's entry; raises `CorruptArtefactError` if the manifest does not list it."""
         for entry in self.files:
             if entry.name == name:
                 return entry

@@ -1,4 +1,4 @@
-"""The rows of a bundle's index: keys, ids, vectors and embeddings, and what a delta changes in them."""
+"""The rows of a bundle's index (keys, ids, vectors and embeddings), and deltas to them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,15 @@ __all__ = ["FIRST_ITEM_ROW", "BundleDelta", "BundleRows", "ItemRows", "tower_row
 
 _PADDING_ROW: Final = 0
 FIRST_ITEM_ROW: Final = 2
-"""Row of ``embeddings.npy`` with the embedding of index row 0; see `weir.contracts.bundles.bundle_log.BundleFile`."""
+"""Row of ``embeddings.npy`` with the embedding of index row 0; see `weir.contracts.bundles.manifest.BundleFile`."""
 
 
 @dataclass(frozen=True, eq=False)
 class ItemRows:
-    """The `count` items of a bundle: at first `keys` (n,), ascending, with the index row of each, `rows` (n,).
+    """Map from the keys of a bundle's `count` items to index rows.
 
-    `later` has the rows of keys that have come since, or have another row; -1: they are gone.
+    At first `keys` (n,), ascending, have the index `rows` (n,). `later` has the rows of keys that were added or moved
+    since; -1 marks a removed key.
     """
 
     keys: ItemKeys
@@ -37,7 +38,7 @@ class ItemRows:
 
     @classmethod
     def of(cls, keys: ItemKeys, rows: IndexRows | None = None) -> "ItemRows":
-        """Index the keys (items,) of ``items.parquet`` by their `rows` (items,); by default these are all, in order."""
+        """Index the keys (items,) of ``items.parquet`` by their `rows` (items,), by default 0, 1, ... in order."""
         order = np.argsort(keys)
         places = order if rows is None else rows[order]
         return cls(ItemKeys(keys[order]), IndexRows(places), Overlay.empty(places), len(keys))
@@ -46,16 +47,16 @@ class ItemRows:
         return self.count
 
     def without(self, keys: ItemKeys) -> "ItemRows":
-        """Return these items without some of them, by their distinct keys (n,)."""
+        """Return these items without the distinct `keys` (n,)."""
         gone = self.later.replaced(keys, np.full(len(keys), -1))
         return ItemRows(self.keys, self.rows, gone, self.count - len(keys))
 
     def including(self, keys: ItemKeys, rows: IndexRows) -> "ItemRows":
-        """Return these items and further ones, by their distinct keys (n,), at their rows (n,)."""
+        """Return these items and further distinct `keys` (n,) at `rows` (n,)."""
         return ItemRows(self.keys, self.rows, self.later.replaced(keys, rows), self.count + len(keys))
 
     def look_up(self, keys: ItemKeys) -> IndexRows:
-        """Return the index row of each key, in the shape of `keys`; -1 for padding and for unknown items."""
+        """Return the index row of each key, in the shape of `keys`; -1 for padding and unknown items."""
         found = np.full(keys.shape, -1, np.int64)
         if len(self.keys):
             place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -68,15 +69,15 @@ class ItemRows:
     def tower_inputs(
         self, histories: ItemKeys, newest: int, length: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return what the user tower reads of histories (n, any length), left-padded, oldest first.
+        """Return the user tower's inputs for histories (n, any length), left-padded, oldest first.
 
-        The `newest` items count, at most `length`, of those that the bundle has: a vector that nothing was learned for
-        says less than the item before it. Returned are their rows in ``embeddings.npy``, (n, length), and the mask
-        (n, length), True for items.
+        Only the `newest` items (at most `length`) that the bundle knows count: the vector of an unknown item says less
+        than the item before it. Returns rows of ``embeddings.npy`` (n, length) and the mask (n, length), True for
+        items.
         """
         rows = np.full((len(histories), length), _PADDING_ROW, np.int64)
         found = self.look_up(histories)
-        # Known items move to the right, in their order.
+        # Move known items to the right, keeping their order.
         order = np.argsort(found >= 0, axis=1, kind="stable")
         known = np.take_along_axis(found, order, axis=1)[:, -newest:]
         rows[:, length - known.shape[1] :] = np.where(known >= 0, known + FIRST_ITEM_ROW, _PADDING_ROW)
@@ -84,7 +85,7 @@ class ItemRows:
 
 
 def tower_rows(histories: Sequence[IndexRows], length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return what `ItemRows.tower_inputs` does, of the rows of known items, at most `length` each."""
+    """Return the inputs of `ItemRows.tower_inputs`, given the rows of known items, at most `length` per history."""
     rows = np.full((len(histories), length), _PADDING_ROW, np.int64)
     for row, known in zip(rows, histories, strict=True):
         row[length - len(known) :] = known + FIRST_ITEM_ROW
@@ -96,10 +97,10 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class BundleDelta:
-    """Changed and new `rows` (m,) with all that they hold, and `removed` (r,) ones.
+    """The content of changed and new `rows` (m,), and the `removed` rows (r,).
 
     `ids`, `keys` and `popularity` are (m,), `vectors` (m, d) and `embeddings` (2 + m, d). `lists` (m,) are the inverted
-    lists of the rows and `centroids` (c, d) those of appended lists; both are None for an index without lists.
+    lists of the rows and `centroids` (c, d) the centroids of appended lists; both are None for an index without lists.
     """
 
     rows: IndexRows
@@ -114,7 +115,7 @@ class BundleDelta:
 
     @classmethod
     def read(cls, files: BundleFiles) -> Self:
-        """Read a delta; raises `CorruptArtefactError` where files are damaged or do not fit together."""
+        """Read a delta; raises `CorruptArtefactError` if files are damaged or do not fit together."""
         items, manifest = files.items(), files.manifest
         count, width = manifest.changed, manifest.dimension
         rows = items.rows.astype(np.int64)
@@ -144,10 +145,10 @@ _NONE: Final = np.empty(0, np.int64)
 
 @dataclass(frozen=True, eq=False)
 class BundleRows:
-    """The rows of one version, never changed; some may hold no item.
+    """The immutable rows of one version; some may have no item.
 
     `ids`, `keys` and `popularity` (decayed counts) are (rows,), `vectors` (rows, d) and `embeddings` (2 + rows, d). A
-    row without an item has `PADDING_KEY` and the popularity minus infinity. `item_rows` finds the rows of keys.
+    row without an item has `PADDING_KEY` and popularity minus infinity. `item_rows` maps keys to rows.
     """
 
     ids: Layers[np.object_]
@@ -159,7 +160,7 @@ class BundleRows:
 
     @classmethod
     def read(cls, files: BundleFiles) -> Self:
-        """Read a complete bundle; raises `CorruptArtefactError` where files are damaged or do not fit together."""
+        """Read a complete bundle; raises `CorruptArtefactError` if files are damaged or do not fit together."""
         (rows, ids, keys, popularity), *matrices = files.each(files.items, *_matrices_of(files))
         count = files.manifest.rows
         in_order = len(rows) == files.manifest.items and _ascend(rows, count)
@@ -178,14 +179,14 @@ class BundleRows:
 
     @property
     def live(self) -> IndexRows:
-        """The rows that hold an item, ascending."""
+        """The rows that have an item, ascending."""
         has_item = [piece != PADDING_KEY for piece in self.keys.pieces(PADDING_KEY)]
         return IndexRows(np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *has_item])))
 
     def merged(self, files: BundleFiles) -> "BundleRows":
-        """Return the same rows as they are read of a compacted bundle, `files`: nothing lies on anything.
+        """Return the same rows as if read from the compacted bundle `files`: plain arrays without overlays.
 
-        Only its vectors and embeddings are read.
+        Reads only the vectors and embeddings of `files`.
         """
         keys, live = self.keys.merged(PADDING_KEY), self.live
         gone = _others(live, len(self))
@@ -198,7 +199,7 @@ class BundleRows:
         )
 
     def changed(self, files: BundleFiles, delta: BundleDelta) -> "BundleRows":
-        """Return the rows after a delta; raises `CorruptArtefactError` where it does not fit."""
+        """Return the rows after a delta; raises `CorruptArtefactError` if it does not fit."""
         rows, gone = delta.rows, delta.removed
         size = max(len(self), int(rows.max(initial=-1)) + 1)
         without_gap = np.count_nonzero(rows >= len(self)) == size - len(self)
@@ -220,7 +221,7 @@ class BundleRows:
         )
 
     def _items_after(self, files: BundleFiles, delta: BundleDelta) -> ItemRows:
-        """Return the rows of keys after a delta whose rows fit."""
+        """Return the item rows after a delta whose rows fit."""
         before = np.full(len(delta.rows), PADDING_KEY, np.int64)
         old = delta.rows < len(self)
         before[old] = self.keys[delta.rows[old]]
@@ -236,38 +237,38 @@ class BundleRows:
 
 
 def _matrices_of(files: BundleFiles) -> tuple[Callable[[], Floats], Callable[[], Floats]]:
-    """Return what reads the vectors and the embeddings of a complete bundle."""
+    """Return readers of the vectors and of the embeddings of a complete bundle."""
     count, width = files.manifest.rows, files.manifest.dimension
     vectors = partial(files.matrix, BundleFile.VECTORS, (count, width))
     return vectors, partial(files.matrix, BundleFile.EMBEDDINGS, (count + FIRST_ITEM_ROW, width))
 
 
 def _without(gone: npt.NDArray[np.int64], vectors: Floats, embeddings: Floats) -> dict[str, Layers[np.float32]]:
-    """Return vectors and embeddings without the rows `gone`; called as in `BundleRows`."""
+    """Return layers of vectors and embeddings without the rows `gone`, as keyword arguments of `BundleRows`."""
     return {"vectors": Layers.of(vectors, gone), "embeddings": Layers.of(embeddings, gone + FIRST_ITEM_ROW)}
 
 
 def _ascend(rows: npt.NDArray[np.int32], count: int) -> bool:
-    """Say whether rows (n,) ascend, and are among `count`."""
+    """Return whether rows (n,) ascend strictly within [0, `count`)."""
     return not len(rows) or bool(rows[0] >= 0 and rows[-1] < count and (rows[1:] > rows[:-1]).all())
 
 
 def _others(rows: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.int64]:
-    """Return those among `count` rows that are not among `rows`, ascending."""
+    """Return the rows below `count` that are not in `rows`, ascending."""
     is_other = np.ones(count, np.bool_)
     is_other[rows] = False
     return np.flatnonzero(is_other)
 
 
 def _found(files: BundleFiles, keys: ItemKeys, rows: IndexRows | None) -> ItemRows:
-    """Return what finds the rows of keys, as `ItemRows.of`, kept as the files want it."""
+    """Return `ItemRows.of` keys and rows, with arrays in the form that `files` keeps."""
     found = ItemRows.of(keys, rows)
     kept = ItemKeys(files.kept(found.keys)), IndexRows(files.kept(found.rows))
     return ItemRows(*kept, found.later, found.count)
 
 
 def _spread(files: BundleFiles, values: npt.NDArray[Any], rows: npt.NDArray[np.int32], empty: Any) -> npt.NDArray[Any]:
-    """Return the values (n,) of `rows` (n,), ascending, at their places among all; others are `empty`."""
+    """Return an array of all rows: the values (n,) at `rows` (n,), ascending, and `empty` in other rows."""
     count = files.manifest.rows
     if len(rows) == count:
         return values

@@ -1,12 +1,12 @@
-"""Lines of bundles on one stream: the store's own, variants, and how they compare.
+"""Lines of bundles on one stream: the main line, variants, and their comparison.
 
-``variants/<challenger>/COMPARISON.json`` is written by the monitor, as one file: how far it has counted, and what. So
-every window counts once, however often the monitor is restarted, and the intervals stay valid at every look.
+The line of the plain settings, `MAIN`, is the store itself. A variant's line is a store within it,
+``variants/<name>/``, with its own checkpoints, bundles, ``CURRENT`` and ``PIN``; all lines share the windows. The
+champion is served to all users except the challenger's; ``variants/CHAMPION.json`` names it unless it is `MAIN`. A
+variant's versions end in its name.
 
-The line of the plain settings is `MAIN` and lies in the store itself. That of a variant is a store within it,
-``variants/<name>/``, with checkpoints, bundles, a ``CURRENT`` and a ``PIN`` of its own; windows are shared. One line is
-the champion, which is served to all but the users of the challenger; ``variants/CHAMPION.json`` says which, where it is
-not `MAIN`. The versions of a variant end in its name.
+The monitor writes ``variants/<challenger>/COMPARISON.json``, counts and position together, as one file: every window
+counts once, however often the monitor is restarted, and the intervals stay valid at every look.
 """
 
 import time
@@ -52,7 +52,7 @@ __all__ = [
 
 
 Measure = Literal["recall", "clicks"]
-"""What is compared: recall as served, or the share of a user's lists that were clicked."""
+"""Measures of a comparison: recall as served, or the share of a user's lists that were clicked."""
 
 MEASURES: Final[tuple[Measure, ...]] = ("recall", "clicks")
 
@@ -60,7 +60,7 @@ Word = Literal["better", "worse", "not yet"]
 
 
 class Measured(NamedTuple):
-    """The champion's and the challenger's mean, and the interval of the challenger's less the champion's."""
+    """Means of champion and challenger, and the interval of their difference, challenger less champion."""
 
     champion: float
     challenger: float
@@ -69,14 +69,14 @@ class Measured(NamedTuple):
 
     @property
     def word(self) -> Word:
-        """Whether the challenger is better, worse, or neither is known yet."""
+        """Whether the challenger is better, worse, or not yet decided."""
         if self.interval.low > 0:
             return "better"
         return "worse" if self.interval.high < 0 else "not yet"
 
 
 class Comparison(Document):
-    """The evidence so far; without any, every interval holds everything."""
+    """The evidence so far; without any, every interval is the whole range."""
 
     champion: str
     challenger: str
@@ -104,7 +104,7 @@ class Comparison(Document):
 
     @classmethod
     def read(cls, store: Store, challenger: str) -> "Comparison | None":
-        """Return what is stored, None without; raises `CorruptArtefactError`."""
+        """Return the stored comparison, or None; raises `CorruptArtefactError`."""
         try:
             return read_document(store, _path(challenger), cls)
         except FileNotFoundError:
@@ -112,7 +112,7 @@ class Comparison(Document):
 
     @classmethod
     def between(cls, store: Store, one: str, other: str) -> "Comparison | None":
-        """Return what is stored of two lines, whichever of them challenged the other, the newest; None without.
+        """Return the newest stored comparison of two lines, whichever was the challenger, or None.
 
         Raises `CorruptArtefactError`.
         """
@@ -121,11 +121,11 @@ class Comparison(Document):
         return max(pairs, key=lambda made: made.started_at, default=None)
 
     def write(self, store: Store) -> None:
-        """Store it."""
+        """Store the comparison."""
         write_document(store, _path(self.challenger), self)
 
     def measured(self, measure: Measure) -> Measured:
-        """Return how the two compare, at level 1 - `alpha` for each measure by itself, at all looks together."""
+        """Return the comparison by a measure, at level 1 - `alpha` for each measure alone, at all looks together."""
         return self._of_recall() if measure == "recall" else self._of_clicks()
 
     def sentence(self, measure: Measure) -> str:
@@ -145,7 +145,7 @@ class Comparison(Document):
         return Measured(champion, challenger, Interval(2 * low - 1, 2 * high - 1), self.differences.count)
 
     def _of_clicks(self) -> Measured:
-        """Give each side half of alpha: both intervals hold together, and so does the one of the difference."""
+        """Return the comparison by clicks; each side's interval gets half of alpha, so that both hold together."""
         champion, challenger = (self.clicks.get(line, Running()) for line in (self.champion, self.challenger))
         before, after = champion.interval(self.alpha / 2), challenger.interval(self.alpha / 2)
         difference = Interval(after.low - before.high, after.high - before.low)
@@ -173,13 +173,13 @@ _RANGE: Final = 1 << 64
 
 
 class VariantError(UserError):
-    """Settings and store do not agree on which variants there are."""
+    """Settings and store disagree on the variants."""
 
     exit_status = 2
 
 
 class Champion(Document):
-    """``variants/CHAMPION.json``: the line that is served to all, and those that it has replaced."""
+    """``variants/CHAMPION.json``: the line that is served to all, and the champions before it."""
 
     variant: str = MAIN
     beaten: tuple[str, ...] = Field(default=(), description="champions before it, which do not challenge it again")
@@ -189,7 +189,7 @@ class Champion(Document):
 
     @classmethod
     def read(cls, store: Store) -> "Champion":
-        """Return what is stored, `MAIN` without; raises `CorruptArtefactError`."""
+        """Return the stored champion, `MAIN` if there is none; raises `CorruptArtefactError`."""
         try:
             return read_document(store, CHAMPION, cls)
         except FileNotFoundError:
@@ -197,7 +197,7 @@ class Champion(Document):
 
 
 class Roles(NamedTuple):
-    """The line that is served, and the one that challenges it, if there is one."""
+    """The served line, and its challenger, if any."""
 
     champion: str = MAIN
     challenger: str | None = None
@@ -209,14 +209,10 @@ class Roles(NamedTuple):
 
 
 def roles_in(store: Store, names: Iterable[str]) -> Roles:
-    """Return the roles of the lines, `names` being those of all variants that the settings have.
+    """Return the roles of the lines, given the `names` of all variants in the settings.
 
-    Raises
-    ------
-    VariantError
-        If the champion has no settings, or several variants could challenge it.
-    CorruptArtefactError
-        If ``CHAMPION.json`` is damaged.
+    Raises `VariantError` if the champion has no settings, or several variants could challenge it, and
+    `CorruptArtefactError` if ``CHAMPION.json`` is damaged.
     """
     champion, known = Champion.read(store), (MAIN, *names)
     if champion.variant not in known:
@@ -234,14 +230,10 @@ def roles_in(store: Store, names: Iterable[str]) -> Roles:
 
 
 def crown(store: Store, variant: str, by: str, verdict: str) -> Champion:
-    """Serve a line to all from now on; the champion before it does not challenge it again.
+    """Make a line the champion, served to all; the champion before it does not challenge it again.
 
-    Raises
-    ------
-    VariantError
-        If the line has no promoted bundle.
-    CorruptArtefactError
-        If ``CHAMPION.json``, or what names the line's bundle, is damaged.
+    Raises `VariantError` if the line has no promoted bundle, and `CorruptArtefactError` if ``CHAMPION.json`` or the
+    line's ``CURRENT`` is damaged.
     """
     before = Champion.read(store)
     if before.variant == variant:
@@ -255,7 +247,7 @@ def crown(store: Store, variant: str, by: str, verdict: str) -> Champion:
 
 
 def line_of(store: Store, variant: str) -> Store:
-    """Return where a line is kept."""
+    """Return the store of a line."""
     return store if variant == MAIN else Store(f"{store.url.rstrip('/')}/variants/{variant}")
 
 
@@ -276,31 +268,31 @@ def champions_log(store: Store) -> BundleLog:
 
 
 def log_of_version(store: Store, version: str) -> BundleLog:
-    """Return the bundles of the line that a version is of."""
+    """Return the bundles of the line that a version belongs to."""
     return log_of(store, variant_of(version))
 
 
 def version_of(version: str, variant: str) -> str:
-    """Return the version of a line, so that no two lines share one."""
+    """Return a version with the name of its line, so that no two lines share one."""
     return version if variant == MAIN else f"{version}{_MARK}{variant}"
 
 
 def variant_of(version: str) -> str:
-    """Return the line that a version is of."""
+    """Return the line that a version belongs to."""
     return version.partition(_MARK)[2] or MAIN
 
 
 def challenges(user: Key, challenger: str, share: float) -> bool:
-    """Say whether a user belongs to the challenger; the same users for as long as it is the challenger.
+    """Return whether a user belongs to the challenger, always the same users for the same challenger.
 
-    ``xxh3_64`` of the challenger's name and the key decides. It is independent of what else keys are hashed for, and
-    of who belonged to an earlier challenger. A larger share keeps the users of a smaller one.
+    ``xxh3_64`` of the challenger's name and the key decides, independently of other hashes of the key and of earlier
+    challengers. A larger share keeps the users of a smaller one.
     """
     return _hashed(user, f"variant {challenger}") < share * _RANGE
 
 
 def slot_of(user: Key, challenger: str, slots: int) -> int:
-    """Return which of so many slots a user has, independently of `challenges`."""
+    """Return the slot of a user, among `slots`, independently of `challenges`."""
     return _hashed(user, f"slot {challenger}") % slots
 
 

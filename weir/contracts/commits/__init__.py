@@ -1,1 +1,1 @@
-"""The commit log and the windows that it lists: what the pipeline hands to all others."""
+"""The commit log and the windows that it lists: the pipeline's output."""

@@ -1,8 +1,8 @@
-"""Event time against the wall clock.
+"""Mapping between event time and the wall clock.
 
-A live log runs at speed 1 and event time is wall time. A replay runs faster and started long ago; it leaves its
-clock in the store, so that ages and delays are still given in the seconds that an observer waits. After the end of a
-replayed log, time runs at speed 1: events added by hand then are as far apart as their timestamps.
+In a live log event time is wall time. A replay runs faster, over events of the past; it stores its clock, so that ages
+and delays are still given in the seconds that an observer waits. After the end of a replayed log, time runs at speed 1:
+events added by hand are then as far apart as their timestamps.
 """
 
 import time
@@ -20,7 +20,7 @@ _NAME = "CLOCK.json"
 class EventClock(Document):
     """``CLOCK.json``: at wall time `wall_origin` (s) the stream was at event time `event_origin` (s).
 
-    It runs `speed` times as fast. From event time `event_end` (s) on, if there is one, it runs at speed 1.
+    It runs at `speed`, and from event time `event_end` (s) on, if any, at speed 1.
     """
 
     event_origin: float = 0.0
@@ -30,7 +30,7 @@ class EventClock(Document):
 
     @classmethod
     def of(cls, store: Store) -> "EventClock":
-        """Return the clock of a store: that of its replay, or the wall clock; raises `CorruptArtefactError`."""
+        """Return the clock of a store's replay, else the wall clock; raises `CorruptArtefactError`."""
         try:
             return read_document(store, _NAME, cls)
         except FileNotFoundError:
@@ -41,13 +41,13 @@ class EventClock(Document):
         write_document(store, _NAME, self)
 
     def wall_time(self, event_ms: int) -> float:
-        """Return when an event happened, in wall seconds since 1970."""
+        """Return the wall time of an event, in seconds since 1970."""
         event = event_ms / 1000
         fast = event if self.event_end is None else min(event, self.event_end)
         return self.wall_origin + (fast - self.event_origin) / self.speed + (event - fast)
 
     def replayed(self) -> float | None:
-        """Return the finished share of a replay, from 0 to 1; None where there is none."""
+        """Return the finished share of a replay, from 0 to 1; None without a replay."""
         if self.event_end is None:
             return None
         span = self.wall_time(round(1000 * self.event_end)) - self.wall_origin

@@ -1,11 +1,10 @@
-"""One commit: the windows, positions, histories and erasures that it adds to the log.
+"""One commit: the windows, source positions, histories and erasures that it adds to the log.
 
-A commit is never changed. A pane keeps its number, and a later commit names the folder whose files are read in place of
-the first one's. The replaced files stay for a while, for readers that are at them, and are then removed for good.
+Commits are immutable. Erasure (redaction) rewrites files of a pane: the pane keeps its number, and a later commit names
+the folder that replaces the first one's. Replaced files stay for a while for their readers, and are then removed.
 
-A delta holds the complete record of every user whom its commit touched, and of the seen items only the new ones. A
-merged file takes the place of a run of files next to each other. Those it replaces stay for a time of grace, for
-readers that have not seen the merge; a later commit drops their names.
+A new history file (delta) holds the complete records of the users of its commit, but only their new seen items. A
+merged file replaces a run of adjacent files, which stay for a grace period; a later commit drops their names.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -41,38 +40,38 @@ __all__ = [
 
 
 REDACTION: Final = "redaction"
-"""What a commit that forgets users, and every one after it, requires of its readers."""
+"""Required of readers by a commit that erases users, and by every later one."""
 
 
 class RedactedPane(Document):
-    """A committed pane without the rows of forgotten users; `replaces` is the folder of the files before."""
+    """A committed pane without the rows of erased users; `replaces` is the folder of the files before."""
 
     pane: WindowManifest
     replaces: str = Field(description="folder relative to the store")
 
 
 class LetterFile(FileEntry):
-    """A file of dead letters: its `name` is relative to the store, `rows` are its letters, counted by reason."""
+    """A file of dead letters: `name` is relative to the store, `rows` counts letters, `reasons` by reason."""
 
     partition: str
     reasons: dict[str, int]
 
 
 class RewrittenLetters(LetterFile):
-    """A file of dead letters of which some have lost their text; it takes the place of the file `replaces`."""
+    """A file of dead letters without the texts of erased users; it takes the place of the file `replaces`."""
 
     replaces: str
 
 
 SPANS: Final = "spans"
-"""Required by a commit in which `SourceSpan.counted` says less than `SourceSpan.stop`."""
+"""Required of readers by a commit in which `SourceSpan.counted` has a position below `SourceSpan.stop`."""
 
 
 class Inherited(Document):
-    """The rows of a partition that another store had counted before the log moved here.
+    """Rows of a partition that another store had counted before the log moved here.
 
-    A row at position x whose window there (of `window_ms`, starting at s) has x < counted[s] is in the panes that
-    were taken from that store.
+    A row at position x, in the window that starts at s (of `window_ms`), is in the panes that were taken over from that
+    store if x < counted[s].
     """
 
     window_ms: int
@@ -82,17 +81,16 @@ class Inherited(Document):
 class SourceSpan(Document):
     """How far one source partition has been read as of a commit.
 
-    Positions are byte offsets (JSON Lines) or row numbers. Every row below `resume` is accounted for. Of the rows in
-    [resume, stop) those of windows committed since are (`LogState.counted`); the others are still in the log, and a
-    restart reads them again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead`
-    counts its dead letters so far; `letters` are their files (name -> last position) that reach beyond `resume`, so
-    that a row that was refused once stays refused, and is counted once; `letter_checksums` are theirs. `inherited`
-    are rows from `resume` on that came with the windows of another store. Of a topic positions are offsets, `size`
-    is the offset at which the partition ended, `first` the one at which it was read first, and `skipped` counts the
-    messages without a value so far.
+    Positions are byte offsets (JSON Lines), row numbers or offsets of a topic. Every row below `resume` is accounted
+    for. A row in [resume, stop) is accounted for if its window has been committed since (`LogState.counted`); a restart
+    reads the other rows again. `size` (bytes), `modified_ms` and `fingerprint` describe the file at that time. `dead`
+    counts its dead letters so far. `letters` are the dead-letter files with rows beyond `resume` (name -> last
+    position), and `letter_checksums` their checksums: a row that was refused stays refused, and counts once.
+    `inherited` are rows from `resume` on that came with the windows of another store. For a topic, `size` is the end
+    offset of the partition, `first` the first offset read, and `skipped` the number of messages without a value so far.
 
-    A run on one machine has all rows below `stop` at hand. Under an engine rows of one partition come window by window,
-    so that a commit also says which are still on their way (`open`), and up to where it has counted a window (`bound`).
+    A run on one machine has all rows below `stop`. Under an engine the rows of a partition arrive window by window: the
+    commit also lists the rows that still wait (`open`), and the position up to which each window is counted (`bound`).
     """
 
     start: int
@@ -122,22 +120,22 @@ class SourceSpan(Document):
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing below `stop` is left to count."""
+        """Whether all rows below `stop` are accounted for."""
         return self.resume >= self.stop
 
     @property
     def listed(self) -> int:
-        """The position below which `open` lists all rows that wait: `resume` where nobody has listed any."""
+        """Position below which `open` lists all waiting rows; `resume` if `open` lists none."""
         if self.unlisted is not None:
             return self.unlisted
         return self.stop if self.open else self.resume
 
     def bound(self, start_ms: int) -> int:
-        """Return the position below which a window is counted, if the commit has a pane of it."""
+        """Return the position below which a window is counted, provided that the commit has a pane of it."""
         return self.counted.get(start_ms, self.stop)
 
     def without_letters(self, gone: Collection[str]) -> "SourceSpan":
-        """Return the span without some files of dead letters."""
+        """Return the span without the dead-letter files `gone`."""
         fields = {
             name: {file: value for file, value in getattr(self, name).items() if file not in gone}
             for name in ("letters", "letter_checksums")
@@ -145,7 +143,7 @@ class SourceSpan(Document):
         return self.model_copy(update=fields)
 
     def with_letters(self, new: Mapping[str, RewrittenLetters]) -> "SourceSpan":
-        """Return the span with other files of dead letters in place of some, by the name of the file before."""
+        """Return the span with rewritten dead-letter files in place of old ones; `new` maps the old names."""
         letters, sums = dict(self.letters), dict(self.letter_checksums)
         for name in new.keys() & letters.keys():
             letters[new[name].name], sums[new[name].name] = letters.pop(name), new[name].checksum
@@ -154,13 +152,13 @@ class SourceSpan(Document):
 
 
 HISTORIES: Final = "histories"
-"""What commits with histories require of a reader."""
+"""Required of readers by commits with histories."""
 
 
 class HistoryFile(FileEntry):
     """A file of users (`weir.contracts.histories.user_file`): `name` is relative to the store, `rows` counts users.
 
-    `length` is the number of items of a record. `replaces` names the files whose place it takes, oldest first.
+    `length` is the number of items of a record. `replaces` names the files that this one replaces, oldest first.
     """
 
     shard: int = Field(ge=0)
@@ -169,22 +167,22 @@ class HistoryFile(FileEntry):
 
     @classmethod
     def of(cls, name: str, file: FileEntry, shard: int, length: int, replaces: tuple[str, ...] = ()) -> "HistoryFile":
-        """Return the entry of a file that was written under a name relative to the store."""
+        """Return the entry of a file written as `name`, which is relative to the store."""
         fields = file.model_dump() | {"name": name}
         return cls(**fields, shard=shard, length=length, replaces=replaces)
 
     @staticmethod
     def path(shard: int, run: str, token: str) -> str:
-        """Return the name of a run's file of a shard; `token` distinguishes repeated attempts at it."""
+        """Return the name of a run's history file for a shard; `token` distinguishes repeated attempts."""
         return f"histories/{shard:05d}/{run}-{token}.users"
 
 
 class HistoryFiles(BaseModel):
-    """The sum of the history files of all commits so far.
+    """The history files that all commits so far add up to.
 
-    `covered` is the number of panes whose events they hold: fewer than were committed where a writer of panes wrote no
-    histories. `shards` has the files of each user shard, oldest first; `replaced` says since when (wall clock, seconds)
-    a file has been out of use.
+    `covered` is the number of panes whose events they hold, less than all panes if a writer added panes without
+    histories. `shards` has the files of each user shard, oldest first; `replaced` maps a file out of use to the time of
+    its replacement (wall clock, seconds).
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -194,7 +192,7 @@ class HistoryFiles(BaseModel):
     replaced: dict[str, float] = Field(default_factory=dict)
 
     def after(self, commit: "Commit") -> "HistoryFiles":
-        """Return the files after the next commit; raises `CorruptArtefactError` where they do not fit."""
+        """Return the files after the next commit; raises `CorruptArtefactError` if they do not fit."""
         if not (commit.covered or commit.histories or commit.dropped or commit.removed):
             return self
         shards = dict(self.shards)
@@ -216,7 +214,7 @@ class HistoryFiles(BaseModel):
         return HistoryFiles(covered=commit.covered or self.covered, shards=shards, replaced=replaced)
 
     def fits(self, file: HistoryFile) -> bool:
-        """Say whether the files that one replaces are still next to each other."""
+        """Return whether the files that `file` replaces are still adjacent."""
         return _place(self.shards.get(file.shard, ()), file.replaces) is not None
 
     def expired(self, before: float) -> list[str]:
@@ -230,7 +228,7 @@ class HistoryFiles(BaseModel):
 
     @property
     def names(self) -> set[str]:
-        """All files that may exist: those in use, and those in their time of grace."""
+        """All files that may exist: files in use, and replaced files in their grace period."""
         return {file.name for file in self.files} | self.replaced.keys()
 
     @property
@@ -240,7 +238,7 @@ class HistoryFiles(BaseModel):
 
 
 def _place(known: tuple[HistoryFile, ...], replaced: tuple[str, ...]) -> int | None:
-    """Return where a file goes, None where those it replaces are not a run of those known."""
+    """Return the index for a new file, None if the files that it replaces are not adjacent in `known`."""
     names = [file.name for file in known]
     if not replaced:
         return len(names)
@@ -249,20 +247,21 @@ def _place(known: tuple[HistoryFile, ...], replaced: tuple[str, ...]) -> int | N
 
 
 MOVED: Final = "moved"
-"""Required by the last commit of a store that has moved, and by the commit with which the other store goes on."""
+"""Required of readers by the last commit of a moved store, and by the commit with which the other store continues
+it."""
 
 KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS, WINDOWS})
-"""What commits may require of a reader (`Commit.requires`) and this version supports."""
+"""Requirements of commits (`Commit.requires`) that this version supports."""
 
 
 class Commit(Document):
     """``commits/<n>.json``.
 
-    `sequence` is the number of panes committed before; pane i of `panes` has sequence `sequence` + i. A commit may
-    add no pane: dead letters and positions, merged histories, and whatever later formats add. A reader that does not
-    know all of `requires` must not go past this commit. `covered`, `histories` and `dropped` are explained at
-    `HistoryFiles`. A commit that `forgets` users says by `redacts`, `rewritten`, `histories` and `removed` what takes
-    the place of which files.
+    `sequence` is the number of panes committed before; pane i of `panes` has sequence `sequence` + i. A commit may have
+    no pane, only dead letters and positions, merged histories, or additions of later formats. A reader must not pass a
+    commit unless it supports all of `requires`. For `covered`, `histories` and `dropped` see `HistoryFiles`. In a
+    commit that `forgets` users, `redacts`, `rewritten`, `histories` and `removed` list the replaced files and their
+    replacements.
     """
 
     number: int = Field(ge=0)
@@ -288,18 +287,18 @@ class Commit(Document):
 
     @property
     def replaced_by_redaction(self) -> tuple[str, ...]:
-        """The folders of panes and the files of dead letters in whose place it puts others."""
+        """The pane folders and dead-letter files that the commit replaces by redacted ones."""
         return (*(one.replaces for one in self.redacts), *(one.replaces for one in self.rewritten))
 
     @property
     def newest_redaction(self) -> int:
-        """The newest commit up to this one that forgets users, -1 for none."""
+        """The newest commit up to this one that erases users, -1 for none."""
         return self.number if self.forgets else self.redaction
 
 
 def requirements(*wanted: str, redaction: int) -> tuple[str, ...]:
-    """Return what a commit requires of readers, given the newest redaction before it (`Commit.redaction`).
+    """Return the requirements `wanted` of a commit, plus `REDACTION` after an earlier redaction (`Commit.redaction`).
 
-    Whoever starts behind a redaction has to know it, too: panes from before may have files in other folders.
+    Readers that start after a redaction must support it, too: earlier panes may have files in other folders.
     """
     return wanted if redaction < 0 else (*wanted, REDACTION)

@@ -1,8 +1,8 @@
-"""The commit log: ``commits/<n>.json`` lists what commit n adds; files that no commit names do not exist.
+"""The commit log: ``commits/<n>.json`` lists what commit n adds; files that no commit lists do not exist for readers.
 
-Commits are numbered from 0 without gaps. Number n is created only if it is absent, by one writer, whole. A follower
-asks for the next number and never lists. ``commits/HEAD`` is a hint: it names the newest commit, so that one
-request distinguishes a lost commit from one that does not exist yet. Each commit carries its own checksum and its
+Commits are numbered from 0 without gaps. A single writer creates number n, atomically and only if it is absent. A
+follower asks for the next number and never lists. ``commits/HEAD`` is a hint: it names the newest commit, so that one
+request tells a lost commit from one that does not exist yet. Each commit carries its own checksum and its
 predecessor's.
 """
 
@@ -21,14 +21,14 @@ __all__ = ["HEAD", "CommitLog", "CommitTakenError", "Cursor", "Head", "LogMismat
 
 HEAD: Final = "commits/HEAD"
 _LOOKS_PER_HEAD: Final = 16
-"""Every so many polls without a new commit, one reads HEAD instead."""
+"""Of this number of polls without a new commit, one reads HEAD instead of the commit."""
 
 
 class Head(Document):
-    """``commits/HEAD``: the newest commit, the number of panes as of it, and the newest snapshot if there is one.
+    """``commits/HEAD``: the newest commit, the number of panes as of it, and the newest snapshot, if any.
 
-    Where windows have retired there is a horizon, and `base` names the snapshot instead of `snapshot`: a version that
-    knows no horizon looks for all commits, and is stopped.
+    If windows have retired, there is a horizon, and `base` names the snapshot instead of `snapshot`: an older version,
+    which does not know horizons, then looks for all commits and fails.
     """
 
     number: int
@@ -44,9 +44,9 @@ class Head(Document):
 
 
 class Cursor(NamedTuple):
-    """A position in the log: the next commit, the sequence of its first pane, and the checksum of the commit before.
+    """A position in the log: the next commit, the sequence of its first pane, and its predecessor's checksum.
 
-    `checksum` is empty where it is not known: at the start, and after a jump.
+    `checksum` is empty if unknown: at the start, and after a jump.
     """
 
     number: int = 0
@@ -55,16 +55,16 @@ class Cursor(NamedTuple):
 
 
 class CommitTakenError(Exception):
-    """Another writer has created the commit of this number: what was prepared must be validated again."""
+    """Another writer has created the commit of this number: the prepared commit must be validated again."""
 
 
 Mismatch = Literal["log_ends_before", "other_commit"]
 
 
 class LogMismatchError(UserError):
-    """The commit log is not the one that a reader has read: it ends before the reader's place, or has another commit.
+    """The log is not the one that `reader` has read: it ends before the reader's position, or has another commit there.
 
-    `reader` names the reader, and `reason` says which of both.
+    `reason` says which of the two.
     """
 
     def __init__(self, reader: str, problem: str, reason: Mismatch) -> None:
@@ -79,7 +79,7 @@ class LogMismatchError(UserError):
 
 @dataclass
 class CommitLog:
-    """The commits of a store, one by one."""
+    """The commits of a store, read and appended one by one."""
 
     store: Store
     _vain: int = field(default=0, init=False, repr=False)
@@ -91,23 +91,23 @@ class CommitLog:
         return f"commits/{number:010d}.json"
 
     def next(self, at: Cursor) -> tuple[Commit, Cursor] | None:
-        """Return the commit at a cursor and the cursor after it; None if it does not exist yet. One request.
+        """Return the commit at a cursor and the cursor after it, with one request; None if it does not exist yet.
 
         Raises
         ------
         CorruptArtefactError
-            If the commit is damaged, does not follow the one before, or is lost while later ones exist.
+            If the commit is damaged, does not follow its predecessor, or is lost while later ones exist.
         LogMismatchError
             If the log ends before the cursor.
         RetiredError
-            If it has been retired and removed.
+            If the commit has retired and is removed.
         StoreFormatError
             If the store has a format that this version cannot read.
         """
         self._has_format = self._has_format or read_format(self.store) is not None
         if not self._has_format:
             return None
-        # A poll without a new commit costs one request: mostly for the commit, now and then for HEAD instead.
+        # A poll without a new commit costs one request: mostly for the commit, at times for HEAD instead.
         looks = self._vain % _LOOKS_PER_HEAD == _LOOKS_PER_HEAD - 1
         head = self.head() if looks else None
         found = None if head and head.number < at.number else self._read(at.number)
@@ -126,19 +126,19 @@ class CommitLog:
         return commit, Cursor(at.number + 1, commit.sequence + len(commit.panes), digest)
 
     def head(self) -> Head | None:
-        """Return the hint, None where it is missing or damaged."""
+        """Return the hint, None if it is missing or damaged."""
         try:
             return decode_document(self.store.path(HEAD), self.store.read(HEAD), Head)
         except (FileNotFoundError, CorruptArtefactError):
             return None
 
     def first(self) -> Cursor:
-        """Return the cursor of the first commit that is left: those before have retired."""
+        """Return the cursor of the oldest commit that has not retired."""
         horizon = self.horizon()
         return Cursor() if horizon is None else Cursor(horizon.number, horizon.sequence, horizon.checksum)
 
     def horizon(self) -> Horizon | None:
-        """Return what has retired; None before the first retirement."""
+        """Return the retention horizon; None before the first retirement."""
         head = self.head()
         horizon = None if head is None else head.horizon
         if head is None or not self.store.exists(self.name(horizon.number if horizon else 0)):
@@ -147,9 +147,9 @@ class CommitLog:
         return horizon
 
     def find(self, sequence: int) -> Cursor:
-        """Return the cursor of the commit that holds a pane, or will: a binary search over the numbers.
+        """Return the cursor of the commit that has or will have a pane, by binary search.
 
-        Raises what `next` raises; `LogMismatchError` if the log ends before the pane that precedes it.
+        Raises as `next`; `LogMismatchError` if the log ends before the pane that precedes it.
         """
         newest, first = self.newest(), self.first()
         if sequence < first.sequence:
@@ -172,7 +172,7 @@ class CommitLog:
         return Cursor(low, self._demand(low)[0].sequence)
 
     def at(self, number: int) -> Cursor:
-        """Return the cursor of a commit, existing or not, by its predecessor.
+        """Return the cursor of a commit, existing or next, from its predecessor.
 
         Raises `CorruptArtefactError`, or `RetiredError`.
         """
@@ -186,21 +186,21 @@ class CommitLog:
         return Cursor(number, commit.sequence + len(commit.panes), digest)
 
     def require(self, reader: str, sequence: int, ref: CommitRef | None = None) -> None:
-        """Check that a reader has read this log, up to the pane `sequence`.
+        """Check that this log is the one that a reader has read up to the pane `sequence`.
 
         Parameters
         ----------
         reader
-            What remembers the place, for the error.
+            The document that holds the reader's position, for the error.
         sequence
-            The newest pane that it has taken in, -1 for none.
+            The newest pane that it has read, -1 for none.
         ref
-            The commit of that pane; None where the reader does not know it: then only numbers are compared.
+            The commit of that pane; None if unknown: then only numbers are compared.
 
         Raises
         ------
         LogMismatchError
-            If the log ends before, or the commit is another one. What has retired counts as read.
+            If the log ends before, or the commit is another one. Retired commits and panes count as read.
         CorruptArtefactError
             If a commit is damaged or lost.
         """
@@ -226,7 +226,7 @@ class CommitLog:
             raise LogMismatchError(reader, problem, "other_commit")
 
     def _require_end(self, at: Cursor) -> None:
-        """Check that the commit before a cursor exists, or has retired, where HEAD does not say so."""
+        """Check that the commit before a cursor exists or has retired, if HEAD does not show it."""
         if at.number and self._read(at.number - 1) is None and self.first().number < at.number:
             raise LogMismatchError(
                 self.store.url, f"commit {at.number - 1} was read, and is not there any more", "log_ends_before"
@@ -240,7 +240,7 @@ class CommitLog:
             self._demand(number)
         else:
             number = self._listed()
-        # HEAD is written after its commit, so that it may be one behind.
+        # HEAD is written after its commit, so it may be one behind.
         while self._read(number + 1) is not None:
             number += 1
         return number
@@ -248,8 +248,8 @@ class CommitLog:
     def append(self, commit: Commit) -> Cursor:
         """Create a commit and return the cursor after it.
 
-        A commit of this number by the same writer is this one: only its answer had been lost. Raises
-        `CommitTakenError` if it is another's, `UnfitStoreError` for a store that cannot create conditionally.
+        An existing commit of this number by the same writer counts as created: its answer was lost. Raises
+        `CommitTakenError` if it is another writer's, `UnfitStoreError` for a store without conditional create.
         """
         ensure_format(self.store)
         data = encode_document(commit)
@@ -271,7 +271,7 @@ class CommitLog:
         write_document(self.store, HEAD, head)
 
     def get(self, number: int) -> Commit:
-        """Return a commit that exists; raises `CorruptArtefactError`."""
+        """Return an existing commit; raises `CorruptArtefactError` or `RetiredError`."""
         return self._demand(number)[0]
 
     def _demand(self, number: int) -> tuple[Commit, str]:
@@ -281,7 +281,7 @@ class CommitLog:
         return found
 
     def _lost(self, what: str, number: int) -> CorruptArtefactError | RetiredError:
-        """Return the error for a commit that is not there, or for what it holds: it has retired, or it is lost."""
+        """Return the error for a missing commit `number`, named `what`: it has retired, or it is lost."""
         horizon = stored_horizon(self.store)
         if horizon is not None and number < horizon.number:
             return RetiredError(what, horizon)

@@ -1,7 +1,7 @@
-"""The state that the commits add up to: how far each partition is read, which windows have panes, and the totals.
+"""The state that the commits add up to: positions of partitions, windows with panes, totals, histories and retention.
 
-The state follows from the commits alone. Snapshots of it, ``commits/snapshot-<n>.json``, only spare a starting
-pipeline the reading of all commits: it opens the newest one and takes in what came after.
+The state follows from the commits alone. Snapshots, ``commits/snapshot-<n>.json``, only save a starting pipeline from
+reading all commits: it opens the newest snapshot and adds the commits after it.
 """
 
 import logging
@@ -28,7 +28,7 @@ _EVERY: Final = 64
 
 
 class Panes(Document):
-    """The panes of a window: how many, and the number of the commit with the last (`WindowManifest.previous`)."""
+    """Number of panes of a window, and the commit of the last one (`WindowManifest.previous`)."""
 
     count: int
     commit: int
@@ -37,8 +37,8 @@ class Panes(Document):
 class LogState(BaseModel):
     """The sum of the commits up to a cursor.
 
-    A row at position x of partition p and of window w is accounted for if, and only if, x lies below
-    ``sources[p].resume`` or below ``counted[p][w]``. See docs/store.md for why.
+    A row at position x of partition p and window w is accounted for if and only if x lies below ``sources[p].resume``
+    or below ``counted[p][w]``; docs/store.md explains why.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -78,7 +78,7 @@ class LogState(BaseModel):
         return self.cursor.number - 1
 
     def panes_of(self, start_ms: int) -> Panes | None:
-        """Return the committed panes of a window, None before the first."""
+        """Return the committed panes of a window, None if it has none."""
         place = bisect_left(self.starts, start_ms)
         found = place < len(self.starts) and self.starts[place] == start_ms
         return self.panes[place] if found else None
@@ -140,21 +140,21 @@ class LogState(BaseModel):
 
     @classmethod
     def open(cls, store: Store, stop: int | None = None) -> "LogState":
-        """Return the state as of the newest commit, or before commit `stop`: a snapshot, and the commits after it.
+        """Return the state as of the newest commit, or before commit `stop`, from a snapshot and the commits after it.
 
-        Raises what `CommitLog.next` raises.
+        Raises as `CommitLog.next`.
         """
         log = CommitLog(store)
         head = log.head()
         if head is None:
-            # Without the hint only a listing shows a gap.
+            # Without HEAD only a listing shows a gap.
             log.newest()
         state = cls._kept(store, log, head, stop)
         state.catch_up(log, stop)
         return state
 
     def catch_up(self, log: CommitLog, stop: int | None = None) -> list[Commit]:
-        """Add, and return, the commits made since, those before `stop`; raises what `CommitLog.next` raises."""
+        """Add and return the newer commits, up to but not including `stop`; raises as `CommitLog.next`."""
         found: list[Commit] = []
         while (stop is None or self.cursor.number < stop) and (step := log.next(self.cursor)) is not None:
             self.take_in(*step)
@@ -163,13 +163,13 @@ class LogState(BaseModel):
 
     @classmethod
     def _kept(cls, store: Store, log: CommitLog, head: Head | None, stop: int | None) -> "LogState":
-        """Return the newest snapshot before commit `stop`; a state of nothing where the log starts at its beginning."""
+        """Return the newest usable snapshot before commit `stop`; an empty state if the log still has commit 0."""
         named = None if head is None else head.newest_snapshot
         end = stop if stop is not None else 1 << 62
         if named is not None and named < end and (state := cls._snapshot(store, named)) is not None:
             return state
         if log.first().number:
-            # The commits before it are gone: an older snapshot has to do.
+            # The commits before the snapshot are gone: use an older one.
             for number in (one for one in snapshots(store) if one < end and one != named):
                 if (state := cls._snapshot(store, number)) is not None:
                     return state
@@ -184,7 +184,7 @@ class LogState(BaseModel):
             return None
 
     def save(self, log: CommitLog) -> bool:
-        """Write a snapshot if enough commits have come since the last, or one retires; say if one was written."""
+        """Write a snapshot if it is due after enough commits or a retirement; return whether it was written."""
         known = -1 if self.snapshot is None else self.snapshot
         if self.number - known < _EVERY and known >= self.retirement:
             return False

@@ -1,7 +1,7 @@
-"""The retention horizon: what is older has retired; and the positions of readers, which hold it back.
+"""The retention horizon, before which windows have retired, and the monitor's position, which holds retention back.
 
-A commit that retires (`Commit.retires`) moves the horizon; the newest snapshot holds it, and ``commits/HEAD`` repeats
-it as a hint. Files of void commits are removed later, in an order that may end anywhere.
+A commit that retires windows (`Commit.retires`) moves the horizon; the newest snapshot holds it, and ``commits/HEAD``
+repeats it as a hint. Files of retired commits are removed later; removal may stop at any point.
 """
 
 import logging
@@ -32,17 +32,17 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 RETENTION: Final = "retention"
-"""What a commit that retires others requires of its readers."""
+"""Required of readers by a commit that retires others."""
 
 WINDOWS: Final = "retired_windows"
-"""Required, too, where panes retire whose commits stay for the sake of their other panes."""
+"""Required of readers besides, if panes retire from commits that stay for their other panes."""
 
 
 class Horizon(StoredModel):
-    """Where the log starts: at commit `number`, whose first pane is `sequence`; `checksum` is of the commit before.
+    """Start of the log: commit `number`, whose first pane is `sequence`; `checksum` is that of the commit before.
 
-    Windows that start before `ms` (event time) have retired with all of their panes where they are `whole`; commits
-    from `number` on may list such panes beside others. In stores of earlier versions late panes from there on are left.
+    If `whole`, windows that start before `ms` (event time) have retired with all panes; commits from `number` on may
+    list such panes beside others. Otherwise (stores of earlier versions) late panes from `sequence` on remain.
     """
 
     ms: int
@@ -52,7 +52,7 @@ class Horizon(StoredModel):
     whole: bool = False
 
     def has_retired(self, sequence: int, start_ms: int) -> bool:
-        """Return whether a pane has retired, given its number and the start of its window (event time)."""
+        """Return whether a pane has retired, given its sequence and its window's start (event time, ms)."""
         return sequence < self.sequence or (self.whole and start_ms < self.ms)
 
     def __str__(self) -> str:
@@ -60,10 +60,10 @@ class Horizon(StoredModel):
 
 
 class Retirement(Horizon):
-    """What a commit retires: all before the horizon, source partitions that are forgotten, and dead letters.
+    """A new horizon, with the source partitions, dead letters and panes that retire.
 
-    `sources` are gone from the log, and all of their rows lie before the horizon. `letters` are files of retired
-    commits that spans still name. `commits` are those from the horizon on that list panes that it retires.
+    `sources` are forgotten: gone from the log, with all rows before the horizon. `letters` are files of retired commits
+    that spans still name. `commits` are commits from the horizon on that list retired panes.
     """
 
     sources: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Retirement(Horizon):
 
 
 class RetiredError(UserError):
-    """A follower asks for a commit or pane that has retired; `horizon` is where the log starts now."""
+    """A requested commit or pane has retired; `horizon` is the start of the log."""
 
     hint: ClassVar[str] = "start from what is left: remove what the stage remembers of its place"
 
@@ -95,18 +95,18 @@ class _Snapshot(Document):
 
 
 def snapshots(store: Store) -> list[int]:
-    """Return the numbers of the snapshots, newest first. It lists: only for starts and for what looks lost."""
+    """Return the numbers of the snapshots, newest first. Lists the folder: only for starts and repairs."""
     names = store.glob("commits/snapshot-" + "[0-9]" * 10 + ".json")
     return sorted((int(name[-15:-5]) for name in names), reverse=True)
 
 
 def snapshot_name(number: int) -> str:
-    """Return the name of the snapshot of the state as of a commit."""
+    """Return the name of the snapshot as of a commit."""
     return f"commits/snapshot-{number:010d}.json"
 
 
 def stored_horizon(store: Store) -> Horizon | None:
-    """Return the horizon of the newest snapshot that can be read, None where nothing has retired."""
+    """Return the horizon of the newest readable snapshot, None if no window has retired."""
     for number in snapshots(store):
         try:
             return read_document(store, snapshot_name(number), _Snapshot).state.horizon
@@ -116,13 +116,13 @@ def stored_horizon(store: Store) -> Horizon | None:
 
 
 GATE_WINDOWS: Final = 200
-"""Windows that the gate looks back at, at most: many small ones are not worth reading."""
+"""Largest number of windows that the gate looks back at; more small ones are not worth reading."""
 
 _MONITOR: Final = "monitor/PLACE.json"
 
 
 class MonitorPlace(Document):
-    """``monitor/PLACE.json``: the newest panes that the monitor has done with, -1 before the first."""
+    """``monitor/PLACE.json``: the newest panes that the monitor has processed, -1 before the first."""
 
     measured: int = Field(default=-1, ge=-1, description="measured, or passed over")
     commit: CommitRef | None = Field(
@@ -133,12 +133,12 @@ class MonitorPlace(Document):
 
     @classmethod
     def read(cls, store: Store) -> "MonitorPlace | None":
-        """Return what is stored, None without; raises `CorruptArtefactError`."""
+        """Return the stored position, or None; raises `CorruptArtefactError`."""
         try:
             return read_document(store, _MONITOR, cls)
         except FileNotFoundError:
             return None
 
     def write(self, store: Store) -> None:
-        """Store it."""
+        """Store the position."""
         write_document(store, _MONITOR, self)

@@ -1,8 +1,8 @@
-"""Contract 3, the window: one committed slice of event time, with its training examples, items and sketches.
+"""The window (contract 3): one committed slice of event time, with its training examples, items and sketches.
 
-The files of a pane lie in ``windows/<start>-<end>/<attempt>/``; late rows make a further pane. A pane exists when a
-commit (`weir.contracts.commits.commit`) holds its manifest; files that no commit names are left over from a killed
-run. Panes are numbered in the order of their commits (`WindowManifest.sequence`); every consumer follows it.
+The files of a pane lie in ``windows/<start>-<end>/<attempt>/``; late rows add further panes to a window. A pane exists
+if a commit (`weir.contracts.commits.commit`) holds its manifest; files that no commit names are left over from a killed
+run. Panes are numbered in commit order (`WindowManifest.sequence`), which every consumer follows.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ ITEMS_SCHEMA: Final = pa.schema(
 
 
 def items_schema(features: FeatureNames) -> pa.Schema:
-    """Return the schema of ``items.parquet``: `ITEMS_SCHEMA` and, after it, the newest known values of each feature."""
+    """Return the schema of ``items.parquet``: `ITEMS_SCHEMA`, then the newest known values of each feature."""
     return pa.schema([*ITEMS_SCHEMA, *features.fields])
 
 
@@ -53,11 +53,11 @@ def examples_schema(
 ) -> pa.Schema:
     """Return the schema of ``examples-*.parquet``.
 
-    `history` holds the keys of the user's last positives before the event, oldest first, padded on the left
-    with `PADDING_KEY`; `label` is +1 or -1 (`Label`); `event_key` is the hashed `event_id`, null without one. With
-    `exposed_items`, `exposed` holds the keys of so many items at most that were shown beside a positive's item and not
-    chosen, the one to take first first, padded on the right. With `user_features`, the struct of this name holds those
-    that came with the event.
+    `history` holds the keys of the user's last positives before the event, oldest first, padded on the left with
+    `PADDING_KEY`; `label` is +1 or -1 (`Label`); `event_key` is the hashed `event_id`, null without one. With
+    `exposed_items`, `exposed` holds the keys of at most that many items that were shown beside a positive's item and
+    not chosen, in order of preference, padded on the right. With `user_features`, the struct of this name holds the
+    user features of the event.
     """
     exposed = pa.field(columns.EXPOSED, pa.list_(pa.int64(), exposed_items), nullable=False)
     features = pa.field(columns.USER_FEATURES, pa.struct(user_features.fields), nullable=False)
@@ -80,7 +80,7 @@ def examples_schema(
 class WindowCounts(Document):
     """Counts of a window: `events` = `positives` + `negatives` are the distinct valid events kept.
 
-    Of the `late` ones, `unknown_histories` came when it was no longer known what lay before them: theirs are empty.
+    `unknown_histories` counts `late` events with an empty history, because their history is no longer known.
     """
 
     events: int = 0
@@ -97,13 +97,13 @@ class WindowCounts(Document):
 
 
 class ExposureCounts(Document):
-    """What came of the positives with an attribution token when a window was joined with the served lists.
+    """Outcomes for the positives with an attribution token when a window was joined with the served lists.
 
-    ``joined``: the list is known and holds the item; ``repeated``: so does that of an earlier event of the pane on this
-    item of the list; ``not_kept``: the answer was not of the share that is kept; ``unknown_list``: the list is gone, or
-    not written yet; ``other_item``: the list does not hold the item, or is another user's; ``unreadable``: its file is
-    damaged; ``carried``: joined before, in the windows that this one is a rebuild of. `items` are the exposed items of
-    all examples.
+    ``joined``: the list is known and holds the item; ``repeated``: it does, but an earlier event of the pane joined the
+    same item of the list; ``not_kept``: the answer was not sampled for recording; ``unknown_list``: the list is gone,
+    or not written yet; ``other_item``: the list lacks the item, or is another user's; ``unreadable``: its file is
+    damaged; ``carried``: joined before, in the windows from which this one is rebuilt. `items` counts the exposed items
+    of all examples.
     """
 
     joined: int = 0
@@ -170,7 +170,7 @@ class WindowManifest(Document):
         return self.name.folder(self.attempt)
 
     def file(self, name: str) -> FileEntry:
-        """Return one file's entry; raises `CorruptArtefactError` where the manifest does not list it."""
+        """Return a file's entry; raises `CorruptArtefactError` if the manifest does not list it."""
         for entry in self.files:
             if entry.name == name:
                 return entry
@@ -185,7 +185,7 @@ class WindowManifest(Document):
 
 @dataclass(frozen=True, order=True)
 class WindowName:
-    """A slice [start, end) of event time in milliseconds, and the pane."""
+    """A slice [start, end) of event time in milliseconds, and the number of the pane."""
 
     start_ms: int
     end_ms: int
@@ -200,12 +200,12 @@ class WindowName:
 
     @property
     def slice(self) -> str:
-        """The slice of event time alone."""
+        """The slice of event time as text."""
         return f"{_stamp(self.start_ms)}-{_stamp(self.end_ms)}"
 
     @staticmethod
     def examples(shard: int, token: str = "") -> str:
-        """Return the file name of a user shard's examples; `token` distinguishes repeated attempts at it."""
+        """Return the file name of a user shard's examples; `token` distinguishes repeated attempts."""
         return f"{_EXAMPLES}{shard:05d}{token and '-' + token}.parquet"
 
     @staticmethod

@@ -25,12 +25,12 @@ __all__ = ["LOOK_SECONDS", "RedactedPanes", "WindowLog", "as_redacted"]
 
 
 LOOK_SECONDS: Final = 600.0
-"""How long a follower far behind the newest commit may not know of a redaction; replaced files stay for longer."""
+"""Longest delay until a follower that is far behind learns of a redaction; replaced files stay longer."""
 
 
 @dataclass
 class RedactedPanes:
-    """What a follower knows of redactions: all up to commit `_newest`, and that there is one in commit `_told`."""
+    """A follower's knowledge of redactions: redacted panes up to commit `_newest`; newest known redaction `_told`."""
 
     store: Store
     _commits: dict[int, int] = field(default_factory=dict, init=False, repr=False)
@@ -42,18 +42,18 @@ class RedactedPanes:
         self._log = CommitLog(self.store)
 
     def take_in(self, commit: Commit) -> None:
-        """Note what a commit redacts that the follower passes."""
+        """Record the redactions of a commit that the follower passes."""
         if commit.forgets and commit.redaction == self._newest:
             self._commits |= {one.pane.sequence: commit.number for one in commit.redacts}
             self._newest = commit.number
         self._told = max(self._told, commit.newest_redaction)
 
     def current(self, panes: Iterable[WindowManifest], number: int) -> tuple[WindowManifest, ...]:
-        """Return the panes of a commit as the newest redactions have left them; raises `CorruptArtefactError`."""
+        """Return the panes of commit `number` with their redacted files; raises `CorruptArtefactError`."""
         if time.monotonic() >= self._next_look:
             self._look()
         if self._told > max(self._newest, number):
-            # Those before the commit are of other panes.
+            # Redactions before the commit concern other panes.
             state = LogState.open(self.store)
             self._commits, self._newest = dict(state.redacted), state.redaction
         return tuple(as_redacted(self._log, pane, self._commits) for pane in panes)
@@ -62,13 +62,13 @@ class RedactedPanes:
         try:
             self._told = max(self._told, self._log.get(self._log.newest()).newest_redaction)
         except CorruptArtefactError:
-            # The follower is told when it comes to the damaged commit.
+            # The follower raises it when it reaches the damaged commit.
             return
         self._next_look = time.monotonic() + LOOK_SECONDS
 
 
 def as_redacted(log: CommitLog, pane: WindowManifest, commits: Mapping[int, int]) -> WindowManifest:
-    """Return a pane with its files of now, given the newest commit that redacts each pane (`LogState.redacted`).
+    """Return a pane with its current files, given the newest commit that redacts each pane (`LogState.redacted`).
 
     Raises `CorruptArtefactError`.
     """
@@ -80,7 +80,7 @@ def as_redacted(log: CommitLog, pane: WindowManifest, commits: Mapping[int, int]
 
 @dataclass
 class WindowLog:
-    """The committed panes of a store, in commit order; it remembers its position in the log, and which are redacted."""
+    """The committed panes of a store, in commit order; tracks its position in the log, and redactions."""
 
     store: Store
     _at: Cursor | None = field(default=None, init=False, repr=False)
@@ -93,20 +93,20 @@ class WindowLog:
         self._commits, self._redacted = CommitLog(self.store), RedactedPanes(self.store)
 
     def committed(self, after: int = -1) -> list[WindowManifest]:
-        """Return all panes that `follow` yields, in one list: for few panes, of small stores."""
+        """Return all panes that `follow` yields as a list; for small stores."""
         return list(self.follow(after))
 
     def follow(self, after: int = -1) -> Iterator[WindowManifest]:
-        """Yield the panes committed after a sequence that have not retired, in order; -1: all of them.
+        """Yield the panes after sequence `after` that have not retired, in order; -1: from the start.
 
-        Commits are read one by one: those before a damaged one come before its error.
+        Commits are read one by one: the panes before a damaged commit come before its error.
 
         Raises
         ------
         CorruptArtefactError
             If a commit is damaged or lost.
         LogMismatchError
-            If the log ends before that sequence.
+            If the log ends before `after`.
         RetiredError
             If the commit of the next pane has retired.
         StoreFormatError
@@ -117,15 +117,14 @@ class WindowLog:
             after = found[-1].sequence
 
     def next(self, after: int = -1) -> tuple[WindowManifest, ...]:
-        """Return the panes of the next commit that has any left after a sequence; none if there is none yet.
+        """Return the panes after sequence `after` of the next commit that has any left; () if there is none yet.
 
-        Panes that have retired from a commit whose other panes stay are left out. Polling for what follows the last
-        pane costs one request while there is nothing. Raises what `follow` raises.
+        Retired panes are left out. A poll after the last pane costs one request. Raises as `follow`.
         """
         if self._at is None or (after + 1 != self._at.sequence and after != self._after):
             self._at = self._commits.first() if after < 0 else self._commits.find(after + 1)
             self._next_look = -math.inf
-        # What follows `_after` is at `_at`: not known where an error comes between the two.
+        # `_at` is the position after `_after`; if an error interrupts, it is unknown.
         self._after = None
         while (found := self._commits.next(self._at)) is not None:
             commit, self._at = found
@@ -144,7 +143,7 @@ class WindowLog:
             self._horizon = commit.retires
         panes = tuple(pane for pane in commit.panes if pane.sequence > after)
         if panes and time.monotonic() >= self._next_look:
-            # A later commit may have retired some; their files stay for longer than until the next look.
+            # A later commit may have retired some; their files stay until after the next look.
             self._horizon = self._commits.horizon() or self._horizon
             self._next_look = time.monotonic() + LOOK_SECONDS
         if (horizon := self._horizon) is None:
@@ -153,11 +152,11 @@ class WindowLog:
 
     @property
     def last(self) -> CommitRef | None:
-        """The commit of the panes that `next` has returned last, None before."""
+        """The commit of the panes that `next` returned last, or None."""
         return self._last
 
     def newest(self, count: int) -> list[WindowManifest]:
-        """Return so many of the newest panes, fewer where there are no more, in order; raises what `follow` raises."""
+        """Return the `count` newest panes (or all, if fewer) in order; raises as `follow`."""
         head = self._commits.head()
         total = self._commits.at(self._commits.newest() + 1).sequence if head is None else head.sequence
         first, looked = self._commits.first().sequence, count
@@ -169,13 +168,13 @@ class WindowLog:
             looked *= 4
 
     def left(self, after: int) -> int:
-        """Return a sequence, or the last one that has retired if that is later: what follows it can be read."""
+        """Return `after`, or the last retired sequence if that is later: later panes can be read."""
         return max(after, self._commits.first().sequence - 1)
 
     def commit(self, *panes: WindowManifest, writer: str = "", **fields: Any) -> Commit:
-        """Append panes as one commit; their files must have been written. Raises what `CommitLog.append` raises.
+        """Append panes, whose files have been written, as one commit. Raises as `CommitLog.append`.
 
-        `fields` are further fields of the `Commit`. The panes' sequences are set by their place in the log.
+        `fields` are further fields of the `Commit`. The panes get their sequences from their place in the log.
         """
         number = self._commits.newest() + 1
         before = self._commits.at(number)
@@ -206,9 +205,9 @@ class WindowLog:
     def example_batches(
         self, manifest: WindowManifest, columns: list[str], rows: range | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield `rows` of the examples of all shards, shard by shard, all if None, some at a time.
+        """Yield `rows` (None: all) of the examples of all shards, shard by shard, in batches.
 
-        Files that hold none of them are not read. Raises `CorruptArtefactError`.
+        Only files with such rows are read. Raises `CorruptArtefactError`.
         """
         first = 0
         for entry in map(partial(_examples, manifest), self.shards(manifest)):
@@ -220,7 +219,7 @@ class WindowLog:
             first += entry.rows
 
     def example_rows(self, manifest: WindowManifest) -> int:
-        """Return how many examples all shards have."""
+        """Return the number of examples of all shards."""
         return sum(_examples(manifest, shard).rows for shard in self.shards(manifest))
 
     def all_examples(self, manifest: WindowManifest, columns: list[str] | None = None) -> pa.Table:

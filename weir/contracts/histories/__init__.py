@@ -1,1 +1,1 @@
-"""Files of users: their last positives and the items that they have seen."""
+"""History files: the last positives and the seen items of each user."""

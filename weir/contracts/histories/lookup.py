@@ -1,11 +1,11 @@
-"""Look-ups of users in the files of histories that the commits name.
+"""Look-ups of users in the history files that commits name.
 
-Each file is asked only for what lies in it: two entries of its prefix table, the keys near them, records, seen items.
-All that is computed from these is computed for all users and files of a batch together, so that a look-up of a few
-users in many files costs a few slices for each user and file, and some dozens of numpy calls in all.
+A look-up reads from each file two entries of the prefix table, the keys near them, and the records or seen items. The
+computation runs over all users and files of a batch together: a few users in many files cost a few slices per user and
+file, and some dozens of numpy calls in all.
 
-Nothing is read at the start, nothing is copied, and taking in a commit costs what it adds. Readers work on a version
-that never changes, so that one thread can take in commits while any number look users up.
+Opening reads only headers and copies nothing, and taking in a commit costs what it adds. Readers use an immutable
+version, so that one thread can take in commits while other threads look users up.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ _NOTHING: Final = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class FewUsers:
-    """Users (n,), and the files and places where each one is, oldest first; `bounds` (n,) are of its seen items."""
+    """Users (n,), the files and places of each, oldest first, and the limits `_bounds` (n,) on their seen items."""
 
     users: UserKeys
     length: int
@@ -69,7 +69,7 @@ class FewUsers:
 
     @classmethod
     def find(cls, files: Sequence[Sequence[UserFile]], length: int, users: UserKeys) -> "FewUsers":
-        """Look for users in the files of each shard; raises `CorruptArtefactError`."""
+        """Look users up in the files of each shard; raises `CorruptArtefactError`."""
         keys: list[int] = users.tolist()
         hits, bounds = [], []
         for key in keys:
@@ -92,7 +92,7 @@ class FewUsers:
         return found
 
     def seen(self, asked: Int64) -> SeenItems:
-        """Return what the users at the rows `asked` have seen."""
+        """Return the seen items of the users at the rows `asked`."""
         parts, offsets, bounded = [_NOTHING], [0], []
         for row in asked.tolist():
             mine, is_bounded = self._seen(row)
@@ -105,7 +105,7 @@ class FewUsers:
         return SeenItems(ItemKeys(np.concatenate(parts)), np.array(offsets), np.array(bounded, np.bool_))
 
     def _seen(self, row: int) -> tuple[list[Int64], bool]:
-        """Return the seen items of a user by file, and whether older ones were left out."""
+        """Return the seen items of a user by file, and whether older items were left out."""
         parts, is_bounded = [], False
         for file, place in self._hits[row]:
             start, bounded, expected, end = file.head(place)
@@ -120,30 +120,30 @@ class FewUsers:
 
 
 Hits: TypeAlias = tuple[Int64, Int64, Int64]
-"""Of each hit, of a user the oldest first: the row of the user, the place in its file, and the file's number."""
+"""For each hit: the row of the user, the place in the file, and the file's number; a user's oldest hit comes first."""
 
 _BLOCK: Final = 1 << 11
-"""Users that are searched for at once, or pieces that are read: their pages are in memory."""
+"""Users to search for, or pieces to read, at a time: their pages are in memory."""
 _MANY: Final = 1 << 9
-"""From so many pieces on, all their pages are asked for before the first is read, and unmapped afterwards."""
+"""From this number of pieces on, all pages are requested before the first read, and unmapped afterwards."""
 _SINGLY: Final = 16
-"""Up to so many users, plain Python is faster than numpy."""
+"""Up to this number of users, plain Python is faster than numpy."""
 _FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
 _NEAR: Final = np.arange(FEW)
 _NOWHERE: Final = np.empty(0, np.int64)
 _PIECES: Final = 32
-"""From so many pieces of each file on, a numpy call for each file is faster than a slice for each piece."""
+"""From this number of pieces per file on, one numpy call per file is faster than one slice per piece."""
 _WORD: Final = 4
-"""What lies in a file starts at multiples of so many bytes."""
+"""Alignment in bytes of everything in a file."""
 _ITEM: Final = 8
 """Bytes of a seen item."""
 _DENSE: Final = 8
-"""Where `_MANY` users and at least one of so many in a file are searched for, all keys of the file are read."""
+"""All keys of a file are read if at least `_MANY` users, and one per `_DENSE` users of the file, are searched for."""
 
 
 @dataclass(frozen=True)
 class UserTable:
-    """Open files of users, in each shard the oldest first; `owners` (f,) are their shards out of so many.
+    """Open files of users, oldest first within a shard; `owners` (f,) are their shards, among `shards`.
 
     Records have `length` items. Any number of threads may read.
     """
@@ -159,9 +159,9 @@ class UserTable:
         return cls(files, length, np.zeros(len(files), np.int64))
 
     def find(self, users: UserKeys) -> FoundUsers:
-        """Return where users, (n,), are, in any order and any number of times.
+        """Look up users (n,), in any order, repeated or not.
 
-        Raises `CorruptArtefactError`, which names the file, where a key or the prefix table is damaged.
+        Raises `CorruptArtefactError`, which names the file, if a key or the prefix table is damaged.
         """
         if len(users) <= _SINGLY:
             return FewUsers.find(self.by_shard, self.length, users)
@@ -176,12 +176,12 @@ class UserTable:
         return _ManyUsers(self, users, rows[order], places[order], numbers[order])
 
     def stretch(self, users: UserKeys, start: int) -> FoundUsers:
-        """Return the `users` (n,) that follow each other from a place on, in a table of one file."""
+        """Return the `users` (n,) that lie at consecutive places from `start` on, in a table of one file."""
         rows = np.arange(len(users))
         return _ManyUsers(self, users, rows, start + rows, np.zeros(len(users), np.int64))
 
     def _find(self, users: UserKeys, owner: Int64, block: Int64, wanted: Bool) -> Hits:
-        """Search for the users at the rows `block`, of the shards `owner` (n,), in the files that are `wanted` (f,)."""
+        """Search the `wanted` (f,) files for the users at rows `block`; `owner` (n,) are the shards of all users."""
         held = np.bincount(owner[block], minlength=self.shards)
         counts = np.where(wanted, held[self.owners], 0)
         at, _ = segments((np.cumsum(held) - held)[self.owners], counts)
@@ -192,7 +192,7 @@ class UserTable:
         return rows[hit], places[hit], search.numbers[hit]
 
     def _find_densely(self, users: UserKeys, owner: Int64, number: int) -> Hits:
-        """Search for all users of a file's shard among all keys of the file."""
+        """Search all keys of a file for all users of its shard."""
         file = self.files[number]
         keys, rows = file.users(0, file.count), np.flatnonzero(owner == self.owners[number])
         if not (keys[1:] > keys[:-1]).all():
@@ -202,16 +202,16 @@ class UserTable:
         return rows[hit], places[hit], np.full(len(hit), number)
 
     def gather(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
-        """Return what lies in files from bytes `starts` (n,) on, one after the other; `numbers` (n,) say which files.
+        """Return the concatenated bytes of pieces: `sizes` bytes from `starts` (n,) on, of the files `numbers` (n,).
 
-        Pieces of various `sizes` are of seen items. The kernel maps a page with its 15 neighbours: of many pieces, only
-        those of a block are mapped at a time.
+        Pieces of various sizes are seen items. The kernel maps a page with its 15 neighbours: to bound memory, many
+        pieces are read block by block, and unmapped.
         """
         if len(numbers) < _MANY:
             return self._read(numbers, starts, sizes)
         self._read_ahead(numbers, starts, starts + sizes)
         if not isinstance(sizes, int):
-            # As many pieces of one item each.
+            # Split into pieces of one item each.
             places, _ = segments(starts // _ITEM, sizes // _ITEM)
             numbers, starts, sizes = np.repeat(numbers, sizes // _ITEM), places * _ITEM, _ITEM
         found = np.empty(len(numbers), f"V{sizes}")
@@ -222,16 +222,16 @@ class UserTable:
         return found.data.cast("B")
 
     def _read_ahead(self, numbers: Int64, starts: Int64, ends: Int64) -> None:
-        """Ask for the pages of all pieces that are not empty."""
+        """Request the pages of all non-empty pieces."""
         for number, file in enumerate(self.files):
             mine = (numbers == number) & (starts < ends)
             if mine.any():
                 file.read_ahead(starts[mine], ends[mine])
 
     def _read(self, numbers: Int64, starts: Int64, sizes: Int64 | int) -> bytes | memoryview:
-        """Return the same as slices of bytes, or by numpy, which has to be called for each file.
+        """Return the pieces, as slices of bytes or by one numpy call per file.
 
-        That pays where many pieces of one size are asked of a file.
+        The numpy call pays off for many pieces of one size per file.
         """
         if isinstance(sizes, int) and len(numbers) > _PIECES * len(self.files):
             return self._taken(numbers, starts, sizes)
@@ -240,20 +240,20 @@ class UserTable:
         return b"".join([files[number][start:stop] for number, start, stop in pieces])
 
     def _taken(self, numbers: Int64, starts: Int64, size: int) -> memoryview:
-        """Return the same for pieces of one size, at multiples of four bytes."""
+        """Return pieces of one size that start at multiples of four bytes."""
         found = np.empty(len(numbers), f"V{size}")
         order = np.argsort(numbers, kind="stable")
         edges = np.searchsorted(numbers[order], np.arange(len(self.files) + 1)).tolist()
         for file, start, stop in zip(self.files, edges, edges[1:], strict=False):
             if start < stop:
-                # Every word of the file starts a piece: they overlap, and are not copied.
+                # A strided view has a piece at every word of the file; overlapping pieces are not copied.
                 count = (len(file.data) - size) // _WORD + 1
                 pieces = np.ndarray((count,), found.dtype, file.data, strides=(_WORD,))
                 found[order[start:stop]] = pieces[starts[order[start:stop]] // _WORD]
         return found.data.cast("B")
 
     def require(self, is_sound: Bool, numbers: Int64, problem: str) -> None:
-        """Raise `CorruptArtefactError` for the first file of which something is not sound."""
+        """Raise `CorruptArtefactError` for the file of the first element that is not sound."""
         if not is_sound.all():
             raise CorruptArtefactError(str(self.files[numbers[np.argmin(is_sound)]].path), problem)
 
@@ -268,12 +268,12 @@ class UserTable:
 
     @cached_property
     def facts(self) -> dict[str, Int64]:
-        """Attributes of the files, (f,) each."""
+        """Attributes of the files by name, (f,) each."""
         return {name: np.array([getattr(file, name) for file in self.files], np.int64) for name in _FACTS}
 
     @cached_property
     def bounds(self) -> Int64:
-        """The largest number of seen items of a user, of each shard as its newest file says."""
+        """The largest number of seen items of a user, (shards,), from the newest file of each shard."""
         found = np.zeros(self.shards, np.int64)
         for owner, file in zip(self.owners.tolist(), self.files, strict=True):
             found[owner] = file.bound
@@ -282,7 +282,7 @@ class UserTable:
 
 @dataclass(frozen=True)
 class _Search:
-    """Searches for `users` (p,), each in the file of its number (p,); `numbers` ascend."""
+    """Search for `users` (p,), each in the file `numbers` (p,), ascending."""
 
     table: UserTable
     users: UserKeys
@@ -292,14 +292,14 @@ class _Search:
         """Return the place of each user in its file, -1 where it is absent."""
         count = self._fact("count")
         low, high = self._bounds(count)
-        # From the key before on: there is a section before the users', and more than a page after them.
+        # Read from the key before on: a section precedes the users', and more than a page follows them.
         near = self._near(low - 1, FEW + 2)
         pairs, keys = np.arange(len(low)), near[:, :, 0]
         within = ((keys[:, 1:-1] < self.users[:, None]) & ((high - low)[:, None] > _NEAR)).sum(axis=1)
         place = low + within
         here, ahead = near[pairs, within + 1], near[pairs, within]
         at_end, at_start = place == count, place == 0
-        # Its neighbours prove that the place is right, or a user absent.
+        # The neighbours prove that the place is right, or the user absent.
         is_sound = (at_end | (key_sums(here[:, 0]) == here[:, 1])) & (at_start | (key_sums(ahead[:, 0]) == ahead[:, 1]))
         self.table.require(is_sound, self.numbers, DAMAGED_KEY)
         is_sound = (at_end | (here[:, 0] >= self.users)) & (at_start | (ahead[:, 0] < self.users))
@@ -307,11 +307,11 @@ class _Search:
         return np.where(~at_end & (here[:, 0] == self.users), place, -1)
 
     def _bounds(self, count: Int64) -> tuple[Int64, Int64]:
-        """Return between which places each user is; they are at most `FEW` apart."""
+        """Return the first and the last possible place of each user, at most `FEW` apart."""
         at = self._fact("ranges_at") + 4 * prefixes_of(self.users, self._fact("shift").view(np.uint64))
         ranges = np.frombuffer(self.table.gather(self.numbers, at, 8), np.uint32).reshape(-1, 2)
         low, high = np.minimum(ranges.T, count).astype(np.int64)
-        # A prefix has few users, unless keys are badly distributed: then its range is halved first.
+        # A prefix has few users unless keys are badly distributed; then its range is bisected first.
         while len(wide := np.flatnonzero(high - low > FEW)):
             middle = (low[wide] + high[wide]) >> 1
             user, key = self.users[wide], self._select(wide)._near(middle, 1)[:, 0, 0]
@@ -319,7 +319,7 @@ class _Search:
         return low, high
 
     def _near(self, places: Int64, count: int) -> Int64:
-        """Return so many keys with their checksums from each place on, (p, count, 2)."""
+        """Return `count` keys with their checksums from each place on, (p, count, 2)."""
         data = self.table.gather(self.numbers, self._fact("users_at") + 16 * places, 16 * count)
         return np.frombuffer(data, np.int64).reshape(-1, count, 2)
 
@@ -332,7 +332,7 @@ class _Search:
 
 @dataclass(frozen=True)
 class _ManyUsers:
-    """For each hit, of a user the oldest first: the row of the user, the place in its file, and the file's number."""
+    """Users, and for each hit the row of the user, the place in its file, and the file's number, oldest hit first."""
 
     table: UserTable
     users: UserKeys
@@ -344,7 +344,7 @@ class _ManyUsers:
         """Return the records, (n,)."""
         found = unknown_users(len(self.users), self.table.length)
         newest = np.full(len(self.users), -1)
-        newest[self._rows] = np.arange(len(self._rows))  # of repeated indices the last one counts
+        newest[self._rows] = np.arange(len(self._rows))  # the last of repeated indices wins
         hits = newest[newest >= 0]
         rows, numbers = self._rows[hits], self._numbers[hits]
         width = 2 + 2 * self.table.length
@@ -357,7 +357,7 @@ class _ManyUsers:
         return found
 
     def seen(self, asked: Int64) -> SeenItems:
-        """Return what the users at the rows `asked`, distinct, have seen."""
+        """Return the seen items of the users at the distinct rows `asked`."""
         number_of = np.full(len(self.users), -1)
         number_of[asked] = np.arange(len(asked))
         hits = np.flatnonzero(number_of[self._rows] >= 0)
@@ -365,7 +365,7 @@ class _ManyUsers:
         return join_segments(self._parts(hits), number_of[self._rows[hits]], bounds)
 
     def _parts(self, hits: Int64) -> SeenItems:
-        """Return what each hit has, verified."""
+        """Return the verified seen items of each hit."""
         numbers = self._numbers[hits]
         at = self.table.facts["heads_at"][numbers] + 24 * self._places[hits]
         starts, bounded, sums, ends = np.frombuffer(self.table.gather(numbers, at, 32), np.int64).reshape(-1, 4).T
@@ -384,9 +384,9 @@ _Opened: TypeAlias = dict[str, UserFile]
 
 
 def open_file(store: Store, entry: HistoryFile, cache: LocalCache, *, in_order: bool = False) -> UserFile:
-    """Return a file that a commit lists; `in_order` says that it will be read as a whole.
+    """Open a file that a commit lists; `in_order` announces that it will be read as a whole.
 
-    Raises `CorruptArtefactError` for one that is missing, or not the one that is listed.
+    Raises `CorruptArtefactError` if it is missing or does not match its entry.
     """
     file = UserFile(cache.path(store, entry), entry.name, in_order=in_order)
     if (file.count, file.length) != (entry.rows, entry.length):
@@ -398,14 +398,14 @@ def open_file(store: Store, entry: HistoryFile, cache: LocalCache, *, in_order: 
 
 
 def open_shard(store: Store, files: HistoryFiles, shard: int, length: int, cache: LocalCache) -> UserTable:
-    """Return the histories of one shard, with records of so many items; raises `CorruptArtefactError`."""
+    """Open the histories of one shard, with records of `length` items; raises `CorruptArtefactError`."""
     opened = tuple(open_file(store, entry, cache) for entry in files.shards.get(shard, ()))
     return UserTable.of_shard(opened, length)
 
 
 @dataclass
 class UserHistories:
-    """The histories of a store's users, by shard; `shards` is the number of user shards of its layout."""
+    """The histories of all users of a store with `shards` user shards."""
 
     store: Store
     shards: int
@@ -416,10 +416,10 @@ class UserHistories:
         self._table = UserTable((), 1)
 
     def take_in(self, files: HistoryFiles) -> None:
-        """Show the given files from now on; opens those that are new.
+        """Switch to the given files, and open the new ones.
 
         Catch up with all commits first (`LogState.catch_up`): files that were replaced long ago are gone. Raises
-        `CorruptArtefactError`; then the version before stays.
+        `CorruptArtefactError` and keeps the version before.
         """
         opened = {
             entry.name: self._opened.get(entry.name) or open_file(self.store, entry, self.cache)
@@ -431,14 +431,14 @@ class UserHistories:
 
     @property
     def length(self) -> int:
-        """The number of items of a record, 1 without files."""
+        """The number of items of a record; 1 without files."""
         return self._table.length
 
     @property
     def rows(self) -> int:
-        """The number of rows of all files: a user has one in each file that holds something of it."""
+        """The number of rows of all files; a user has one row per file with some of its history."""
         return sum(file.count for file in self._table.files)
 
     def find(self, users: UserKeys) -> FoundUsers:
-        """Return where users, (n,), are, in any order; raises `CorruptArtefactError`."""
+        """Look up users (n,), in any order; raises `CorruptArtefactError`."""
         return self._table.find(users)

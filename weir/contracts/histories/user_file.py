@@ -2,15 +2,14 @@
 
 Sections, each at a multiple of 4096 bytes, little-endian:
 
-- header: magic, version, counts, and the checksum of these;
-- starts: uint32 (2^bits + 1,), the number of users whose key is below each prefix of `bits` bits;
+- header: magic, version, counts, and their checksum;
+- starts (prefix table): uint32 (2^bits + 1,), the number of users whose key is below each prefix of `bits` bits;
 - users: int64 (n, 2), keys in ascending order, each with its checksum;
 - records: int64 (n, 2 + 2L), [checksum, positives ever seen, L items, L times]: one block is one user;
 - seen: int64 (n + 1, 3), [start of the user's items, whether older ones were left out, checksum];
 - items: int64 (m,), the seen items.
 
-Opening verifies the header and the size, and reads nothing else. Every row is verified when it is read
-(`weir.contracts.histories.lookup`).
+Opening verifies the header and the size, and reads nothing else. Readers verify every row (`lookup`).
 """
 
 import mmap
@@ -33,13 +32,14 @@ from weir.contracts.storage.store import FileEntry, Store
 __all__ = ["FEW", "UserFile", "prefixes_of", "write_user_file"]
 
 FEW: Final = 10
-"""Users of one prefix who are looked at together; with well distributed keys, one prefix of 100,000 has more."""
+"""Users of one prefix that are examined together; with well distributed keys, one prefix in 100,000 has more."""
 
 _MAGIC: Final = b"WEIRUSER"
 _VERSION: Final = 1
 _PAGE: Final = 4096
 _GAP: Final = 8
-"""Pages that are no further apart are asked for together, with those between them: all, where that is the mean."""
+"""Pages at most this far apart are requested together with the pages between; all at once if the mean distance is
+smaller."""
 _FIELDS: Final = struct.Struct("<8s7q")
 _SUM: Final = struct.Struct("<Q")
 _RANGE: Final = struct.Struct("<2I")
@@ -68,7 +68,7 @@ class _Header(NamedTuple):
 
     @property
     def sections(self) -> list[int]:
-        """Where starts, users, records, seen and items begin, and where the file ends."""
+        """Offsets of starts, users, records, seen and items, and the size of the file."""
         words = (2 * self.users, self.width * self.users, 3 * (self.users + 1), self.seen)
         at, found = _PAGE, []
         for size in (4 * ((1 << self.bits) + 1), *(8 * count for count in words)):
@@ -96,14 +96,14 @@ class _Header(NamedTuple):
 
 
 class UserFile:
-    """An open file of users; any number of threads may read it.
+    """An open file of users that was written as `name` (default: that of `path`); any number of threads may read it.
 
-    `name` is the one under which it was written, unless that is the path's; with `in_order` it is read as a whole.
-    Raises `CorruptArtefactError`, which names the file, where it is not what was written.
+    Raises `CorruptArtefactError`, which names the file, if the header is damaged, or the size or name is another one.
 
     `count` users have records of `width` words (with `length` items) and `pairs` seen items in all, each at most
-    `bound`. For `weir.contracts.histories.lookup`, which verifies what it reads: `data`, the bytes; where sections
-    start (`ranges_at` is the prefix table); by how many bits a key is to `shift` for its prefix.
+    `bound`. `lookup` reads `data`, the bytes, directly and verifies them: `ranges_at` (the prefix table), `users_at`,
+    `rows_at`, `heads_at` and `items_at` are the offsets of the sections, and a key shifted by `shift` bits is its
+    prefix.
     """
 
     def __init__(self, path: Path, name: str = "", *, in_order: bool = False) -> None:
@@ -133,12 +133,12 @@ class UserFile:
         return np.frombuffer(self.data, np.int64, count * width, start).reshape(count, width)
 
     def place(self, user: int) -> int:
-        """Return the place of a user, -1 where it is absent; for a few users faster than numpy."""
+        """Return the place of a user, -1 if it is absent; for a few users faster than numpy."""
         data, at = self.data, self.users_at - _USER.size
         low, high = _RANGE.unpack_from(data, self.ranges_at + 4 * ((user + _HALF) >> self.shift))
         low = bisect_left(self._keys, user, min(low, self.count), min(high, self.count))
         ahead, ahead_sum, here, here_sum = _WORDS.unpack_from(data, at + _USER.size * low)
-        # Its neighbours prove that the place is right, or a user absent.
+        # The neighbours prove that the place is right, or the user absent.
         if (low and ahead_sum != key_sum(ahead)) or (low < self.count and here_sum != key_sum(here)):
             raise CorruptArtefactError(str(self.path), DAMAGED_KEY)
         if (low and ahead >= user) or (low < self.count and here < user):
@@ -150,18 +150,18 @@ class UserFile:
         return np.frombuffer(self.data, np.int64, self.width, self.rows_at + 8 * self.width * place)
 
     def head(self, place: int) -> tuple[int, int, int, int]:
-        """Return where a user's seen items start, their flag, their checksum, and where they end."""
+        """Return the start of a user's seen items, their flag, their checksum, and their end."""
         start, bounded, expected, end = _WORDS.unpack_from(self.data, self.heads_at + 24 * place)
         return start, bounded, expected, end
 
     def items(self, start: int, end: int) -> Int64:
-        """Return the seen items of a stretch, unverified."""
+        """Return the seen items from `start` to `end`, unverified."""
         return np.frombuffer(self.data, np.int64, end - start, self.items_at + 8 * start)
 
     def read_ahead(self, starts: Int64, ends: Int64) -> None:
-        """Ask the kernel for the pages of pieces (n,), without waiting: it reads many at once.
+        """Ask the kernel for the pages of pieces (n,) without waiting, so that it reads many at once.
 
-        A page that is missing when a piece is read costs a wait, and several times the CPU.
+        A page fault while reading a piece costs a wait, and several times the CPU.
         """
         first, last = starts.min(keepdims=True) // _PAGE, (ends.max(keepdims=True) - 1) // _PAGE
         if last[0] - first[0] > _GAP * len(starts):
@@ -172,30 +172,30 @@ class UserFile:
             self.data.madvise(mmap.MADV_WILLNEED, start, length)
 
     def release(self) -> None:
-        """Unmap all pages. They stay in the page cache, and come back when they are read."""
+        """Unmap all pages; they stay in the page cache, and are mapped again when they are read."""
         self.data.madvise(mmap.MADV_DONTNEED)
 
     def users(self, start: int, stop: int) -> UserKeys:
-        """Return the keys from one place to another, ascending."""
+        """Return the keys from place `start` to `stop`, ascending; raises `CorruptArtefactError`."""
         found = self._users[start:stop]
         if not np.array_equal(key_sums(found[:, 0]), found[:, 1]):
             raise CorruptArtefactError(str(self.path), DAMAGED_KEY)
         return UserKeys(found[:, 0])
 
     def seen_counts(self, start: int, stop: int) -> Int64:
-        """Return how many items the users from one place to another have seen, unverified."""
+        """Return the numbers of seen items of the users from place `start` to `stop`, unverified."""
         return np.diff(self._words(self.heads_at + 24 * start, stop + 1 - start, 3)[:, 0])
 
 
 def write_user_file(
     store: Store, name: str, blocks: Iterable[UserRows], *, users: int, seen: int, length: int, bound: int
 ) -> FileEntry:
-    """Write blocks of users, ascending over all of them, as one file; memory holds one block.
+    """Write blocks of users, ascending across all blocks, as one file; memory holds one block.
 
     Parameters
     ----------
     users, seen
-        Rows and seen items of all blocks together; fewer or more raise `ValueError`, and there must be one row.
+        Rows (at least one) and seen items of all blocks together; raises `ValueError` if the blocks have other numbers.
     length, bound
         Items of a record, and the largest number of seen items of a user.
     """
@@ -212,7 +212,7 @@ def write_user_file(
 
 @dataclass
 class _Section:
-    """A part of the file that grows from its start."""
+    """A section of the file, written from its start."""
 
     file: IO[bytes]
     at: int
@@ -224,7 +224,7 @@ class _Section:
 
 @dataclass
 class _Draft:
-    """A file on its way, section by section."""
+    """A file being written, section by section."""
 
     starts: _Section
     users: _Section
@@ -263,7 +263,7 @@ class _Draft:
         self.prefixes += len(reached)
 
     def close(self, header: _Header) -> None:
-        """Write the ends and the header."""
+        """Write the ends of starts and seen, and the header."""
         if (self.rows, self.pairs) != (header.users, header.seen) or not self.rows:
             announced = f"{header.users} users with {header.seen} seen items"
             message = f"{announced} were announced, {self.rows} with {self.pairs} came"
@@ -277,7 +277,7 @@ class _Draft:
 
 
 def prefixes_of(users: UserKeys, shift: int | npt.NDArray[np.uint64]) -> Int64:
-    """Return the first bits of keys, (n,), in the order of the keys: what is left by a shift."""
+    """Return the prefixes of keys, (n,), in the order of signed keys: the bits that a right shift leaves."""
     return ((users.view(np.uint64) ^ _SIGN) >> np.asarray(shift, np.uint64)).astype(np.int64)
 
 

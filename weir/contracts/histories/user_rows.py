@@ -1,7 +1,7 @@
-"""What is stored of users: their last positives with times, how many they ever had, and the items they have seen.
+"""Columns over n users: their last positives with times, their numbers of positives, and their seen items.
 
-All of it is columns over n users. Each row carries a checksum: a sum of products with odd numbers, modulo 2^64, so
-that every flipped bit shows and that a whole batch is verified at once.
+Each row has a checksum: a sum of products with odd numbers, modulo 2^64. It detects every flipped bit, and numpy
+computes it for a whole batch at once.
 """
 
 from collections.abc import Sequence
@@ -39,13 +39,13 @@ _ODD: Final = 0x9E3779B97F4A7C15
 _MASK: Final = (1 << 64) - 1
 _HALF: Final = 1 << 63
 _SALT: Final = 0x632BE59BD9B4E019
-"""Rows of zeros, as a hole in a file has them, are not valid."""
+"""Makes rows of zeros, such as holes of a file, invalid."""
 
 
 class Records(NamedTuple):
-    """Of n users: `totals` (n,), positives ever seen; their last L `items` and `times` (n, L), oldest first.
+    """The records of n users: `totals` (n,), positives ever seen; the last L `items` and `times` (n, L), oldest first.
 
-    Where a user has fewer than L, `items` starts with `PADDING_KEY` and `times` with 0. Times are milliseconds.
+    A user with fewer than L positives has `PADDING_KEY` and time 0 in front. Times are milliseconds.
     """
 
     totals: Int64
@@ -53,14 +53,14 @@ class Records(NamedTuple):
     times: Int64
 
     def take(self, rows: Int64) -> "Records":
-        """Return the records at the given places."""
+        """Return the records of the given rows."""
         return Records(self.totals[rows], ItemKeys(self.items[rows]), self.times[rows])
 
 
 class SeenItems(NamedTuple):
-    """The items that n users have seen, positives and negatives, each user's in order of arrival.
+    """The items that n users have seen, positive and negative, in order of arrival per user.
 
-    Those of user i are ``items[offsets[i] : offsets[i + 1]]``. `bounded` (n,) says that older ones were left out.
+    User i has ``items[offsets[i] : offsets[i + 1]]``. `bounded` (n,) marks users whose oldest items were left out.
     """
 
     items: ItemKeys
@@ -68,32 +68,32 @@ class SeenItems(NamedTuple):
     bounded: Bool
 
     def of(self, user: int) -> ItemKeys:
-        """Return the items of one user, by place."""
+        """Return the items of the user in a row."""
         return ItemKeys(self.items[self.offsets[user] : self.offsets[user + 1]])
 
     def take(self, rows: Int64) -> "SeenItems":
-        """Return the sets at the given places."""
+        """Return the seen items of the given rows."""
         starts, counts = self.offsets[rows], self.offsets[rows + 1] - self.offsets[rows]
         places, offsets = segments(starts, counts)
         return SeenItems(ItemKeys(self.items[places]), offsets, self.bounded[rows])
 
 
 class FoundUsers(Protocol):
-    """Where users (n,) are stored; both methods verify what they read, and raise `CorruptArtefactError`."""
+    """Result of a look-up of users (n,); both methods verify what they read, and raise `CorruptArtefactError`."""
 
     @property
     def users(self) -> UserKeys:
-        """The keys that were asked for."""
+        """The keys that were looked up."""
 
     def records(self) -> Records:
-        """Return the records, (n,): of each user the newest one; those of unknown users are empty."""
+        """Return the newest record of each user, (n,); unknown users have empty records."""
 
     def seen(self, asked: Int64) -> SeenItems:
-        """Return what the users at the rows `asked` have seen: the union of all files."""
+        """Return the seen items of the users at rows `asked`, united over all files."""
 
 
 class UserRows(NamedTuple):
-    """`users` (n,), ascending and distinct, with all that is stored of them."""
+    """`users` (n,), ascending and distinct, with their records and seen items."""
 
     users: UserKeys
     records: Records
@@ -101,20 +101,20 @@ class UserRows(NamedTuple):
 
 
 def unknown_users(count: int, length: int) -> Records:
-    """Return the records of users of whom nothing is known."""
+    """Return empty records for `count` unknown users."""
     items = ItemKeys(np.full((count, length), PADDING_KEY, np.int64))
     return Records(np.zeros(count, np.int64), items, np.zeros((count, length), np.int64))
 
 
 def spread(seen: SeenItems, places: Int64, count: int) -> SeenItems:
-    """Return the sets of `count` users of whom those at `places` (n,), ascending, have the given ones."""
+    """Return seen items of `count` users: those given at rows `places` (n,), ascending, none in other rows."""
     counts, bounded = np.zeros(count + 1, np.int64), np.zeros(count, np.bool_)
     counts[1 + places], bounded[places] = np.diff(seen.offsets), seen.bounded
     return SeenItems(seen.items, np.cumsum(counts), bounded)
 
 
 def join(parts: Sequence[SeenItems]) -> SeenItems:
-    """Return the sets of the users of all parts, one part after the other."""
+    """Return the seen items of the users of all parts, in order of the parts."""
     counts = np.concatenate([np.diff(part.offsets) for part in parts])
     items = ItemKeys(np.concatenate([part.items for part in parts]))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -122,18 +122,18 @@ def join(parts: Sequence[SeenItems]) -> SeenItems:
 
 
 def unite(parts: Sequence[SeenItems], bound: int) -> SeenItems:
-    """Return the union of what the same n users have in each part, oldest part first: of each user the newest `bound`.
+    """Return the newest `bound` seen items of each of n users, whom all parts share; parts go from old to new.
 
-    Parts hold only what the ones before them do not.
+    A part holds only items that older parts do not.
     """
     users = len(parts[0].bounded)
     return join_segments(join(parts), np.tile(np.arange(users), len(parts)), np.full(users, bound))
 
 
 def join_segments(parts: SeenItems, owners: Int64, bounds: Int64) -> SeenItems:
-    """Return the sets of n users, of each the newest `bounds` (n,) items, from segments (s,) in order of age.
+    """Return the newest `bounds` (n,) seen items of n users, from segments (s,) in order of age.
 
-    `owners` (s,) says whose each segment is. A segment holds only what older ones of its user do not.
+    `owners` (s,) is the user of each segment. A segment holds only items that older segments of its user do not.
     """
     counts = np.diff(parts.offsets)
     order = np.argsort(owners, kind="stable")
@@ -146,7 +146,7 @@ def join_segments(parts: SeenItems, owners: Int64, bounds: Int64) -> SeenItems:
 
 
 def segments(starts: Int64, counts: Int64) -> tuple[Int64, Int64]:
-    """Return the places of all segments one after the other (m,), and where each one starts among them (n + 1,)."""
+    """Return the concatenated places (m,) of n segments, and the offsets (n + 1,) of the segments among them."""
     offsets = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=offsets[1:])
     places: Int64 = np.repeat(starts - offsets[:-1], counts) + np.arange(offsets[-1])
@@ -154,7 +154,7 @@ def segments(starts: Int64, counts: Int64) -> tuple[Int64, Int64]:
 
 
 def record_sums(users: Int64, values: Int64) -> Int64:
-    """Return the checksum of each row: of the user (n,) and all `values` (n, w) of the record."""
+    """Return the checksum of each record: of the user (n,) and all its `values` (n, w)."""
     sums: UInt64 = values.view(np.uint64) @ _multipliers(values.shape[1]) + _mark(users)
     return sums.view(np.int64)
 
@@ -162,7 +162,7 @@ def record_sums(users: Int64, values: Int64) -> Int64:
 def seen_sums(users: Int64, starts: Int64, bounded: Int64, items: Int64, offsets: Int64) -> Int64:
     """Return the checksum of each user's seen items (m,), of their flag, and of the place where they start."""
     within = np.arange(len(items)) - np.repeat(offsets[:-1], np.diff(offsets))
-    # Wraps around like everything here, so that differences are the sums of segments.
+    # Sums wrap around modulo 2^64, so that differences are the sums of segments.
     sums = np.zeros(len(items) + 1, np.uint64)
     np.cumsum(items.view(np.uint64) * _multiplier(within + 2), out=sums[1:])
     heads = starts.view(np.uint64) * np.uint64(_SALT ^ 2) + bounded.view(np.uint64) * np.uint64(_SALT ^ 4)
@@ -172,12 +172,12 @@ def seen_sums(users: Int64, starts: Int64, bounded: Int64, items: Int64, offsets
 
 
 def record_sum(user: int, values: Int64) -> int:
-    """Return what `record_sums` returns of one row of values (w,)."""
+    """Return the checksum of one user's record of values (w,), as `record_sums` does."""
     return _signed(int(values.view(np.uint64) @ _multipliers(len(values))) + _mark_of(user))
 
 
 def seen_sum(user: int, start: int, bounded: int, items: Int64) -> int:
-    """Return what `seen_sums` returns of one user with items (m,)."""
+    """Return the checksum of one user's seen items (m,), as `seen_sums` does."""
     heads = start * (_SALT ^ 2) + bounded * (_SALT ^ 4) + len(items) * _SALT
     return _signed(int(items.view(np.uint64) @ _seen_multipliers(len(items))) + heads + _mark_of(user))
 
@@ -192,7 +192,7 @@ def _mark_of(user: int) -> int:
 
 
 def _signed(value: int) -> int:
-    """Return a number modulo 2^64, as int64 has it."""
+    """Return a number modulo 2^64 as int64."""
     return ((value + _HALF) & _MASK) - _HALF
 
 

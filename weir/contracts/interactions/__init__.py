@@ -1,1 +1,1 @@
-"""Interactions, features and the catalogue: what the log and its users say."""
+"""Interactions, features and the catalogue: the input of the pipeline."""

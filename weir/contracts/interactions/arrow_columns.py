@@ -1,6 +1,6 @@
-"""Columns of a table in the types that the pipeline works with; a type that does not fit is a `TypeError`.
+"""Columns of a table, cast to the types of the pipeline; a type that does not fit raises `TypeError`.
 
-What a value means does not depend on the format that it comes from: `texts` says what an id is.
+A value means the same in every file format: `texts` defines the spelling of ids.
 """
 
 from typing import Final
@@ -31,7 +31,7 @@ __all__ = [
 Bool = npt.NDArray[np.bool_]
 
 NO_ID: Final = "allowed are strings and integers, decimals of scale 0 and UUIDs: write it as one of them"
-"""What to say where a value is of a type that ids do not have."""
+"""Hint for a value of a type that ids cannot have."""
 
 _NUMBER: Final = r"^[+-]?(?i:(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|inf|infinity|nan|nan\(\w*\))$"
 """Texts that Arrow reads as doubles."""
@@ -44,16 +44,16 @@ _BYTES: Final = (
 )
 _NUMERIC: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
 _FEW: Final = 8
-"""Texts that are tried before a column is cast."""
+"""Texts that are tried before a whole column is cast."""
 _SHOWN: Final = 40
 _UUID_BYTES: Final = 16
 _DIGITS: Final = np.array([f"{byte:02x}".encode() for byte in range(256)], "S2").view(np.uint8).reshape(256, 2)
 _HYPHENS: Final = (8, 12, 16, 20)
-"""Before which digits of a UUID a hyphen is written (RFC 9562)."""
+"""Digits of a UUID that follow a hyphen (RFC 9562)."""
 
 
 def column(table: pa.Table, name: str) -> pa.Array:
-    """Return a column as one array, without dictionaries; all null where the table has none of this name."""
+    """Return a column as one array without dictionaries; all null if the table lacks it."""
     if name not in table.column_names:
         return pa.nulls(table.num_rows)
     found = table.column(name).combine_chunks()
@@ -61,15 +61,15 @@ def column(table: pa.Table, name: str) -> pa.Array:
         found = found.storage
     if not pa.types.is_dictionary(found.type):
         return found
-    # Rows may repeat a large value that is refused by its type: that must not take its room once per row.
+    # Nested values are refused by their type: decoding would copy a large value into every row that repeats it.
     return found if pa.types.is_nested(found.type.value_type) else found.dictionary_decode()
 
 
 def texts(values: pa.Array, name: str) -> pa.Array:
-    """Return strings (n,), the one spelling of each id.
+    """Return the canonical spelling of each id as strings (n,).
 
     Integers and decimals of scale 0 become their decimal digits, UUIDs their canonical text, bytes the text that they
-    hold; `not_utf8` marks those that hold none. Raises `TypeError` for another type, which names the first value.
+    encode (`not_utf8` marks invalid ones). Raises `TypeError`, which shows the first value, for other types.
     """
     found = _texts(values)
     if found is None:
@@ -83,7 +83,7 @@ def labels(values: pa.Array, name: str) -> pa.Array:
 
 
 def text_lists(values: pa.Array, name: str) -> pa.Array:
-    """Return lists of strings; a single value becomes a list of one. Values are spelled as `texts` does."""
+    """Return lists of strings, spelled as `texts` does; a single value becomes a list of one."""
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         inner = kind.value_type.value_type if pa.types.is_dictionary(kind.value_type) else kind.value_type
@@ -107,14 +107,14 @@ def numbers(values: pa.Array, name: str) -> pa.Array:
 
 
 def parsed_numbers(values: pa.Array, name: str) -> tuple[pa.Array, Bool]:
-    """Return doubles (n,) as `numbers` does, or those that texts spell, and which texts spell no number."""
+    """Return doubles (n,) of numbers or numeric texts, and a mask of texts that are no numbers."""
     if is_string(values.type) or is_bytes(values.type):
         return spelled_numbers(texts(values, name))
     return numbers(values, name), np.zeros(len(values), np.bool_)
 
 
 def spelled_numbers(values: pa.Array) -> tuple[pa.Array, Bool]:
-    """Return the numbers (n,) that strings spell, blanks around them aside, and which strings spell none."""
+    """Return the numbers (n,) in strings, ignoring surrounding blanks, and a mask of strings that are no numbers."""
     if (found := cast_or_none(values, pa.float64())) is not None:
         return found, np.zeros(len(values), np.bool_)
     spelled = pc.ascii_trim_whitespace(values)
@@ -124,8 +124,8 @@ def spelled_numbers(values: pa.Array) -> tuple[pa.Array, Bool]:
 
 
 def cast_or_none(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
-    """Return texts as values of a type that they spell, or None where one of them spells none."""
-    # To refuse a text takes Arrow ten times as long as to read one: the first ones tell what a column holds.
+    """Return strings cast to a type, or None if one of them does not fit."""
+    # Arrow takes ten times as long to refuse a text as to read one: try the first few before the whole column.
     try:
         values[:_FEW].cast(kind)
         return values.cast(kind)
@@ -134,12 +134,12 @@ def cast_or_none(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def is_string(kind: pa.DataType) -> bool:
-    """Say whether a type is one of strings."""
+    """Return whether a type is a string type."""
     return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
 def is_bytes(kind: pa.DataType) -> bool:
-    """Say whether a type is one of bytes, of which nothing says that they are text."""
+    """Return whether a type is a binary type, whose values need not be text."""
     return any(is_kind(kind) for is_kind in _BYTES)
 
 
@@ -149,7 +149,7 @@ def bytes_as_text(values: pa.Array) -> pa.Array:
 
 
 def not_utf8(texts: pa.Array) -> Bool:
-    """Mark the strings whose bytes are not UTF-8: Parquet does not promise that they are."""
+    """Mark the strings whose bytes are not UTF-8, as Parquet does not guarantee it."""
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
@@ -158,7 +158,7 @@ def not_utf8(texts: pa.Array) -> Bool:
 
 
 def _texts(values: pa.Array) -> pa.Array | None:
-    """Return strings, or None for a type that has no one text for each value."""
+    """Return strings, or None for a type without a canonical text for each value."""
     kind = values.type
     if is_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind):
         return values.cast(pa.string())
@@ -167,7 +167,7 @@ def _texts(values: pa.Array) -> pa.Array | None:
     if _is_uuid(kind):
         return _uuids(values.storage)
     if pa.types.is_decimal(kind) and kind.scale <= 0:
-        # With a scale below 0, the text would have an exponent.
+        # With a negative scale, the text would have an exponent.
         return (values.cast(pa.decimal256(76, 0)) if kind.scale else values).cast(pa.string())
     return None
 
@@ -177,7 +177,7 @@ def _is_uuid(kind: pa.DataType) -> bool:
 
 
 def _uuids(values: pa.Array) -> pa.Array:
-    """Return the canonical texts of UUIDs, which are 16 bytes each."""
+    """Return the canonical texts of UUIDs of 16 bytes."""
     raw = np.frombuffer(values.buffers()[1] or b"", np.uint8)[_UUID_BYTES * values.offset :][
         : _UUID_BYTES * len(values)
     ]
@@ -192,7 +192,7 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _example(values: pa.Array) -> str:
-    """Return the first value that is not null, or nothing."""
+    """Return a clause with the first non-null value, "" without one."""
     first = next((str(value) for value in values if value.is_valid), "")
     return f"; the first value is {first[:_SHOWN]}" if first and not pa.types.is_nested(values.type) else ""
 

@@ -1,4 +1,4 @@
-"""The catalogue: what is known of items beside the log. Tags select them, and times say when they may be shown."""
+"""The catalogue: item data beside the log. Tags select items, and times limit when they are shown."""
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ __all__ = ["ALWAYS", "CATALOGUE_SCHEMA", "Catalogue"]
 Int64 = npt.NDArray[np.int64]
 
 ALWAYS: Final = (np.iinfo(np.int64).min, np.iinfo(np.int64).max)
-"""From when and until when an item is available for which the catalogue does not say it."""
+"""Start and end of the availability of an item for which the catalogue has no times."""
 
 CATALOGUE_SCHEMA: Final = pa.schema(
     {
@@ -32,17 +32,17 @@ CATALOGUE_SCHEMA: Final = pa.schema(
         columns.AVAILABLE_UNTIL: pa.int64(),
     }
 )
-"""The rows of a catalogue, whatever file they come from; times are milliseconds since 1970."""
+"""Rows of a catalogue of any file format; times are milliseconds since 1970."""
 
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """The items of a catalogue, each once: n entries.
+    """The n distinct items (entries) of a catalogue.
 
-    `ids` (n,) are strings. Entry i has the tags ``tags[numbers[offsets[i]:offsets[i + 1]]]``, each once, and is
-    available from `starts[i]` until before `ends[i]`, milliseconds since 1970. `tags` ascend. `features` has a row for
-    each entry, with columns as `weir.contracts.interactions.features.FeatureNames.fields`. `refused` counts the rows
-    that were left out, and `problem` says what was wrong with the first of them.
+    `ids` (n,) are strings. Entry i has the distinct tags ``tags[numbers[offsets[i]:offsets[i + 1]]]``, and is available
+    from `starts[i]` until before `ends[i]`, milliseconds since 1970. `tags` ascend. `features` has a row for each
+    entry, with the columns `weir.contracts.interactions.features.FeatureNames.fields`. `refused` counts the rows that
+    were left out, and `problem` describes the first of them.
     """
 
     ids: pa.Array
@@ -60,11 +60,9 @@ class Catalogue:
 
     @classmethod
     def of(cls, rows: pa.Table, refused: int = 0, problem: str = "") -> "Catalogue":
-        """Return the catalogue of rows with `CATALOGUE_SCHEMA`; of several rows with an id the last one counts.
+        """Return the catalogue of rows with `CATALOGUE_SCHEMA` and feature columns; the last row of an id wins.
 
-        Further columns are features.
-
-        A tag that is empty or longer than an id may be is left out.
+        Tags that are empty or longer than `MAX_ID_BYTES` are left out.
         """
         ids = rows[columns.ITEM_ID].combine_chunks()
         kept = _last_of_each(ids)
@@ -77,22 +75,22 @@ class Catalogue:
         return cls(ids.take(pa.array(kept)), tags, offsets, numbers, starts, ends, features, refused, problem)
 
     def keys(self, secret: str) -> ItemKeys:
-        """Return the key of each entry, (n,), in a store with this secret."""
+        """Return the key of each entry, (n,); `secret` is that of the store."""
         return _keys(self, secret)
 
     def entries(self, secret: str) -> ItemRows:
-        """Return the entry of each item key, in a store with this secret."""
+        """Return the map from item keys to entries; `secret` is that of the store."""
         return _entries(self, secret)
 
     def tags_of(self, entries: Int64) -> tuple[Int64, Int64]:
-        """Return the tags of entries (m,), as pairs: a place in `entries`, ascending, and the number of a tag."""
+        """Return the tags of entries (m,) as pairs: the position in `entries`, ascending, and the number of a tag."""
         starts, counts = self.offsets[entries], self.offsets[entries + 1] - self.offsets[entries]
         places = np.repeat(np.arange(len(entries)), counts)
         within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
         return places, self.numbers[starts[places] + within]
 
     def numbers_of(self, prefix: str) -> tuple[int, int]:
-        """Return the numbers of the tags that begin with a prefix: from the first one until before the second."""
+        """Return the range [first, end) of the numbers of the tags with a prefix."""
 
         def begin(tag: str) -> str:
             return tag[: len(prefix)]
@@ -111,7 +109,7 @@ def _entries(catalogue: Catalogue, secret: str) -> ItemRows:
 
 
 def _last_of_each(ids: pa.Array) -> Int64:
-    """Return the places of the last row of each id, ascending."""
+    """Return the last row of each id, ascending."""
     encoded = ids.dictionary_encode()
     last = np.zeros(len(encoded.dictionary), np.int64)
     last[encoded.indices.to_numpy()] = np.arange(len(ids))
@@ -119,7 +117,7 @@ def _last_of_each(ids: pa.Array) -> Int64:
 
 
 def _tags_of(lists: pa.Array) -> tuple[tuple[str, ...], Int64, Int64]:
-    """Return distinct tags, ascending, and the offsets and the numbers of those of each list."""
+    """Return the distinct tags, ascending, and the offsets and tag numbers of each list."""
     places, values = values_of(lists)
     size = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     good = (size > 0) & (size <= MAX_ID_BYTES)

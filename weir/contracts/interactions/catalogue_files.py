@@ -1,7 +1,7 @@
-"""From a catalogue's file to its rows: Parquet, JSON Lines or CSV, the latter two also gzipped.
+"""Readers of catalogue files: Parquet, JSON Lines or CSV, the latter two also gzipped.
 
-Files are parsed by Arrow, column by column. Only where a file has lines that do not fit, JSON Lines are read again one
-by one, so that every other line counts.
+Arrow parses the files column by column. JSON Lines and CSV that Arrow cannot read as our rules require are parsed again
+row by row, so that only the faulty rows are lost.
 """
 
 import codecs
@@ -42,24 +42,24 @@ __all__ = ["CatalogueError", "decode_catalogue"]
 Bool = npt.NDArray[np.bool_]
 
 _Wrong: TypeAlias = tuple[Bool, str, pa.Array | None]
-"""Which rows are wrong, what is wrong with them, and the values that came, where the problem is of each its own."""
+"""A mask of bad rows, the problem, and the values to quote in it, if any."""
 
 _TIMES: Final = (columns.AVAILABLE_FROM, columns.AVAILABLE_UNTIL)
 _TEXTS: Final = {columns.ITEM_ID: pa.string(), **dict.fromkeys(_TIMES, pa.string())}
 
 
 class CatalogueError(UserError):
-    """A file that is no catalogue; the message names it and says why."""
+    """A file that is no valid catalogue; the message names it and says why."""
 
 
 def decode_catalogue(
     url: str, data: bytes, features: FeatureNames = NO_FEATURES, missing_ids: Sequence[str] = MISSING_IDS
 ) -> Catalogue:
-    """Return the catalogue that a file holds; its format follows from its name, and `features` names its features.
+    """Return the catalogue of a file, whose format follows from its name; `features` names its feature columns.
 
-    `missing_ids` are texts that stand for no id (`weir.contracts.interactions.interaction`). Rows without a usable item
-    id, with tags that are no strings, with times that cannot be read or with features of other kinds are left out and
-    counted. Raises `CatalogueError` where nothing of the file can be used.
+    `missing_ids` are texts that mean a missing id (`weir.contracts.interactions.interaction`). Rows without a usable
+    item id, or with tags, times or features of another type, are left out and counted. Raises `CatalogueError` if no
+    row can be used.
     """
     name = url.lower().partition("?")[0]
     if name.endswith(".gz"):
@@ -97,7 +97,7 @@ def _read_csv(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]
     text = data.removeprefix(codecs.BOM_UTF8)
     first = text.lstrip(b"\r\n").partition(b"\n")[0].decode(errors="replace")
     delimiter = delimiter_of(first)
-    # Arrow takes blanks around a value for a part of it, and a quote behind them for a character.
+    # Arrow keeps blanks around a value, and takes a quote after them for a character.
     table, problems = _read_plain_csv(text, delimiter, wanted)
     if problems or _has_blanks(first.rstrip("\r").split(delimiter)) or any(map(_has_blanks, table.columns)):
         table, problems = _read_rows(text.decode(errors="surrogateescape"), delimiter, wanted)
@@ -108,13 +108,13 @@ def _read_csv(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]
 
 
 def _has_blanks(values: list[str] | pa.ChunkedArray) -> bool:
-    """Return whether a text begins or ends with a blank."""
+    """Return whether a text starts or ends with a blank."""
     texts = pa.chunked_array([values], pa.string()) if isinstance(values, list) else values
     return bool(pc.any(pc.not_equal(pc.ascii_trim(texts, BLANKS), texts)).as_py())
 
 
 def _read_plain_csv(data: bytes, delimiter: str, wanted: list[str]) -> tuple[pa.Table, list[str]]:
-    """Return columns as Arrow reads them, and what is wrong with the rows that it leaves out."""
+    """Return columns as Arrow reads them, and the problems of the rows that it skips."""
     problems: list[str] = []
 
     def skip(row: Any) -> str:
@@ -136,7 +136,7 @@ def _read_plain_csv(data: bytes, delimiter: str, wanted: list[str]) -> tuple[pa.
 
 
 def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, list[str]]:
-    """Return columns of a file as the rule has them, row by row."""
+    """Return columns parsed row by row (`weir.contracts.interactions.delimited`), and the problems of skipped rows."""
     problems: list[str] = []
     cells: dict[str, list[str | None]] = {name: [] for name in wanted}
     rows = rows_of_text(text, delimiter)
@@ -155,7 +155,7 @@ def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, 
 
 
 def _what_is_wrong(values: list[str], names: list[str], places: Mapping[str, int]) -> str:
-    """Return why a row cannot be used, "" if it can; bytes that are not UTF-8 come as surrogates."""
+    """Return the fault of a row, "" if it has none; bytes that are not UTF-8 come as surrogates."""
     if len(values) != len(names):
         return f"a row has {len(values)} columns, not {len(names)}"
     texts = ((name, values[place]) for name, place in places.items())
@@ -165,7 +165,7 @@ def _what_is_wrong(values: list[str], names: list[str], places: Mapping[str, int
 
 def _read_lines(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str]]:
     schema = pa.schema({**_TEXTS, columns.TAGS: CATALOGUE_SCHEMA.field(columns.TAGS).type})
-    # A file has either strings or lists of them, as a rule: its first line tells which.
+    # A file usually has either strings or lists of them: go by its first line.
     first = data.lstrip().partition(b"\n")[0]
     for name in features.categorical:
         schema = schema.append(pa.field(name, CATEGORICAL_TYPE if _has_list(first, name) else pa.string()))
@@ -173,11 +173,11 @@ def _read_lines(data: bytes, features: FeatureNames) -> tuple[pa.Table, list[str
         schema = schema.append(pa.field(name, DENSE_TYPE))
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
-        data.decode()  # Arrow looks only at the columns that are asked for
+        data.decode()  # Arrow checks only the requested columns
         table = pyarrow.json.read_json(io.BytesIO(data), parse_options=options)
     except (pa.ArrowException, UnicodeDecodeError):
         return _read_line_by_line(data, features)
-    # Arrow takes two objects on one line as well, and one on two.
+    # Arrow also accepts two objects on a line, and one object on two lines.
     lines = [line for line in map(bytes.strip, data.splitlines()) if line]
     is_sound = len(table) == len(lines) and all(line[:1] + line[-1:] == b"{}" for line in lines)
     return (table, []) if is_sound else _read_line_by_line(data, features)
@@ -263,7 +263,7 @@ _READERS: Final[dict[str, Callable[[bytes, FeatureNames], tuple[pa.Table, list[s
 
 
 def _checked(rows: pa.Table, problems: list[str], features: FeatureNames, missing: MissingIds) -> Catalogue:
-    """Give rows the types of a catalogue, and leave out those that do not fit; raises `TypeError` for a column."""
+    """Cast rows to the catalogue's types, and leave out rows that do not fit; raises `TypeError` for a whole column."""
     times = {name: milliseconds(arrow_columns.column(rows, name)) for name in _TIMES}
     found = _typed(rows, [values for values, _ in times.values()], features)
     wrong = [
@@ -317,14 +317,14 @@ def _tag_lists(rows: pa.Table) -> pa.Array:
 
 
 def _holds_others(lists: pa.Array) -> Bool:
-    """Mark the lists that hold a null, or what is not UTF-8."""
+    """Mark the lists that have a null or a text that is not UTF-8."""
     places, values = values_of(lists)
     wrong = values.is_null().to_numpy(zero_copy_only=False) | arrow_columns.not_utf8(values)
     return np.bincount(places[wrong], minlength=len(lists)) > 0
 
 
 def _dense(rows: pa.Table, name: str) -> pa.Array:
-    """Return doubles; NaN where a text is none."""
+    """Return doubles; NaN for a text that is no number."""
     column = arrow_columns.column(rows, name)
     found, unread = arrow_columns.parsed_numbers(column, name)
     return pc.if_else(pa.array(unread), float("nan"), found) if unread.any() else found

@@ -1,8 +1,8 @@
-"""CSV and TSV: the one rule for what a row of text says, for logs and for catalogues.
+"""CSV and TSV: the rules for rows of text, which logs and catalogues share.
 
-A row ends at a line break (LF or CRLF) outside quotes. Blanks around a value are no part of it, those within quotes
-are. A quote where a value starts opens a quoted value, in which two quotes stand for one, and behind which only blanks
-may stand; any other quote is a character of its value.
+A row ends at a line break (LF or CRLF) outside quotes. Blanks around a value do not belong to it, blanks within quotes
+do. A quote at the start of a value opens a quoted value: two quotes in it stand for one, and only blanks may follow it.
+Any other quote is a character of its value.
 """
 
 import re
@@ -13,10 +13,10 @@ from typing import Final
 __all__ = ["BLANKS", "DELIMITERS", "blanks_beside", "delimiter_of", "row_of", "rows_of_text"]
 
 BLANKS: Final = " \t"
-"""What may stand around a value, unless it separates values."""
+"""Characters to strip around a value, except the delimiter."""
 
 DELIMITERS: Final = ",;\t|"
-"""What separates values in a file that ends in .csv; the first one wins a tie."""
+"""Possible delimiters of a .csv file; the first one wins a tie."""
 
 _QUOTED: Final = re.compile(r'"((?:[^"]++|"")*+)"')
 _END: Final = re.compile(r"\r*\n?\Z")
@@ -24,26 +24,26 @@ _LINE_END: Final = re.compile(r"\r*(?:\n|\Z)")
 
 
 def delimiter_of(header: str) -> str:
-    """Return what separates the values of a file, given its first row: the commonest of `DELIMITERS` outside quotes."""
+    """Return the delimiter of a file, given its first row: the most frequent of `DELIMITERS` outside quotes."""
     unquoted = "".join(header.split('"')[::2])
     return max(DELIMITERS, key=unquoted.count)
 
 
 def blanks_beside(delimiter: str) -> str:
-    """Return the blanks of a file whose values are separated so."""
+    """Return the blanks of a file with this delimiter."""
     return BLANKS.replace(delimiter, "")
 
 
 def row_of(text: str, delimiter: str) -> tuple[list[str], str]:
-    """Return the values of a text that is one row, and what is wrong with it, "" for nothing."""
+    """Return the values of a text that is one row, and what is wrong with it, "" if nothing."""
     values, _, problem = _row_at(text, 0, delimiter, _END)
     return values, problem
 
 
 def rows_of_text(text: str, delimiter: str) -> Iterator[tuple[list[str], str]]:
-    """Yield of each row of a text its values, and what is wrong with it; blank lines are no rows.
+    """Yield the values of each row of a text, and what is wrong with it, "" if nothing; blank lines are skipped.
 
-    A row with a fault ends with the line in which it is met.
+    A faulty row ends with the line of the fault.
     """
     at = 0
     while at < len(text):
@@ -55,7 +55,7 @@ def rows_of_text(text: str, delimiter: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _row_at(text: str, at: int, delimiter: str, end: re.Pattern[str]) -> tuple[list[str], int, str]:
-    """Return the values of the row at a place, the place behind it or of its fault, and the fault."""
+    """Return the values of the row at a position, the position after it or of its fault, and the fault."""
     blanks, (blank, unquoted) = blanks_beside(delimiter), _patterns(delimiter)
     values = list[str]()
     while True:
@@ -81,7 +81,7 @@ def _row_at(text: str, at: int, delimiter: str, end: re.Pattern[str]) -> tuple[l
 
 
 def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Return where the longest match from a place on ends, which may be empty."""
+    """Return the end of the longest match at `start`, which may be empty."""
     found = pattern.match(text, start)
     return start if found is None else found.end()
 

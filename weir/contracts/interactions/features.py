@@ -1,11 +1,11 @@
 """Features of items and users: their names, their columns in windows, and their weights in bundles.
 
-``features.npz`` holds those of items. The trainer adds them to the embedding of an item's row
-(`weir.trainer.towers.features`); an item without a row is what its features say. ``user-features.npz`` holds those of
-users, which are added to what the user tower makes of a history.
+``features.npz`` holds the weights of item features. The trainer adds their vectors to the embedding of an item's row
+(`weir.trainer.towers.features`); an item without a row has only these vectors. ``user-features.npz`` holds the weights
+of user features, whose vectors are added to the user tower's output.
 
-A window's examples hold them as they came with the event, in the struct `user_features`. Its manifest says which there
-are, how wide the lists are at most, and the moments of numbers, so that no reader needs a pass of its own for these.
+A window's examples have the user features of their events in the struct `user_features`. The window's manifest has
+their names, the greatest length of lists, and the moments of numbers, so that readers need no extra pass.
 """
 
 import io
@@ -56,7 +56,7 @@ _Name = Annotated[str, Field(min_length=1)]
 
 
 class FeatureNames(FrozenModel):
-    """Features of items, or of users, by name; the log, the windows and the trainer use the same names."""
+    """Names of features of items, or of users, which the log, the windows and the trainer share."""
 
     categorical: tuple[_Name, ...] = Field(
         default=(), description="fields of the log with a string or a list of strings about it"
@@ -80,7 +80,7 @@ class FeatureNames(FrozenModel):
         return (*self.categorical, *self.dense)
 
     def agreeing(self, known: "FeatureNames") -> "FeatureNames":
-        """Return these names without those that are known as the other kind."""
+        """Return these names without the names that `known` has as the other kind."""
         return FeatureNames(
             categorical=tuple(name for name in self.categorical if name not in known.dense),
             dense=tuple(name for name in self.dense if name not in known.categorical),
@@ -88,7 +88,7 @@ class FeatureNames(FrozenModel):
 
     @property
     def fields(self) -> list[Any]:
-        """The Arrow fields of the features: lists of strings and doubles, null where nothing is known."""
+        """The Arrow fields of the features: lists of strings, and doubles; null if unknown."""
         texts = [pa.field(name, CATEGORICAL_TYPE) for name in self.categorical]
         return texts + [pa.field(name, DENSE_TYPE) for name in self.dense]
 
@@ -99,14 +99,14 @@ _BETWEEN_VALUES: Final = "|"
 
 
 def lists_of_cells(cells: pa.Array) -> pa.Array:
-    """Return the lists that cells of CSV or TSV spell (n,), as ``jazz|new``; null stays null."""
+    """Return the lists (n,) in cells of CSV or TSV such as ``jazz|new``; null stays null."""
     return pc.split_pattern(cells, _BETWEEN_VALUES).cast(CATEGORICAL_TYPE)
 
 
 def values_of(lists: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """Return the place of its list for each value of lists (m,), ascending, and the values (m,); null lists have none.
+    """Return the list index of each value in lists (m,), ascending, and the values (m,); null lists have none.
 
-    Arrow's `list_parent_indices` also counts values that lie hidden under a null, which `flatten` leaves out.
+    Arrow's `list_parent_indices` also counts values hidden under a null, which `flatten` leaves out.
     """
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     return np.repeat(np.arange(len(lists)), lengths), lists.flatten()
@@ -119,18 +119,18 @@ def _known(stored: Any) -> Any:
 
 
 StoredFeatureNames = Annotated[FeatureNames, BeforeValidator(_known)]
-"""In documents, fields that a later minor format adds are ignored; in settings, unknown names are refused."""
+"""In documents, unknown fields (of later minor formats) are ignored; in settings they are refused."""
 
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 LARGEST: Final = 5.0
-"""Standard deviations; values further out are cut to this."""
+"""Clipping bound in standard deviations."""
 
 
 class Moments:
-    """Count, mean and sum of squared deviations of all numbers seen, merged window by window.
+    """Count, mean and sum of squared deviations of numbers, merged window by window.
 
     Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979, eq. 2.1.
     """
@@ -145,7 +145,7 @@ class Moments:
             self.merge(Moments(len(values), mean, float(np.square(values - mean).sum())))
 
     def merge(self, other: "Moments") -> None:
-        """Add the values that others are the moments of."""
+        """Add the values behind other moments."""
         if not other.count:
             return
         total, shift = self.count + other.count, other.mean - self.mean
@@ -155,16 +155,16 @@ class Moments:
 
     @property
     def stored(self) -> tuple[float, float, float]:
-        """What they are made of again: count, mean and squares."""
+        """Count, mean and squares: the arguments that restore the moments."""
         return float(self.count), self.mean, self.squares
 
     @property
     def deviation(self) -> float:
-        """Their standard deviation; 0 for a lone one, and without any."""
+        """The standard deviation; 0 for fewer than two values."""
         return float((self.squares / max(self.count, 1)) ** 0.5)
 
     def standardised(self, values: Doubles) -> Doubles:
-        """Return values less the mean, in standard deviations, cut at 5; unknown ones (NaN) and a lone one are 0."""
+        """Return values in standard deviations from the mean, clipped at 5; 0 for NaN, and if there is no deviation."""
         if not self.deviation:
             return np.zeros_like(values)
         scaled: Doubles = np.clip((values - self.mean) / self.deviation, -LARGEST, LARGEST)
@@ -172,12 +172,12 @@ class Moments:
 
 
 def buckets_of(name: str, lists: pa.Array, buckets: int) -> npt.NDArray[np.int32]:
-    """Return the buckets of lists of values of a feature, (n, longest), -1 where there is none."""
+    """Return the buckets of a feature's lists of values, (n, longest), padded with -1."""
     place, values = values_of(lists)
     counts = np.bincount(place, minlength=len(lists))
     within = np.arange(len(place)) - np.repeat(np.cumsum(counts) - counts, counts)
     found = np.full((len(lists), max(counts.max(initial=0), 1)), -1, np.int32)
-    # The name is part of what is hashed: a value means something else under another name.
+    # The name is hashed, too: a value means something else under another name.
     spelled = pc.binary_join_element_wise(name, values, "\0")
     found[place, within] = hash_ids(spelled).view(np.uint64) % buckets
     return found
@@ -185,7 +185,7 @@ def buckets_of(name: str, lists: pa.Array, buckets: int) -> npt.NDArray[np.int32
 
 @dataclass(frozen=True, eq=False)
 class FeatureWeights:
-    """Vectors of hashed values, (buckets, d), and of standardised numbers, `dense` (d, 32), which have `moments`."""
+    """Vectors of hashed values, (buckets, d), and of standardised numbers, `dense` (d, 32), with their `moments`."""
 
     names: FeatureNames
     values: Floats
@@ -194,7 +194,7 @@ class FeatureWeights:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read ``features.npz``; raises `ValueError` or `KeyError` where it is something else."""
+        """Read ``features.npz``; raises `ValueError` or `KeyError` for other content."""
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             names = FeatureNames.model_validate_json(arrays["names"].tobytes())
             moments = tuple(Moments(*row) for row in arrays["moments"].tolist())
@@ -209,7 +209,7 @@ class FeatureWeights:
         return found
 
     def encode(self) -> bytes:
-        """Return ``features.npz``: equal weights give equal bytes."""
+        """Return ``features.npz``; equal weights give equal bytes."""
         out, names = io.BytesIO(), json.dumps(self.names.model_dump()).encode()
         rows = [one.stored for one in self.moments]
         np.savez(
@@ -222,9 +222,9 @@ class FeatureWeights:
         return out.getvalue()
 
     def embeddings(self, features: pa.Table) -> Floats:
-        """Return what features say of n items or users, (n, d): of categorical ones the mean of their values' vectors.
+        """Return the summed feature vectors of n items or users, (n, d), averaged over the values of a feature.
 
-        `features` has columns as `FeatureNames.fields`; one that it lacks is unknown of all.
+        `features` has columns as `FeatureNames.fields`; a missing column means unknown values.
         """
         there = set(features.column_names)
         buckets = {
@@ -238,7 +238,7 @@ class FeatureWeights:
     def combined(
         self, count: int, buckets: Mapping[str, npt.NDArray[np.int32]], numbers: Mapping[str, Doubles]
     ) -> Floats:
-        """Return the same of so many items or users, by their `buckets` (n, V), -1 for none, and `numbers` (n,)."""
+        """Return `embeddings` of n = `count` items or users by `buckets` (n, V), -1 for none, and `numbers` (n,)."""
         found = np.zeros((count, len(self.dense)), np.float32)
         for name in self.names.categorical:
             if name in buckets:
@@ -263,7 +263,7 @@ def _one(features: pa.Table, name: str) -> pa.Array:
 
 
 class UserFeatures(Document):
-    """The user features of a window's examples."""
+    """Statistics of the user features of a window's examples."""
 
     categorical: dict[str, int] = Field(
         default_factory=dict, description="most values that an example has of each, at least 1"
@@ -274,7 +274,7 @@ class UserFeatures(Document):
 
     @classmethod
     def of(cls, rows: pa.Table, names: FeatureNames) -> Self:
-        """Return those of examples with `label` and the struct `user_features`, whose fields are `names.fields`."""
+        """Return the statistics of examples with `label` and the struct `user_features` of fields `names.fields`."""
         if not names.all:
             return cls()
         struct = rows[columns.USER_FEATURES].combine_chunks()
@@ -286,12 +286,12 @@ class UserFeatures(Document):
 
     @classmethod
     def nothing(cls, names: FeatureNames) -> Self:
-        """Return those of a window without an example."""
+        """Return the statistics of a window without examples."""
         return cls(categorical=dict.fromkeys(names.categorical, 1), dense=dict.fromkeys(names.dense, (0.0, 0.0, 0.0)))
 
     @classmethod
     def merged(cls, parts: Iterable["UserFeatures"]) -> Self:
-        """Return those of all parts of a window, in their order; all have the same names."""
+        """Return the statistics of all parts of a window, in their order; all have the same names."""
         categorical: dict[str, int] = {}
         dense: dict[str, Moments] = {}
         for part in parts:
@@ -308,7 +308,7 @@ class UserFeatures(Document):
 
     @property
     def moments(self) -> dict[str, Moments]:
-        """Those of the positives' numbers, by name."""
+        """The moments of the positives' numbers, by name."""
         return {name: Moments(*stored) for name, stored in self.dense.items()}
 
 

@@ -1,9 +1,7 @@
-"""Contract 1, the interaction: one line of the log, the rules for its values, and the texts that stand for no id.
+"""The interaction (contract 1): one line of the log, the rules for its values, and texts that mean a missing id.
 
-The text of an id, whatever the type of its column, is the one that `weir.contracts.interactions.arrow_columns.texts`
-returns.
-
-Raw ids are non-empty UTF-8 strings; timestamps are event time in milliseconds since 1970 (UTC).
+Raw ids are non-empty UTF-8 strings; `weir.contracts.interactions.arrow_columns.texts` spells ids of other column types.
+Timestamps are event time in milliseconds since 1970 (UTC).
 """
 
 from collections.abc import Iterable
@@ -28,17 +26,17 @@ MISSING_IDS: Final = (
     *("-1.#QNAN", "NA", "<NA>", "N/A", "#N/A", "NaT", "None", "NULL", "(null)", "[NULL]", "<null>", r"\N"),
     *("nil", "<nil>", "undefined"),
 )
-"""What pandas, R, SQL, spreadsheets, C, C++, Ruby, Go and JavaScript print for a missing value."""
+"""Texts that pandas, R, SQL, spreadsheets, C, C++, Ruby, Go and JavaScript print for a missing value."""
 
 _BLANKS: Final = (*range(9, 14), *range(28, 33))
 _LEADS_OF_BLANKS: Final = (0xC2, 0xE1, 0xE2, 0xE3)
 """First bytes, in UTF-8, of the blanks beyond ASCII."""
 _CONTINUATIONS: Final = range(0x80, 0xC0)
-"""Last bytes of these."""
+"""Their last bytes."""
 
 
 class MissingIds:
-    """Texts that stand for no id, whatever the case of their ASCII letters and the blanks around them."""
+    """Texts that mean a missing id, ignoring the case of ASCII letters and surrounding blanks."""
 
     def __init__(self, spelled: Iterable[str]) -> None:
         folded = {_folded(text) for text in spelled} - {""}
@@ -48,9 +46,9 @@ class MissingIds:
         self._last = _marked([*(raw[-1] for raw in both), *_BLANKS, *_CONTINUATIONS])
 
     def marks(self, texts: pa.Array, broken: Bool) -> tuple[Bool, Bool]:
-        """Return which strings (n,) are blank, and which stand for no id.
+        """Return which strings (n,) are blank, and which mean a missing id.
 
-        Neither are the empty string, null, and strings that are `broken` (n,), which are not UTF-8.
+        Empty strings, nulls, and strings that are `broken` (n,), that is, not UTF-8, are neither.
         """
         blank, missing = np.zeros(len(texts), np.bool_), np.zeros(len(texts), np.bool_)
         rows = self._likely(texts)
@@ -64,7 +62,7 @@ class MissingIds:
         return blank, missing
 
     def _likely(self, texts: pa.Array) -> npt.NDArray[np.int64]:
-        """Return the rows whose first and last byte are a blank's, or those of a text for no id: few, in most logs."""
+        """Return the few rows whose first and last byte occur in blanks or in texts that mean a missing id."""
         _, bounds, data = texts.buffers()
         if bounds is None or data is None or not data.size:
             return np.empty(0, np.int64)
@@ -92,7 +90,7 @@ MAX_ID_BYTES: Final = 512
 
 
 class Label(IntEnum):
-    """What an event type means."""
+    """The label of an event type."""
 
     POSITIVE = 1
     NEGATIVE = -1
@@ -115,7 +113,7 @@ INTERACTION_SCHEMA: Final = pa.schema(
 
 
 def interaction_schema(features: FeatureNames, user_features: FeatureNames = NO_FEATURES) -> pa.Schema:
-    """Return `INTERACTION_SCHEMA`, with structs of the item features and of the user features of the row, if any."""
+    """Return `INTERACTION_SCHEMA`, plus structs of the row's item features and user features, if any."""
     structs = ((columns.FEATURES, features), (columns.USER_FEATURES, user_features))
     fields = [pa.field(name, pa.struct(names.fields), nullable=False) for name, names in structs if names.all]
     return pa.schema([*INTERACTION_SCHEMA, *fields]) if fields else INTERACTION_SCHEMA

@@ -1,14 +1,13 @@
-"""Dates and times as logs and catalogues write them, to moments; whole columns at a time.
+"""Parse dates and times of logs and catalogues, whole columns at a time.
 
-A text is a date of four, two and two digits, and may go on with a time of the day and its zone::
+A text is a date (year, month, day), optionally with a time of day and a zone::
 
     2026-03-01T08:00:41.123Z        2026-03-01 08:00:41,123 +0100       2026-03-01t08:00+01[Europe/Berlin]
 
-Between date and time stands a T or a blank; a fraction of a second follows a point or a comma, and its digits beyond
-the sixth are cut off. A zone is Z, UTC, GMT or hours and minutes, with or without a colon, with or without a blank
-before it; a name in brackets may follow it. Letters may be small. Slashes may stand for the hyphens, and all that
-stands between numbers may be left out but the T: 20260301T080041Z. What else texts spell, such as 03.04.2026, may mean
-two days, and is no date.
+A T or a blank separates date and time; a fraction of a second follows a point or a comma, and is cut off after six
+digits. A zone is Z, UTC, GMT, or hours and minutes with or without a colon, with or without a blank before it; a name
+in brackets may follow it. Letters may be lower case. Slashes may replace the hyphens, and all separators but the T may
+be missing: 20260301T080041Z. Other formats, such as 03.04.2026, are ambiguous and refused.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -35,23 +34,23 @@ _WITHOUT_HYPHENS: Final = {
 
 
 def micros(texts: pa.Array, zone: str = "") -> pa.Array:
-    """Return microseconds since 1970 (n,), null where a text is no date.
+    """Return microseconds since 1970 (n,), null for a text that is no date.
 
-    `zone` is that of texts without one; if it is empty, they are no dates.
+    `zone` applies to texts without one; if it is empty, they are no dates.
     """
     found = plain_micros(texts, zone)
     return _by_grammar(texts, zone) if found is None else found
 
 
 def plain_micros(texts: pa.Array, zone: str = "") -> pa.Array | None:
-    """Return the same where Arrow itself reads all texts as dates, and with one way to name the zone; else None."""
+    """Return `micros` if Arrow itself reads all texts, which all have a zone or all lack one; else None."""
     if (found := _cast(texts, "")) is None and zone:
         found = _cast(texts, zone)
     return _cast(pc.replace_substring(texts, " UTC", "Z"), "") if found is None else found
 
 
 def _by_grammar(texts: pa.Array, zone: str) -> pa.Array:
-    """Read texts that Arrow alone does not read: at least one is no date in its spelling."""
+    """Parse texts that Arrow alone does not read completely."""
     spelled = pc.ascii_trim_whitespace(texts)
     for pattern, hyphened in _WITHOUT_HYPHENS.items():
         spelled = pc.replace_substring_regex(spelled, pattern, hyphened)
@@ -68,7 +67,7 @@ def _by_grammar(texts: pa.Array, zone: str) -> pa.Array:
 def _each(texts: pa.Array, zone: str) -> pa.Array:
     if (found := _cast(texts, zone)) is not None:
         return found
-    # The 30th of February makes Arrow refuse the column: read each distinct text by itself.
+    # An impossible date makes Arrow refuse the whole column: read each distinct text alone.
     encoded = texts.dictionary_encode()
     words = [encoded.dictionary[place : place + 1] for place in range(len(encoded.dictionary))]
     dates = [_cast(word, zone) for word in words]
@@ -77,10 +76,7 @@ def _each(texts: pa.Array, zone: str) -> pa.Array:
 
 
 def _cast(texts: pa.Array, zone: str) -> pa.Array | None:
-    """Return the microseconds of dates that name their zone, or with `zone` of dates that name none.
-
-    None: one of them is no such date.
-    """
+    """Return the microseconds of dates that all have a zone, or with `zone` of dates that all lack one; else None."""
     moments = cast_or_none(texts, pa.timestamp("us") if zone else pa.timestamp("us", "UTC"))
     if moments is not None and zone:
         moments = pc.assume_timezone(moments, zone, ambiguous="earliest", nonexistent="earliest")
@@ -88,16 +84,16 @@ def _cast(texts: pa.Array, zone: str) -> pa.Array | None:
 
 
 _LATEST: Final = 10**15
-"""Milliseconds since 1970 that a number may mean: until the year 33658."""
+"""Largest absolute value of milliseconds since 1970: the year 33658."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_1: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:
-    """Return times as whole milliseconds since 1970, null where there is none, and which cannot be read.
+    """Return whole milliseconds since 1970, null for none, and a mask of unreadable times.
 
-    What a text means depends on no other one: Arrow and Python read alike what both of them read.
+    The meaning of a text does not depend on other texts: Arrow and Python agree on all texts that both read.
     """
     none = np.zeros(len(times), np.bool_)
     kind = times.type
@@ -113,7 +109,7 @@ def milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:
 
 
 def _texts(times: pa.Array) -> tuple[pa.Array, Any]:
-    """Read texts: dates, or the milliseconds that they spell."""
+    """Parse texts that are dates, or numbers of milliseconds."""
     try:
         found = _whole(times.cast(pa.timestamp("us", "UTC")))
     except pa.ArrowException:
@@ -129,7 +125,7 @@ def _texts(times: pa.Array) -> tuple[pa.Array, Any]:
 
 
 def _numbers(times: pa.Array) -> tuple[pa.Array, Any]:
-    """Read milliseconds, which some program may have made floats or decimals of; those within bounds are exact."""
+    """Return milliseconds of numbers of any type, rounded down; numbers within `_LATEST` are exact as doubles."""
     missing = times.is_null().to_numpy(zero_copy_only=False)
     values = pc.fill_null(times.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False)
     bad = ~(np.abs(values) <= _LATEST)
@@ -142,7 +138,7 @@ def _whole(moments: pa.Array) -> pa.Array:
 
 
 def _one_by_one(times: pa.Array) -> tuple[pa.Array, Any]:
-    """Read dates as logs spell them (UTC without a zone), or in another form of ISO 8601."""
+    """Parse dates in the module's formats (UTC without a zone), or in another form of ISO 8601."""
     found = _whole(micros(times, "UTC").cast(pa.timestamp("us")))
     found = pc.if_else(pc.greater_equal(found, _YEAR_1), found, None)
     left = pc.and_(times.is_valid(), pc.is_null(found))

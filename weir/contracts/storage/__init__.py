@@ -1,1 +1,1 @@
-"""Files of a store: atomic, checked, local or remote; documents, locks and formats."""
+"""Files of a store: atomic and checked, local or remote; documents, locks and the store's format."""

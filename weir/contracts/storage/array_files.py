@@ -1,6 +1,6 @@
-"""Arrays that become files of a store: processes write their rows side by side, on one machine or on several.
+"""NumPy files of a store that several processes, on one machine or several, fill with rows at the same time.
 
-Each number is written once, where it stays. An array that turns out not to be needed leaves no file.
+The draft is a file of full size beside its target: each number is written once, where it stays.
 """
 
 import os
@@ -18,21 +18,10 @@ __all__ = ["ArrayDraft", "mapped", "write_lines"]
 
 
 class ArrayDraft:
-    """A NumPy file of a store, of zeros, that is not there yet; who has its disk changes it by its `path` (`mapped`).
+    """Draft of a NumPy file of zeros for a store; processes that share its disk write to its `path` (`mapped`).
 
-    The file goes with the object, unless it is kept; what is mapped stays readable.
-
-    Parameters
-    ----------
-    store, name
-        What it is to become.
-    shape, dtype
-        Of the array.
-
-    Raises
-    ------
-    OSError
-        If the disk has no room for all of it.
+    It becomes the file `name` of the store by `keep`, else it is removed together with the object; mapped arrays stay
+    readable. Raises `OSError` if the disk has no room for the whole array.
     """
 
     def __init__(self, store: Store, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:
@@ -47,11 +36,11 @@ class ArrayDraft:
             _take_room(self.path, file.fileno(), file.tell() + kind.itemsize * int(np.prod(shape)))
 
     def mapped(self) -> npt.NDArray[Any]:
-        """Return the array, to be read: the kernel keeps in memory what there is room for."""
+        """Return the array, read-only and mapped: the kernel keeps in memory what fits."""
         return mapped(self.path)
 
     def keep(self) -> FileEntry:
-        """Let it become the file, on disk and under its name, as `Store.write_with` does."""
+        """Publish the draft under its name, synced to disk, as `Store.write_with` does."""
         with naming(self._store.path(self._name)), self.path.open("r+b") as file:
             os.fsync(file.fileno())
         entry = self._store.take(self.path, self._name, rows=self._rows)
@@ -60,15 +49,15 @@ class ArrayDraft:
 
 
 def mapped(path: Path, mode: Literal["r", "r+"] = "r") -> npt.NDArray[Any]:
-    """Return the array of a NumPy file, to be read, or to be changed, too: all who have mapped it see that."""
+    """Return the mapped array of a NumPy file; with mode "r+" it is writable, and all mappings see the changes."""
     return np.asarray(np.load(path, mmap_mode=mode))
 
 
 def write_lines(path: Path, first: int, lines: npt.NDArray[Any]) -> None:
-    """Write lines (n, ...) of the array of a NumPy file, from number `first` on; they are on disk then.
+    """Write lines (n, ...) to the array of a NumPy file from line `first` on, and sync them to disk.
 
-    Other machines may write other lines meanwhile. A network file system that knows the rest of a page may write it
-    back as well, over what others have written; where a file is synchronous, and open for writing only, it does not.
+    Other machines may write other lines meanwhile. A network file system that has the rest of a page cached may write
+    it back over lines from other machines; it does not for a file that is opened write-only and synchronous.
     """
     with path.open("rb") as file:
         np.lib.format.read_magic(file)
@@ -85,7 +74,7 @@ def _remove(path: Path, store: Store, folder: str) -> None:
 
 
 def _take_room(path: Path, descriptor: int, size: int) -> None:
-    """Give a file its size; to write to a hole of a file would end the process where the disk is full."""
+    """Allocate the file's full size: writing to a mapped hole on a full disk kills the process."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What windows and bundles share: Parquet files that a commit or a manifest describes."""
+"""Parquet files of windows and bundles, as a commit or a manifest lists them."""
 
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -14,22 +14,22 @@ __all__ = ["GROUP", "MANIFEST", "read_batches", "read_column", "read_table", "wr
 
 _ROWS: Final = 1 << 15
 GROUP: Final = 1 << 18
-"""Rows of a file that are decoded together: readers that share a file decode little that is not theirs."""
+"""Rows per row group: small, so that readers that share a file decode few rows of each other."""
 
 MANIFEST = "MANIFEST.json"
-"""Written last: without it the directory does not exist for any reader."""
+"""Written last: a directory without it does not exist for readers."""
 
 
 def write_table(store: Store, name: str, table: pa.Table) -> FileEntry:
     """Write `table` as Parquet (zstd).
 
-    No dictionary: fixed-size lists of keys do not gain from it. No statistics: nobody looks for values.
+    No dictionary: fixed-size lists of keys do not gain from it. No statistics: readers do not filter by value.
     """
     return write_groups(store, name, table.schema, [table], table.num_rows)
 
 
 def write_groups(store: Store, name: str, schema: pa.Schema, groups: Iterable[pa.Table], rows: int) -> FileEntry:
-    """Write what `write_table` writes of so many `rows`, given `GROUP` at a time: memory holds what one group does."""
+    """Write a Parquet file of `rows` rows as `write_table` does, one `GROUP` after another; memory holds one group."""
 
     def fill(file: IO[bytes]) -> None:
         with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False, write_statistics=False) as writer:
@@ -40,9 +40,9 @@ def write_groups(store: Store, name: str, schema: pa.Schema, groups: Iterable[pa
 
 
 def read_column(store: Store, folder: str, entry: FileEntry, column: str) -> pa.ChunkedArray:
-    """Return one column of a Parquet file, reading little else: its checksum is not verified.
+    """Return one column of a Parquet file without verifying its checksum, so that little else is read.
 
-    Raises `CorruptArtefactError` for a file that is missing, or no Parquet file of as many rows.
+    Raises `CorruptArtefactError` if the file is missing, is not Parquet, or has another number of rows than `entry`.
     """
     name = f"{folder}/{entry.name}"
     try:
@@ -67,14 +67,10 @@ def read_table(store: Store, folder: str, entry: FileEntry, columns: list[str] |
 def read_batches(
     store: Store, folder: str, entry: FileEntry, columns: list[str], rows: range | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield consecutive `rows` of a verified Parquet file in order, all if None, some at a time.
+    """Yield consecutive `rows` (None: all) of a verified Parquet file in order, in batches.
 
-    In memory is the file as it is stored, and what one batch holds. Row groups without any of the rows are not decoded.
-
-    Raises
-    ------
-    CorruptArtefactError
-        If the file is not what its entry says.
+    Memory holds the stored file and one decoded batch. Row groups without any of the rows are not decoded. Raises
+    `CorruptArtefactError` if the file does not match its entry.
     """
     file = pq.ParquetFile(pa.BufferReader(store.read_verified(folder, entry)))
     _check_rows(file.metadata.num_rows, store, folder, entry)

@@ -1,8 +1,8 @@
-"""Documents: the small JSON files of a store, each with the checksum of its own bytes.
+"""Documents: small JSON files of a store that carry the checksum of their own bytes.
 
-A document starts with ``{"checksum": "<32 hexadecimal digits>",``; the digits are the ``xxh3_128`` of all bytes after
-that line. The next line may say ``"file": "<name>",``: such a document is refused in the place of another one. A reader
-ignores fields that it does not know, so that it reads what the next minor format adds.
+A document starts with ``{"checksum": "<32 hexadecimal digits>",``: the ``xxh3_128`` of all bytes after that line. The
+next line may say ``"file": "<name>",``; readers refuse such a document under another name. Readers ignore unknown
+fields, so that they read documents of the next minor format.
 """
 
 import json
@@ -31,19 +31,19 @@ _FILE: Final = re.compile(rb' "file": ("[^\n]*"),\n')
 
 
 class Document(StoredModel):
-    """Base of all that is stored as a document; frozen, and open to fields of later minor formats."""
+    """Base of all documents."""
 
 
 DocumentT = TypeVar("DocumentT", bound=Document)
 
 
 def encode_document(document: Document, name: str = "") -> bytes:
-    """Return the bytes of a document; with the name of its file where nothing else identifies it."""
+    """Return the bytes of a document; give the `name` of its file unless other fields identify it."""
     return encode_fields(document.model_dump_json(indent=1).encode(), name)
 
 
 def encode_fields(text: bytes, name: str = "") -> bytes:
-    """Return the document of a JSON object that is spelt on several lines."""
+    """Return the bytes of a document, given a JSON object with one field per line."""
     body = text.removeprefix(b"{\n")
     if name:
         body = b' "file": %s,\n' % json.dumps(name).encode() + body
@@ -72,7 +72,7 @@ def _check_place(path: str, file: re.Match[bytes] | None) -> None:
 
 
 def write_document(store: Store, name: str, document: Document) -> FileEntry:
-    """Write a document atomically, over an older one if there is one."""
+    """Write a document atomically, replacing an older one."""
     return store.write(name, encode_document(document, name))
 
 
@@ -82,7 +82,7 @@ def read_document(store: Store, name: str, model: type[DocumentT]) -> DocumentT:
 
 
 def seal(name: str, data: bytes) -> bytes:
-    """Return data behind a line with its checksum and the last part of its name: for files that nothing else lists."""
+    """Return data behind a line with its checksum and the last part of its name, for files that no manifest lists."""
     return f"{checksum(data)} {_last(name)}\n".encode() + data
 
 

@@ -1,8 +1,8 @@
-"""The format of a store: which versions of weir can read it, what its data share, and whether its storage is fit.
+"""The format of a store: versions of weir that can read it, the layout of its data, and a test of its storage.
 
-``STORE.json`` is written once, before the first commit. A reader takes every minor version of its own major one:
-documents may carry fields that it does not know. Another major version is refused. ``SETTINGS.json`` beside it holds
-the settings that all stages share and that one command may change; a version that does not know it ignores it.
+``STORE.json`` is written once, before the first commit. Readers accept every minor version of their own major version,
+ignoring unknown fields, and refuse another major version. ``SETTINGS.json`` beside it holds the settings that all
+stages share and that one command may change; versions that do not know it ignore it.
 """
 
 import secrets
@@ -38,10 +38,7 @@ __all__ = [
 def check_fitness(store: Store, races: int = 8) -> None:
     """Refuse a file system on which two writers can both create a file.
 
-    Raises
-    ------
-    UnfitStoreError
-        If of two simultaneous writers other than exactly one succeeds, in any of so many races.
+    Raises `UnfitStoreError` unless in each of `races` races exactly one of two simultaneous writers succeeds.
     """
     with ThreadPoolExecutor(2) as pool:
         for _ in range(races):
@@ -66,7 +63,7 @@ def _race(store: Store, name: str, start: Barrier, who: bytes) -> bool:
 
 
 FORMAT: Final = (2, 0)
-"""Major and minor version of what this software writes."""
+"""Major and minor version of the format that this software writes."""
 
 _NAME: Final = "STORE.json"
 _SETTINGS: Final = "SETTINGS.json"
@@ -75,16 +72,16 @@ SketchParameters = dict[str, str | int | float | bool]
 
 
 def software_version() -> str:
-    """Return the version of weir that is installed."""
+    """Return the installed version of weir."""
     return version("weir-retrieval")
 
 
 class StoreFormatError(UserError):
-    """The store has a format that this version cannot read; the message says which and what to do."""
+    """The store has a format that this version cannot read; the message says which, and what to do."""
 
 
 class Layout(Document):
-    """What the first pipeline chose and later ones must keep: other values would make counts or merges wrong."""
+    """Layout that the first pipeline chose and later ones must keep; other values would break counts or merges."""
 
     window_ms: int
     user_shards: int
@@ -107,7 +104,7 @@ class StoreFormat(Document):
 
 
 class SettingsChange(Document):
-    """Settings that changed, and from when on the new values hold."""
+    """A change of settings, with the commit and the window from which on the new values hold."""
 
     changed_at: float = Field(description="wall clock, seconds since 1970")
     commit: int = Field(description="the first commit under the new values")
@@ -119,21 +116,17 @@ class SettingsChange(Document):
 
 
 class StoreSettings(Document):
-    """``SETTINGS.json``: the values by the names of the settings, such as ``pipeline.event_types``."""
+    """``SETTINGS.json``: values by name of setting, such as ``pipeline.event_types``."""
 
     values: dict[str, JsonValue] = Field(default_factory=dict)
     changes: tuple[SettingsChange, ...] = Field(default=(), description="oldest first")
 
 
 def read_format(store: Store) -> StoreFormat | None:
-    """Return the format of a store, None for one that holds nothing yet.
+    """Return the format of a store, or None if it is empty.
 
-    Raises
-    ------
-    StoreFormatError
-        If the format is of another major version.
-    CorruptArtefactError
-        If ``STORE.json`` is damaged.
+    Raises `StoreFormatError` if the format has another major version, or ``STORE.json`` is missing although the store
+    has commits, and `CorruptArtefactError` if ``STORE.json`` is damaged.
     """
     try:
         data = store.read(_NAME)
@@ -151,9 +144,9 @@ def read_format(store: Store) -> StoreFormat | None:
 
 
 def ensure_format(store: Store, wanted: StoreFormat | None = None) -> StoreFormat:
-    """Return the format of a store, after giving it `wanted` (or the defaults) if it had none.
+    """Return the format of a store; a store without one gets `wanted` (or the defaults) first.
 
-    Raises what `read_format` raises.
+    Raises as `read_format`.
     """
     found = read_format(store)
     if found is not None:
@@ -161,12 +154,16 @@ def ensure_format(store: Store, wanted: StoreFormat | None = None) -> StoreForma
     wanted = wanted or StoreFormat()
     if store.create(_NAME, encode_document(wanted, _NAME)):
         return wanted
-    # Another writer came first.
+    # Another writer was faster.
     return ensure_format(store, wanted)
 
 
 def read_settings(store: Store, *, may_be_lost: bool = False) -> StoreSettings | None:
-    """Return the recorded settings of a store, None if there are none; raises `CorruptArtefactError`."""
+    """Return the recorded settings of a store, None if there are none.
+
+    Raises `CorruptArtefactError` if they are damaged, or missing although the format says otherwise; with `may_be_lost`
+    the second case returns None.
+    """
     try:
         return read_document(store, _SETTINGS, StoreSettings)
     except FileNotFoundError:
@@ -177,7 +174,7 @@ def read_settings(store: Store, *, may_be_lost: bool = False) -> StoreSettings |
 
 
 def write_settings(store: Store, settings: StoreSettings, before: StoreSettings | None) -> bool:
-    """Write the settings of a store in place of those `before`; False where another process recorded the first ones."""
+    """Replace the settings `before` (None: none yet); return False if another process has recorded the first ones."""
     if before is None:
         return store.create(_SETTINGS, encode_document(settings, _SETTINGS))
     write_document(store, _SETTINGS, settings)

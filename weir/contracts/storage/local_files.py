@@ -1,4 +1,4 @@
-"""Atomic files on local disk: a draft beside the file, on disk before it takes the file's name."""
+"""Atomic files on local disk: a draft beside the target is synced to disk before it takes the target's name."""
 
 import contextlib
 import errno
@@ -23,19 +23,19 @@ __all__ = [
 ]
 
 Fill = Callable[[IO[bytes]], object]
-"""Writes the content of a file that is open for reading and writing, at any positions."""
+"""Writes the content of a file that is open for reading and writing at any position."""
 
 _HIDDEN: Final = "."
 _DRAFT: Final = ".tmp"
 
 
 class UnfitStoreError(UserError):
-    """The file system cannot do what commits need; the message names it and says what to use instead."""
+    """The file system lacks what commits need; the message names it and an alternative."""
 
 
 @contextlib.contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Name a file in an error of the system that names none: what an open file raises does not say which it is."""
+    """Add the file's name to an `OSError` without one: errors of open files do not name them."""
     try:
         yield
     except OSError as error:
@@ -45,7 +45,7 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def write_local(target: Path, data: bytes) -> None:
-    """Write a file atomically, over an older one if there is one."""
+    """Write a file atomically, replacing an older one."""
     temporary = synced(target, lambda file: file.write(data))
     try:
         temporary.replace(target)
@@ -56,7 +56,7 @@ def write_local(target: Path, data: bytes) -> None:
 
 
 def create_local(target: Path, data: bytes) -> bool:
-    """Write a file if there is none of this name, and say whether it was written.
+    """Write a file unless one of this name exists; return whether it was written.
 
     A synced draft is linked to the name: an exclusive open would leave a torn file after a kill.
     """
@@ -77,7 +77,7 @@ def create_local(target: Path, data: bytes) -> bool:
 
 
 def new_draft(target: Path) -> Path:
-    """Return a new hidden file beside the target, empty; its name begins with the target's, which says whose it is."""
+    """Return a new, empty, hidden file beside the target; its name starts with the target's."""
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f"{_HIDDEN}{target.name}.", suffix=_DRAFT)
     with naming(target), os.fdopen(descriptor):
@@ -86,13 +86,13 @@ def new_draft(target: Path) -> Path:
 
 
 def is_draft(name: str) -> bool:
-    """Say whether a file has the name of a draft; a process that was killed may have left it."""
+    """Return whether `name` is that of a draft, which a killed process may have left."""
     last = name.rpartition("/")[2]
     return last.startswith(_HIDDEN) and last.endswith(_DRAFT)
 
 
 def synced(target: Path, fill: Fill) -> Path:
-    """Return a hidden file beside the target with all of the data on disk."""
+    """Return a hidden file beside the target, filled and synced to disk."""
     temporary = new_draft(target)
     try:
         with naming(target), temporary.open("r+b") as file:
@@ -106,7 +106,7 @@ def synced(target: Path, fill: Fill) -> Path:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk."""
+    """Sync a folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with naming(folder):

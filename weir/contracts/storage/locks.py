@@ -1,4 +1,4 @@
-"""One process at a time: locks on files of a local store, which the system releases however their process ends."""
+"""Locks on files of a local store; the system releases them when their process ends in any way."""
 
 import contextlib
 import fcntl
@@ -15,16 +15,16 @@ __all__ = ["BusyStoreError", "locked", "only_one"]
 
 
 class BusyStoreError(UserError):
-    """Another process does on the store what only one may do at a time."""
+    """Another process holds the lock of an operation that only one process may run on a store."""
 
 
 _TRIES: Final = 100
-"""Where no folder can be made, as below /proc, the error of the system is the same each time."""
+"""Limit on retries: where a folder can never be made, as below /proc, each retry raises the same error."""
 
 
 @contextlib.contextmanager
 def only_one(store: Store, name: str, command: str) -> Iterator[None]:
-    """Lock ``state/<name>.lock`` for a command; raises `BusyStoreError`. Object stores have no such lock."""
+    """Lock ``state/<name>.lock`` for a command; raises `BusyStoreError`. Object stores are not locked."""
     with locked(store, f"state/{name}.lock") as path:
         if path is not None:
             raise BusyStoreError(
@@ -35,9 +35,9 @@ def only_one(store: Store, name: str, command: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(store: Store, name: str) -> Iterator[Path | None]:
-    """Lock a file of a local store; yields its path where another process has locked it, else None.
+    """Lock a file of a local store; yields its path if another process holds the lock, else None.
 
-    Where the store was not there before and nothing else has been written to it meanwhile, nothing is left of it.
+    In a store that did not exist before and got no other files meanwhile, the lock and its folders are removed again.
     """
     if store.local_path is None:
         yield None
@@ -54,13 +54,13 @@ def locked(store: Store, name: str) -> Iterator[Path | None]:
 
 
 def _open_locked(path: Path) -> tuple[int, bool]:
-    """Return a descriptor of the file, and whether it could be locked."""
+    """Return a descriptor of the file, and whether it was locked."""
     for tried in count(1):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except (FileNotFoundError, FileExistsError):
-            # A folder has been removed meanwhile (`_remove_from_nothing`); `mkdir` may say that it exists, then.
+            # Another process removed a folder (`_remove_from_nothing`); `mkdir` may then say that it exists.
             if tried == _TRIES or any(folder.is_file() for folder in path.parents):
                 raise
             continue
@@ -68,7 +68,7 @@ def _open_locked(path: Path) -> tuple[int, bool]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return descriptor, False
-        # A file that has been removed since it was opened keeps nobody out.
+        # A lock on a file that has been removed since it was opened excludes no other process.
         if os.fstat(descriptor).st_nlink:
             return descriptor, True
         os.close(descriptor)
@@ -76,7 +76,7 @@ def _open_locked(path: Path) -> tuple[int, bool]:
 
 
 def _remove_from_nothing(path: Path, made: list[Path]) -> None:
-    """Remove a lock that is still held where there are only locks beside it, and the folders that were made for it."""
+    """Remove a held lock if its folder has only locks, and the folders `made` for it."""
     if any(other.suffix != path.suffix for other in path.parent.iterdir()):
         return
     path.unlink()

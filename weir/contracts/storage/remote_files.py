@@ -1,4 +1,4 @@
-"""Files that lie elsewhere: fetched into a local cache, or watched for changes."""
+"""Remote files: cached on local disk, or watched for changes."""
 
 import contextlib
 import glob
@@ -26,23 +26,23 @@ def _default_folder() -> Path:
 
 @dataclass(frozen=True)
 class LocalCache:
-    """Copies of stored files in `folder`, at most `limit` bytes: beyond, those go that were used longest ago.
+    """Cache of stored files in `folder`, at most `limit` bytes; the least recently used files are evicted.
 
-    Any number of processes may share a folder. A file that is gone from it stays readable to those who have it mapped.
+    Any number of processes may share a folder. An evicted file stays readable where it is mapped.
     """
 
     folder: Path = field(default_factory=_default_folder)
     limit: int = 64 << 30
 
     def path(self, store: Store, entry: FileEntry) -> Path:
-        """Return where a file is that a commit lists by its name relative to the store.
+        """Return the local path of a file that a commit lists by its name relative to the store.
 
-        On local disk it is the stored file itself, which is not read. Raises `CorruptArtefactError` where the file is
-        missing, or does not match its entry when it is fetched.
+        On local disk it is the stored file itself, unread. Raises `CorruptArtefactError` if the file is missing, or
+        does not match its entry when it is fetched.
         """
         if store.local_path is not None:
             return Path(store.path(entry.name))
-        # Named by content: another store's file of this name is another file.
+        # Named by content: another store may have another file of this name.
         kept = self.folder / f"{entry.checksum}-{entry.name.rpartition('/')[2]}"
         is_new = not (kept.exists() and kept.stat().st_size == entry.size)
         if is_new:
@@ -54,7 +54,7 @@ class LocalCache:
         return kept
 
     def discard(self, names: Iterable[str]) -> None:
-        """Remove the copies of stored files, by their names relative to the store."""
+        """Remove the copies of stored files, given their names relative to the store."""
         for name in names:
             for kept in self.folder.glob(f"*-{glob.escape(name.rpartition('/')[2])}"):
                 kept.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ class LocalCache:
     def _trim(self, newest: Path) -> None:
         found = []
         for path in self.folder.iterdir():
-            # Another process may be faster.
+            # Another process may remove it first.
             with contextlib.suppress(FileNotFoundError):
                 stat = path.stat()
                 found.append((stat.st_mtime_ns, stat.st_size, path))
@@ -93,7 +93,7 @@ class LocalCache:
 
 @dataclass(frozen=True)
 class WatchedFile:
-    """The file at `url`: a path, or any URL that fsspec knows."""
+    """A file at `url`: a path, or any URL that fsspec knows."""
 
     url: str
 
@@ -103,14 +103,14 @@ class WatchedFile:
         return fs, path
 
     def stamp(self) -> str:
-        """Return what is known of the file without reading it, size and time of change among it.
+        """Return a text of the file's metadata, such as size and time of change, without reading the file.
 
-        Another stamp means another content, as far as the file system says so. Raises `FileNotFoundError`.
+        A change of content changes the stamp as far as the file system's metadata show it. Raises `FileNotFoundError`.
         """
         fs, path = self._place
         return repr(sorted((str(name), str(value)) for name, value in fs.info(path).items()))
 
     def read(self) -> bytes:
-        """Return its bytes; raises `FileNotFoundError`."""
+        """Return the file's bytes; raises `FileNotFoundError`."""
         fs, path = self._place
         return bytes(fs.cat_file(path))

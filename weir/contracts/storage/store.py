@@ -1,8 +1,8 @@
 """Atomic files with checksums, on local disk or any object store that fsspec knows.
 
-A reader sees a file whole or not at all. On local disk that takes a temporary file in the same directory,
-``fsync`` and ``os.replace``; an object store's single put is atomic by itself. `Store.create` writes a file only if
-there is none: a hard link on local disk, a conditional put on an object store.
+Readers see a file whole or not at all: on local disk by a temporary file in the same directory, ``fsync`` and
+``os.replace``; on an object store by a single put, which is atomic. `Store.create` writes a file only if none exists:
+by a hard link on local disk, by a conditional put on an object store.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ __all__ = ["FileEntry", "FileStat", "Store", "UnfitStoreError", "checksum"]
 _BLOCK: Final = 1 << 20
 
 _TAKEN = "pre-conditions"
-"""The message of s3fs, without an errno, where an object store refuses a conditional put."""
+"""Text of the s3fs error, which has no errno, for a conditional put that the object store refused."""
 
 
 class FileEntry(StoredModel):
-    """A file as a manifest lists it: its name within the directory, size in bytes, rows and checksum."""
+    """A file as a manifest lists it: its name within the directory, size in bytes, checksum and rows."""
 
     name: str
     size: int
@@ -39,7 +39,7 @@ class FileEntry(StoredModel):
 
 
 class FileStat(NamedTuple):
-    """A file's size in bytes, and when it was last written in seconds since 1970; None where that is not known."""
+    """A file's size in bytes, and its time of change in seconds since 1970, None if unknown."""
 
     size: int
     written: float | None
@@ -61,7 +61,7 @@ class Store:
 
     @cached_property
     def _root(self) -> tuple[Any, str]:
-        # Other processes write here: a cached listing would hide what they have committed.
+        # Other processes write here: a cached listing would hide their commits.
         fs, path = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         return fs, path.rstrip("/")
 
@@ -70,7 +70,7 @@ class Store:
 
     @property
     def local_path(self) -> Path | None:
-        """The folder as a local path, or None where it is remote."""
+        """The folder as a local path, None if it is remote."""
         fs, root = self._root
         return Path(root) if isinstance(fs, LocalFileSystem) else None
 
@@ -79,7 +79,7 @@ class Store:
         return f"{self._root[1]}/{name}" if name else self._root[1]
 
     def exists(self, name: str) -> bool:
-        """Say whether a file or folder of this name is there."""
+        """Return whether a file or folder of this name exists."""
         return bool(self._root[0].exists(self.path(name)))
 
     def read(self, name: str) -> bytes:
@@ -87,7 +87,7 @@ class Store:
         return bytes(self._root[0].cat_file(self.path(name)))
 
     def read_verified(self, folder: str, entry: FileEntry) -> bytes:
-        """Return the bytes of a manifest's file; raises `CorruptArtefactError` unless they match it."""
+        """Return the bytes of a file that a manifest lists; raises `CorruptArtefactError` unless they match `entry`."""
         name = f"{folder}/{entry.name}"
         with self._listed(name):
             data = self.read(name)
@@ -96,9 +96,9 @@ class Store:
 
     @contextlib.contextmanager
     def local(self, folder: str, entry: FileEntry) -> Iterator[Path]:
-        """Give a manifest's file as a local one meanwhile, to be mapped: on local disk it is the stored file itself.
+        """Yield the path of a verified file to map: the stored file itself on local disk, else a temporary copy.
 
-        What is mapped stays readable. Raises as `read_verified`.
+        Mapped data stay readable afterwards. Raises as `read_verified`.
         """
         name = f"{folder}/{entry.name}"
         with contextlib.ExitStack() as stack:
@@ -125,23 +125,23 @@ class Store:
             raise CorruptArtefactError(self.path(name), f"has checksum {digest}, the manifest says {entry.checksum}")
 
     def open(self, name: str) -> IO[bytes]:
-        """Return a file open for reading at any positions, to be closed; raises `FileNotFoundError`."""
+        """Return a seekable file open for reading, which the caller closes; raises `FileNotFoundError`."""
         file: IO[bytes] = self._root[0].open(self.path(name), "rb")
         return file
 
     def digest(self, name: str) -> str:
-        """Return the checksum of a file, which is read in blocks; raises `FileNotFoundError`."""
+        """Return the checksum of a file, read in blocks; raises `FileNotFoundError`."""
         with self.open(name) as file:
             return _measured(file)[1]
 
     def copy_to(self, name: str, target: IO[bytes]) -> FileEntry:
-        """Copy a file block by block and return what was read; raises `FileNotFoundError`."""
+        """Copy a file in blocks and return its entry; raises `FileNotFoundError`."""
         with self.open(name) as file:
             size, digest = _measured(file, target)
         return FileEntry(name=name.rsplit("/", 1)[-1], size=size, checksum=digest)
 
     def write(self, name: str, data: bytes, *, rows: int = 0) -> FileEntry:
-        """Write a file atomically, over an older one if there is one, and return its manifest entry."""
+        """Write a file atomically, replacing an older one, and return its manifest entry."""
         fs, _ = self._root
         if self.local_path is not None:
             write_local(Path(self.path(name)), data)
@@ -150,7 +150,7 @@ class Store:
         return FileEntry(name=name.rsplit("/", 1)[-1], size=len(data), checksum=checksum(data), rows=rows)
 
     def write_with(self, name: str, fill: Fill, *, rows: int = 0) -> FileEntry:
-        """Write a file of any size atomically, as `write` does: `fill` writes it to a local draft of it."""
+        """Write a file of any size atomically, as `write` does: `fill` writes a local draft."""
         draft = synced(self.drafted(name), fill)
         try:
             return self.take(draft, name, rows=rows)
@@ -158,11 +158,11 @@ class Store:
             draft.unlink(missing_ok=True)
 
     def drafted(self, name: str) -> Path:
-        """Return the local file beside which a draft is made, so that `take` need not copy it on local disk."""
+        """Return the local path beside which to make a draft, so that a local store need not copy it in `take`."""
         return Path(tempfile.gettempdir()) / "weir" if self.local_path is None else Path(self.path(name))
 
     def take(self, draft: Path, name: str, *, rows: int = 0) -> FileEntry:
-        """Let a draft that is on disk become a file, as `write` does; a local store has it in place of the draft."""
+        """Publish a synced draft under `name`, as `write` does; a local store moves the draft instead of copying it."""
         fs, _ = self._root
         with draft.open("rb") as file:
             size, digest = _measured(file)
@@ -175,11 +175,10 @@ class Store:
         return FileEntry(name=name.rsplit("/", 1)[-1], size=size, checksum=digest, rows=rows)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a file whole if there is none of this name; say whether it was written.
+        """Write a file atomically unless one of this name exists; return whether it was written.
 
-        Of several writers at most one succeeds, and none leaves half a file, whenever it is killed. An answer that
-        was lost on its way looks like a refusal: read the file to see whose it is. Raises `UnfitStoreError` for a
-        local file system without hard links.
+        Of several writers at most one succeeds, and a killed writer leaves no partial file. A lost answer looks like a
+        refusal: read the file to see whose it is. Raises `UnfitStoreError` for a local file system without hard links.
         """
         fs, _ = self._root
         if self.local_path is not None:
@@ -200,23 +199,23 @@ class Store:
         return sorted(found[len(root) + 1 :] for found in fs.glob(self.path(pattern)))
 
     def find(self, folder: str = "") -> dict[str, FileStat]:
-        """Return every file below a folder by name, with its size and when it was last written."""
+        """Return size and time of change of every file below a folder, by name."""
         fs, root = self._root
         found = fs.find(self.path(folder), detail=True)
         return {name[len(root) + 1 :]: FileStat(int(info["size"] or 0), _written(info)) for name, info in found.items()}
 
     def modified(self, name: str) -> float:
-        """Return when a file was written, in seconds since 1970; raises `FileNotFoundError`."""
+        """Return a file's time of change in seconds since 1970; raises `FileNotFoundError`."""
         return float(self._root[0].modified(self.path(name)).timestamp())
 
     def remove(self, name: str) -> None:
-        """Remove a file or a folder with all it holds; nothing happens if it is not there."""
+        """Remove a file, or a folder with its content, if it exists."""
         fs, _ = self._root
         if self.exists(name):
             fs.rm(self.path(name), recursive=True)
 
     def remove_if_empty(self, folder: str) -> None:
-        """Remove a folder of a local disk if it is empty, and those above it that this leaves empty, but the topmost.
+        """Remove an empty folder of a local store and its parents that become empty, except the top-level one.
 
         Object stores have no folders.
         """
@@ -237,7 +236,7 @@ def _written(info: dict[str, Any]) -> float | None:
 
 
 def _measured(file: IO[bytes], copy: IO[bytes] | None = None) -> tuple[int, str]:
-    """Return the size and the checksum of what a file still holds, and copy it on the way."""
+    """Return the size and checksum of the rest of a file; also write it to `copy`."""
     size, digest = 0, xxhash.xxh3_128()
     while block := file.read(_BLOCK):
         size += len(block)
