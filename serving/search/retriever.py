@@ -39,7 +39,7 @@ Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 _DEPTH: Final = 16
-"""Items to compare for each excluded one; docs/serving.md has measurements."""
+"""Items to compare for each excluded one (docs/serving.md, Path of a request)."""
 
 
 def nearest(bundle: LoadedBundle, queries: Floats, k: int, needed: Int64, nprobe: int = 0) -> Found:
