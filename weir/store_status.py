@@ -21,8 +21,8 @@ T = TypeVar("T")
 class StoreStatus:
     """The state of a store as of the last `refresh`, which reads only what is new.
 
-    Each part is read separately. If one cannot be read, `problems` holds its error, and its last value stays; `clock` is
-    None then.
+    Each part is read separately. If one cannot be read, `problems` holds its error, and its last value stays, but
+    `clock` is None.
 
     Parameters
     ----------
