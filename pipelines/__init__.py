@@ -1,7 +1,7 @@
 """The pipeline: from the interaction log to committed windows.
 
 `ingest` is the bounded driver; `ReadBlocks` and `BlocksToWindows` are the transforms for a driver of your own.
-`transforms.chain` lists the transforms in order, `runs.positions` tells how each event counts exactly once. Importing
+`transforms.chain` lists the transforms in order, `runs.run` tells how each event counts exactly once. Importing
 this package alone loads neither them nor Beam.
 """
 

@@ -29,7 +29,7 @@ from weir.pipelines.layout import open_layout, with_window
 from weir.pipelines.maintenance.cleanup import Erasure
 from weir.pipelines.maintenance.retention import Retention
 from weir.pipelines.metrics import Awaited, IngestSummary, PipelineMetrics, awaited_window
-from weir.pipelines.runs.positions import remember_panes
+from weir.pipelines.runs.run import remember_panes
 from weir.pipelines.runs.run_registry import (
     append,
     check_writable,

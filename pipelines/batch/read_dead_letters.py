@@ -12,7 +12,7 @@ import pyarrow as pa
 from weir.contracts import CorruptArtefactError, Store
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.maintenance.erased_files import REDACTED
-from weir.pipelines.runs.positions import PartitionProgress, Progress
+from weir.pipelines.runs.progress import PartitionProgress, Progress
 from weir.pipelines.transforms.read import PROGRESS, origin_of, read_dead_letters
 from weir.readers import (
     LOG_SUFFIXES,
@@ -32,7 +32,16 @@ from weir.readers import (
     read_chunk,
 )
 
-__all__ = ["Left", "LetterPartition", "LetterReading", "ReadLetters", "blocks_of", "chosen", "lines_of", "why_left"]
+__all__ = [
+    "LetterPartition",
+    "LetterReading",
+    "ReadLetters",
+    "UnreadableCause",
+    "blocks_of",
+    "chosen",
+    "lines_of",
+    "why_left",
+]
 
 _WITHOUT_ROW: Final = frozenset(
     {
@@ -48,7 +57,7 @@ _SHARED: Final = frozenset({Reason.MISSING_FIELD, Reason.WRONG_TYPE, Reason.REPE
 """Reasons for which one letter may stand for all rows of a block."""
 
 
-class Left(StrEnum):
+class UnreadableCause(StrEnum):
     """Why a letter cannot be read again."""
 
     CUT = "cut"
@@ -143,21 +152,21 @@ def chosen(store: Store, partition: LetterPartition, start: int = 0) -> Iterator
             yield line, letter
 
 
-def why_left(letter: DeadLetter, partition: LetterPartition) -> Left | None:
+def why_left(letter: DeadLetter, partition: LetterPartition) -> UnreadableCause | None:
     """Return why a letter cannot be read again, None if it can."""
     if letter.detail == REDACTED:
-        return Left.FORGOTTEN
+        return UnreadableCause.FORGOTTEN
     if letter.may_have_counted:
-        return Left.MAY_HAVE_COUNTED
+        return UnreadableCause.MAY_HAVE_COUNTED
     if not partition.line:
         if letter.reason in _WITHOUT_ROW or not letter.raw:
-            return Left.WITHOUT_ROW
+            return UnreadableCause.WITHOUT_ROW
         if letter.row is None:
-            return Left.CUT
+            return UnreadableCause.CUT
     needs_header = partition.has_columns and partition.format is not Format.PARQUET
     if (partition.is_in_file and partition.file is None) or (needs_header and partition.header is None):
-        return Left.FILE_GONE
-    return Left.BEFORE_ERASURE if partition.is_in_file and partition.is_old else None
+        return UnreadableCause.FILE_GONE
+    return UnreadableCause.BEFORE_ERASURE if partition.is_in_file and partition.is_old else None
 
 
 def blocks_of(store: Store, reading: LetterReading, config: PipelineConfig) -> Iterator[Block]:

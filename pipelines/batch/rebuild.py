@@ -1,7 +1,7 @@
 """Rebuild: the windows of one store as the source of another store with other settings.
 
 All windows form one partition; the position of a row is its pane and its place in the pane. So each row of the windows
-counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.positions`).
+counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.run`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from weir.contracts.commits.commit_log import LogMismatchError
 from weir.contracts.storage.artefacts import read_table
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.layout import open_layout, with_window
-from weir.pipelines.runs.positions import PartitionProgress, Progress
+from weir.pipelines.runs.progress import PartitionProgress, Progress
 from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen, file_readings
 from weir.pipelines.sources.source import WINDOWS, Source
 from weir.pipelines.store_settings import settled
@@ -150,7 +150,7 @@ class _ReadPane(beam.DoFn):
         return items
 
     def _keyed(self, rows: pa.Table, positions: Int64, items: pa.Table, manifest: WindowManifest) -> pa.RecordBatch:
-        """Return rows with ids and keys, as `Locate` expects; the id of an item without positives is null."""
+        """Return rows with ids and keys, as `AssignWindows` expects; the id of an item without positives is null."""
         keys, owned = rows[columns.ITEM_KEY].to_numpy(), items[columns.ITEM_KEY].to_numpy()
         place = np.searchsorted(owned, keys)
         missing = np.append(owned, 0)[place] != keys

@@ -2,7 +2,7 @@
 
 A partition holds the letters of one reason in one file and is named after both; the position of a letter is its line
 number, from 1. A letter for several rows is a partition of its own, whose positions number its rows from 1. So each
-letter counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.positions`). A row that is
+letter counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.run`). A row that is
 refused again becomes a letter of its new partition; a later retry reads that letter, never the earlier one again.
 """
 
@@ -22,10 +22,10 @@ from weir.contracts.base.models import FrozenModel
 from weir.contracts.commits.commit_log import Cursor
 from weir.pipelines.batch.ingest import IngestSummary, ingest
 from weir.pipelines.batch.read_dead_letters import (
-    Left,
     LetterPartition,
     LetterReading,
     ReadLetters,
+    UnreadableCause,
     blocks_of,
     chosen,
     lines_of,
@@ -55,22 +55,22 @@ from weir.readers import (
 
 __all__ = ["HINTS_OF_LEFT", "LetterSource", "RetrySummary", "retry"]
 
-HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
-    Left.CUT: "hold only the first KiB of their row: append the repaired rows to the log",
-    Left.WITHOUT_ROW: "hold no row, but stand for a file, several rows or an item: write the repaired file under "
-    "another name, or append the repaired rows to the log",
-    Left.FORGOTTEN: "named users who have been forgotten: their text is gone for good",
-    Left.FILE_GONE: "are of a CSV, TSV or Parquet file that the log does not hold any more as it was, so the names or "
-    "types of their columns are unknown: append the repaired rows to the log",
-    Left.BEFORE_ERASURE: "are of rows that only a file of the log has, and users have been forgotten since, whom these "
-    "rows may name: append the rows of others to the log",
-    Left.MAY_HAVE_COUNTED: "are of rows that were valid when they were first read and refused when they were read "
-    "again, after a change of settings: they may have counted. Append to the log those that no window has",
+HINTS_OF_LEFT: Final[Mapping[UnreadableCause, str]] = {
+    UnreadableCause.CUT: "hold only the first KiB of their row: append the repaired rows to the log",
+    UnreadableCause.WITHOUT_ROW: "hold no row, but stand for a file, several rows or an item: write the repaired file "
+    "under another name, or append the repaired rows to the log",
+    UnreadableCause.FORGOTTEN: "named users who have been forgotten: their text is gone for good",
+    UnreadableCause.FILE_GONE: "are of a CSV, TSV or Parquet file that the log does not hold any more as it was, so "
+    "the names or types of their columns are unknown: append the repaired rows to the log",
+    UnreadableCause.BEFORE_ERASURE: "are of rows that only a file of the log has, and users have been forgotten since, "
+    "whom these rows may name: append the rows of others to the log",
+    UnreadableCause.MAY_HAVE_COUNTED: "are of rows that were valid when they were first read and refused when they "
+    "were read again, after a change of settings: they may have counted. Append to the log those that no window has",
 }
 """Why letters cannot be read again -> advice for the user."""
 
 
-_LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
+_LATER: Final = {UnreadableCause.FILE_GONE, UnreadableCause.BEFORE_ERASURE}
 """Causes that make a whole partition unreadable."""
 
 _ROW_BYTES: Final = 128
@@ -96,9 +96,9 @@ class _Judged:
     """The expected result of reading a partition again, and the letters that cannot be read."""
 
     look: FirstLook = field(default_factory=FirstLook)
-    left: dict[Left, list[DeadLetter]] = field(default_factory=dict)
+    left: dict[UnreadableCause, list[DeadLetter]] = field(default_factory=dict)
 
-    def leave(self, cause: Left, letters: Iterable[DeadLetter]) -> None:
+    def leave(self, cause: UnreadableCause, letters: Iterable[DeadLetter]) -> None:
         """Add letters that cannot be read."""
         self.left.setdefault(cause, []).extend(letters)
 
@@ -226,7 +226,7 @@ class LetterSource(LogSource[LetterPartition]):
         except (OSError, UnreadableError):
             look = FirstLook()
         if delivered < (partition.rows if partition.line and whole else len(whole)):
-            judged.leave(Left.FILE_GONE, whole)
+            judged.leave(UnreadableCause.FILE_GONE, whole)
         else:
             judged.look = look
         return judged
@@ -265,7 +265,7 @@ class LetterSource(LogSource[LetterPartition]):
         """Return the result of a retry, given the sum of its commits."""
         judged = self._judged.values()
         stay = (one.look.reasons for key, one in self._judged.items() if key not in self._kept or not done.runs)
-        left: dict[Left, list[DeadLetter]] = {}
+        left: dict[UnreadableCause, list[DeadLetter]] = {}
         for cause, letters in (pair for one in judged for pair in one.left.items()):
             left.setdefault(cause, []).extend(letters)
         return RetrySummary(

@@ -27,7 +27,7 @@ from weir.contracts.base import columns
 from weir.contracts.base.models import CommitRef
 from weir.contracts.commits.commit_log import LogMismatchError
 from weir.contracts.storage.documents import seal, unseal
-from weir.pipelines.runs.positions import Claims, Owners
+from weir.pipelines.runs.progress import Claims, Owners
 from weir.readers import BlockId, DeadLetter, Fault, Int64, Letters, Reason
 
 __all__ = ["KeyOwners", "checks_of", "claimed", "letters_of", "new_claims", "of_others", "owners"]

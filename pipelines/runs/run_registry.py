@@ -26,7 +26,7 @@ from weir.contracts.commits.commit import requirements
 from weir.contracts.storage.documents import read_document, write_document
 from weir.contracts.storage.local_files import is_draft
 from weir.contracts.storage.locks import BusyStoreError, locked
-from weir.pipelines.runs.positions import Run
+from weir.pipelines.runs.run import Run
 
 __all__ = [
     "GRACE_SECONDS",

@@ -17,7 +17,8 @@ from weir.contracts import (
     Store,
 )
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import END_OF_TIME, WHOLE_FILE, Base, Listed, OpenRows, Run
+from weir.pipelines.runs.progress import WHOLE_FILE, PendingRows
+from weir.pipelines.runs.run import END_OF_TIME, Base, Listed, Run
 from weir.pipelines.runs.run_registry import new_run
 from weir.pipelines.transforms.commit import RunOutcome
 from weir.pipelines.transforms.read import read_dead_letters, start_of
@@ -47,7 +48,7 @@ class InHand:
 
     reached: dict[str, int] = field(default_factory=dict)
     pending: dict[str, SourceSpan] = field(default_factory=dict)
-    open_rows: tuple[OpenRows, ...] = ()
+    open_rows: tuple[PendingRows, ...] = ()
     newest_ms: int = -1
     after: dict[str, int] = field(default_factory=dict)
 

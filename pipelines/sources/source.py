@@ -6,7 +6,7 @@ from shlex import quote
 from typing import Any, Final, Generic, TypeVar
 
 from weir.contracts import EventClock, LogState, SourceSpan, Store, UserError
-from weir.pipelines.runs.positions import Listed
+from weir.pipelines.runs.run import Listed
 from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen
 
 __all__ = [

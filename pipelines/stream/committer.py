@@ -33,19 +33,20 @@ from weir.contracts import (
 from weir.contracts.base import columns
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.runs.hash_collisions import COLLISION, new_claims, of_others, owners
-from weir.pipelines.runs.positions import Base, LettersWritten, Progress, Run, remember_panes
+from weir.pipelines.runs.progress import LettersWritten, Progress
+from weir.pipelines.runs.run import Base, Run, remember_panes
 from weir.pipelines.runs.run_registry import BusyStoreError, discard, new_run, only_writer, registered
 from weir.pipelines.sources.plan import refused_before
 from weir.pipelines.sources.source import check_home
 from weir.pipelines.store_settings import check_unchanged
 from weir.pipelines.stream.slices import Coverage, Slice, with_letters
-from weir.pipelines.transforms.commit import Made, RunCommit, RunParts, WindowSketches, WriteShards
+from weir.pipelines.transforms.commit import RunCommit, RunPart, RunParts, WindowSketches, WriteShards
 from weir.pipelines.transforms.count import CountKeys
 from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from weir.pipelines.transforms.exposure import AttachExposure
 from weir.pipelines.transforms.histories import AttachHistories
 from weir.pipelines.transforms.read import WriteDeadLetters
-from weir.pipelines.transforms.split import Keyed, Piece, before_retention, by_shard, without
+from weir.pipelines.transforms.split import Keyed, ShardSlice, before_retention, by_shard, without
 from weir.readers import BlockId, DeadLetter, Fault, Letters
 
 __all__ = ["CommitWindow", "Intake", "UnknownPartitionError", "commit_window"]
@@ -64,7 +65,7 @@ class Intake:
     config: PipelineConfig
     before: HistoryFiles
 
-    def parts(self, slices: Iterable[Slice]) -> Iterator[Made]:
+    def parts(self, slices: Iterable[Slice]) -> Iterator[RunPart]:
         """Write and yield the parts that the slices add to the commits."""
         found = _by_partition(slices)
         letters = {key: _dead(ones, self.run.base.sources[key].resume) for key, ones in found.items()}
@@ -97,7 +98,7 @@ class Intake:
 
     def _shards(self, fresh: list[Keyed]) -> list[tuple[int, list[ShardWindow]]]:
         """Return the shards in order, each with its de-duplicated windows in order of time."""
-        pieces = defaultdict[int, list[Piece]](list)
+        pieces = defaultdict[int, list[ShardSlice]](list)
         for one in fresh:
             for shard, piece in by_shard(one, np.arange(len(one.windows)), self.config.user_shards):
                 pieces[shard].append(piece)
@@ -120,7 +121,7 @@ class Intake:
             found = counter.add_input(found, table)
         return counter.extract_output(found)
 
-    def _written(self, shards: list[tuple[int, list[ShardWindow]]]) -> Iterator[Made]:
+    def _written(self, shards: list[tuple[int, list[ShardWindow]]]) -> Iterator[RunPart]:
         attach = AttachHistories(self.store, self.run, self.config, self.before)
         expose = AttachExposure(self.store, self.run, self.config) if self.config.exposed_items else None
         write = WriteShards(self.store, self.run, self.config)

@@ -1,7 +1,4 @@
-"""Consumers of this process, one for each partition, and the watermarks of partitions.
-
-Watermarks decide only how long windows wait. Counting does not depend on them: rows behind a watermark come with a
-later window and count once, like all others.
+"""Consumers of this process, one for each partition.
 
 Consumers are shared by the process: Beam keeps readers per instance of its transform, a bundle often meets another
 instance, and opening a consumer takes longer than reading the messages of a second.
@@ -18,41 +15,19 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError, Topic
-from weir.pipelines.sources.kafka.client import Asked, KafkaPartition, Renewed, TopicClient, new_consumer
+from weir.pipelines.sources.kafka.client import (
+    KafkaPartition,
+    PendingRequest,
+    ReplaceableClient,
+    TopicClient,
+    new_consumer,
+)
 from weir.pipelines.sources.kafka.consume import PASSING
 
-__all__ = ["UNASKED_SECONDS", "Fetched", "LostError", "PartitionConsumer", "Silence", "Watermark", "consumer_of"]
+__all__ = ["UNASKED_SECONDS", "Fetched", "LostError", "PartitionConsumer", "Silence", "consumer_of"]
 
 
 UNASKED_SECONDS: Final = 5.0
-
-
-@dataclass
-class Watermark:
-    """A watermark `ms` (event time) that never decreases; `lateness_ms` and `idle_ms` are settings in event time."""
-
-    ms: int
-    lateness_ms: int
-    idle_ms: int
-
-    def read(self, newest_ms: int | None, arrived_ms: int | None, now_ms: int) -> None:
-        """Advance after a batch: `newest_ms` is its newest valid event, `arrived_ms` its newest arrival (event time).
-
-        `newest_ms` must not exceed the arrival of its message. It is limited to `now_ms`, so that an event ahead of the
-        clock does not make later rows late. Without a valid row the arrival counts like silence up to then; otherwise a
-        partition of refused messages would hold all windows.
-        """
-        if newest_ms is not None:
-            self._rise(min(newest_ms, now_ms) - self.lateness_ms)
-        elif arrived_ms is not None:
-            self.silent(min(arrived_ms, now_ms))
-
-    def silent(self, until_ms: int) -> None:
-        """Advance after the partition has been empty for `idle_ms` up to `until_ms`."""
-        self._rise(until_ms - self.idle_ms - self.lateness_ms)
-
-    def _rise(self, ms: int) -> None:
-        self.ms = max(self.ms, ms)
 
 
 @dataclass
@@ -119,7 +94,7 @@ class PartitionConsumer:
 
     partition: KafkaPartition
     idle_seconds: float
-    consumer: Renewed[Consumer]
+    consumer: ReplaceableClient[Consumer]
     client: TopicClient
     silence: Silence = field(init=False)
     used: float = field(default_factory=time.monotonic, init=False)
@@ -128,7 +103,7 @@ class PartitionConsumer:
     _at: int | None = field(default=None, init=False)
     _problem: KafkaError | None = field(default=None, init=False)
     _said: int | None = field(default=None, init=False)
-    _asked: Asked[int] | None = field(default=None, init=False)
+    _asked: PendingRequest[int] | None = field(default=None, init=False)
     _next_question: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -253,6 +228,8 @@ def consumer_of(config: PipelineConfig, partition: KafkaPartition) -> PartitionC
         if ways not in _clients:
             _clients[ways] = TopicClient(Topic.parse(config.log), config.kafka)
         if key not in _consumers:
-            consumer = Renewed(f"{config.log}: {partition.name}", partial(new_consumer, config), Consumer.close)
+            consumer = ReplaceableClient(
+                f"{config.log}: {partition.name}", partial(new_consumer, config), Consumer.close
+            )
             _consumers[key] = PartitionConsumer(partition, config.idle_seconds, consumer, _clients[ways])
         return _consumers[key]

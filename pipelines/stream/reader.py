@@ -25,10 +25,11 @@ from weir.contracts.base import columns
 from weir.contracts.base.models import FrozenModel
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError
-from weir.pipelines.sources.kafka.client import Asked, KafkaPartition
+from weir.pipelines.sources.kafka.client import KafkaPartition, PendingRequest
 from weir.pipelines.sources.kafka.lines import MessageLines, Taken
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, Watermark, consumer_of
+from weir.pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
+from weir.pipelines.stream.watermark import Watermark
 from weir.pipelines.transforms.read import large
 from weir.readers import Block, BlockId, DeadLetter, Int64, Lines, Validator
 
@@ -147,9 +148,9 @@ class PartitionReader(UnboundedReader):
         )
         self._spelling = MessageLines(config, reading.clock)
         self._validator = Validator(config)
-        self._waiting: tuple[Batch, Taken, Asked[str]] | None = None
+        self._waiting: tuple[Batch, Taken, PendingRequest[str]] | None = None
         self._current: Batch | None = None
-        self._question: Asked[str] | None = None
+        self._question: PendingRequest[str] | None = None
         self._next_question = 0.0
         self._is_over = False
         number = reading.partition.number

@@ -16,7 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from weir.contracts import SourceSpan, Store, read_format
 from weir.contracts.base import columns
-from weir.pipelines.runs.positions import LettersWritten
+from weir.pipelines.runs.progress import LettersWritten
 from weir.pipelines.stream.reader import Batch
 from weir.pipelines.transforms.read import large
 from weir.pipelines.transforms.split import keyed, runs_of

@@ -12,14 +12,22 @@ import pyarrow as pa
 
 from weir.contracts import Commit, HistoryFiles, Store
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Run
-from weir.pipelines.transforms.commit import CommitRun, Made, Start, WindowSketches, WriteShards
+from weir.pipelines.runs.run import Run
+from weir.pipelines.transforms.commit import CommitRun, RunPart, Start, WindowSketches, WriteShards
 from weir.pipelines.transforms.count import CountItemsAndUsers
 from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from weir.pipelines.transforms.exposure import AttachExposure
 from weir.pipelines.transforms.histories import DELTAS, AttachHistories
 from weir.pipelines.transforms.read import DEAD, PROGRESS, ListChunks, ReadChunk, Validate, WriteDeadLetters
-from weir.pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Piece, Release, Reopen
+from weir.pipelines.transforms.split import (
+    OPEN,
+    AssignWindows,
+    EmitClosed,
+    Keyed,
+    MergeProgress,
+    ReloadPending,
+    ShardSlice,
+)
 
 __all__ = ["ROWS", "BlocksToWindows", "ReadBlocks", "RowsToWindows"]
 
@@ -59,13 +67,13 @@ class RowsToWindows(beam.PTransform[Any, Any]):
     def expand(self, read: Any) -> Any:
         """Add the transforms."""
         store, run, config = self._store, self._run, self._config
-        locate = beam.ParDo(Locate(store, run)).with_output_types(Keyed)
-        located = read[ROWS] | "Locate" >> locate.with_outputs(PROGRESS, main="keyed")
+        locate = beam.ParDo(AssignWindows(store, run)).with_output_types(Keyed)
+        located = read[ROWS] | "AssignWindows" >> locate.with_outputs(PROGRESS, main="keyed")
         seen = (read[PROGRESS], located[PROGRESS]) | "All progress" >> beam.Flatten()
         progress = beam.pvalue.AsSingleton(seen | "Merge progress" >> beam.CombineGlobally(MergeProgress()))  # type: ignore[no-untyped-call]
-        release = beam.ParDo(Release(store, run, config), progress).with_output_types(tuple[int, Piece])
+        release = beam.ParDo(EmitClosed(store, run, config), progress).with_output_types(tuple[int, ShardSlice])
         rows = self._with_rows_in_hand(located.keyed, progress)
-        released = rows | "Release" >> release.with_outputs(OPEN, DEAD, main="pieces")
+        released = rows | "EmitClosed" >> release.with_outputs(OPEN, DEAD, main="pieces")
         # Write each collection separately: after a Flatten, Beam would hold all letters of a run until its last block.
         letters = [
             found | f"Write dead letters {number}" >> beam.ParDo(WriteDeadLetters(store, run))
@@ -93,7 +101,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         if not self._run.open_rows:
             return keyed
         kept = keyed.pipeline | "Rows in hand" >> beam.Create(self._run.open_rows, reshuffle=False)
-        reopened = kept | "Reopen" >> beam.ParDo(Reopen(self._store, self._run), progress)
+        reopened = kept | "ReloadPending" >> beam.ParDo(ReloadPending(self._store, self._run), progress)
         return (keyed, reopened) | "All rows" >> beam.Flatten()
 
     def _write(self, shards: Any) -> tuple[Any, Any]:
@@ -131,5 +139,5 @@ def _items_and_users(shard: tuple[int, list[ShardWindow]]) -> Iterator[tuple[int
         yield window.name.start_ms, (window.items, window.users)
 
 
-def _to_one(part: Made) -> tuple[int, Made]:
+def _to_one(part: RunPart) -> tuple[int, RunPart]:
     return 0, part

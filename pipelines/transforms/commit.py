@@ -34,15 +34,16 @@ from weir.contracts.interactions.features import UserFeatures
 from weir.contracts.storage.artefacts import write_table
 from weir.contracts.storage.documents import read_document, write_document
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import LettersWritten, OpenRows, Progress, Run, panes_before
+from weir.pipelines.runs.progress import LettersWritten, PendingRows, Progress
+from weir.pipelines.runs.run import Run, panes_before
 from weir.pipelines.transforms.count import SketchCoder, empty_sketch
 from weir.pipelines.transforms.deduplicate import ShardWindow, newest_known
 
 __all__ = [
     "CommitRun",
-    "Made",
     "RunCommit",
     "RunOutcome",
+    "RunPart",
     "RunParts",
     "ShardReport",
     "Start",
@@ -109,7 +110,7 @@ class Start:
     """Element of every run, so that a run without rows reaches `CommitRun`, too."""
 
 
-Made: TypeAlias = ShardReport | WindowSketches | HistoryFile | LettersWritten | OpenRows | Start
+RunPart: TypeAlias = ShardReport | WindowSketches | HistoryFile | LettersWritten | PendingRows | Start
 """Outputs of a run's transforms, the input of its commit."""
 
 
@@ -128,11 +129,11 @@ class RunParts:
 
     panes: dict[int, _Pane] = field(default_factory=dict)
     letters: dict[str, list[LettersWritten]] = field(default_factory=lambda: defaultdict(list))
-    open_rows: list[OpenRows] = field(default_factory=list)
+    open_rows: list[PendingRows] = field(default_factory=list)
     histories: list[HistoryFile] = field(default_factory=list)
 
     @classmethod
-    def of(cls, elements: Iterable[Made], store: Store, run: Run) -> "RunParts":
+    def of(cls, elements: Iterable[RunPart], store: Store, run: Run) -> "RunParts":
         """Group the outputs of the transforms."""
         parts = cls()
         for element in elements:
@@ -143,7 +144,7 @@ class RunParts:
                 parts.panes.setdefault(element.start_ms, _Pane(name)).sketches = element
             elif isinstance(element, LettersWritten):
                 parts.letters[element.file.partition].append(element)
-            elif isinstance(element, OpenRows):
+            elif isinstance(element, PendingRows):
                 parts.open_rows.append(element)
             elif isinstance(element, HistoryFile):
                 parts.histories.append(element)
@@ -242,7 +243,7 @@ class RunOutcome(Document):
     newest_ms: int
     read: tuple[str, ...] = Field(description="partitions that could be read")
     spans: dict[str, SourceSpan]
-    open_rows: tuple[OpenRows, ...] = Field(description="rows that wait for their window to close")
+    open_rows: tuple[PendingRows, ...] = Field(description="rows that wait for their window to close")
 
     @classmethod
     def of(cls, store: Store, run: Run) -> "RunOutcome":
@@ -251,7 +252,7 @@ class RunOutcome(Document):
 
 
 class CommitRun(beam.DoFn):
-    """All outputs of a run (`Made`) to its commit, if there is anything to commit.
+    """All outputs of a run (`RunPart`) to its commit, if there is anything to commit.
 
     All elements have one key, so one worker makes the commit. A retry finds its earlier commit by the writer's name.
     """
@@ -261,7 +262,7 @@ class CommitRun(beam.DoFn):
         self._run = run
         self._config = config
 
-    def process(self, element: tuple[int, Iterable[Made]], progress: Progress) -> Iterator[Commit]:
+    def process(self, element: tuple[int, Iterable[RunPart]], progress: Progress) -> Iterator[Commit]:
         """Commit a run."""
         parts = RunParts.of(element[1], self._store, self._run)
         spans = self._run.spans(progress, parts.letters)
@@ -286,6 +287,6 @@ class CommitRun(beam.DoFn):
         known = self._run.base.sources
         return any(key not in known or known[key] != span for key, span in spans.items())
 
-    def _waiting(self, parts: RunParts, progress: Progress) -> tuple[OpenRows, ...]:
+    def _waiting(self, parts: RunParts, progress: Progress) -> tuple[PendingRows, ...]:
         kept = (rows for rows in self._run.open_rows if not self._run.is_closed(rows.start_ms, progress))
         return (*kept, *parts.open_rows)

@@ -26,9 +26,9 @@ from weir.contracts import (
 from weir.contracts.base import columns
 from weir.contracts.commits.log_state import Panes
 from weir.contracts.commits.window_log import as_redacted
-from weir.pipelines.runs.positions import Run, panes_before, redacted_before
+from weir.pipelines.runs.run import Run, panes_before, redacted_before
 from weir.pipelines.transforms.read import large
-from weir.pipelines.transforms.split import Piece
+from weir.pipelines.transforms.split import ShardSlice
 from weir.readers import Int64
 
 __all__ = ["Deduplicate", "ShardWindow", "newest_known", "observed"]
@@ -105,7 +105,7 @@ class ShardWindow:
 
 
 class Deduplicate(beam.DoFn):
-    """(shard, its `Piece`s) to (shard, its `ShardWindow`s, in order of time).
+    """(shard, its `ShardSlice`s) to (shard, its `ShardWindow`s, in order of time).
 
     Events of a user with one `event_id` count once per window, also across panes: the first in order of (time,
     partition, position) stays. An event without an id is never a duplicate.
@@ -119,15 +119,15 @@ class Deduplicate(beam.DoFn):
         """Open the committed windows."""
         self._log, self._commits = WindowLog(self._store), CommitLog(self._store)
 
-    def process(self, element: tuple[int, Iterable[Piece]]) -> Iterator[tuple[int, list[ShardWindow]]]:
+    def process(self, element: tuple[int, Iterable[ShardSlice]]) -> Iterator[tuple[int, list[ShardWindow]]]:
         """Merge the pieces of one shard, window by window."""
         shard, pieces = element
-        of_window = defaultdict[int, list[Piece]](list)
+        of_window = defaultdict[int, list[ShardSlice]](list)
         for piece in pieces:
             of_window[piece.start_ms].append(piece)
         yield shard, [self._merged(shard, start, of_window[start]) for start in sorted(of_window)]
 
-    def _merged(self, shard: int, start: int, pieces: list[Piece]) -> ShardWindow:
+    def _merged(self, shard: int, start: int, pieces: list[ShardSlice]) -> ShardWindow:
         panes = panes_before(self._store, self._run.base.cursor, start)
         name = self._run.name(start, panes)
         rows = _in_order(pieces)
@@ -209,7 +209,7 @@ def _users(positive: pa.Table) -> pa.Table:
     )
 
 
-def _in_order(pieces: Iterable[Piece]) -> pa.Table:
+def _in_order(pieces: Iterable[ShardSlice]) -> pa.Table:
     found = sorted(pieces, key=lambda piece: piece.partition)
     # Rows of a rebuild have one column more than rows of the log.
     tables = [pa.Table.from_batches([piece.rows]) for piece in found]

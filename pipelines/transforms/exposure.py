@@ -23,7 +23,7 @@ from weir.contracts import PADDING_KEY, CorruptArtefactError, ExposureCounts, La
 from weir.contracts.base import columns
 from weir.contracts.served_lists import ServedList, joined_list, lists_by_token, read_segment, segment_of
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Run
+from weir.pipelines.runs.run import Run
 from weir.pipelines.transforms.deduplicate import ShardWindow
 
 __all__ = ["AttachExposure", "passed_over"]

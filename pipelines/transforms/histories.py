@@ -33,7 +33,7 @@ from weir.contracts import (
 from weir.contracts.base import columns
 from weir.contracts.histories.user_rows import unite
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Run
+from weir.pipelines.runs.run import Run
 from weir.pipelines.transforms.deduplicate import ShardWindow
 
 __all__ = ["DELTAS", "AttachHistories", "Attached", "TouchedUsers", "write_delta"]

@@ -15,7 +15,8 @@ from apache_beam.coders.typecoders import registry
 from weir.contracts import CorruptArtefactError, LetterFile, Store
 from weir.contracts.storage.store import checksum
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import END_OF_TIME, WHOLE_FILE, LettersWritten, PartitionProgress, Progress, Run
+from weir.pipelines.runs.progress import WHOLE_FILE, LettersWritten, PartitionProgress, Progress
+from weir.pipelines.runs.run import END_OF_TIME, Run
 from weir.readers import (
     Block,
     BlockId,

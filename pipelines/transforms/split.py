@@ -14,27 +14,27 @@ from weir.contracts import Horizon, Store, UserKeys, hash_ids, shards_of
 from weir.contracts.base import columns
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.runs.hash_collisions import COLLISION, KeyOwners, claimed, letters_of, new_claims, of_others, owners
-from weir.pipelines.runs.positions import (
-    OpenRows,
+from weir.pipelines.runs.progress import (
     Owners,
     PartitionProgress,
+    PendingRows,
     Progress,
-    Run,
     claims_in_hand,
     read_open_rows,
     write_open_rows,
 )
+from weir.pipelines.runs.run import Run
 from weir.pipelines.transforms.read import DEAD, PROGRESS, large
 from weir.readers import Fault, Int64, Reason, ValidatedBlock
 
 __all__ = [
     "OPEN",
+    "AssignWindows",
+    "EmitClosed",
     "Keyed",
-    "Locate",
     "MergeProgress",
-    "Piece",
-    "Release",
-    "Reopen",
+    "ReloadPending",
+    "ShardSlice",
     "before_retention",
     "by_shard",
     "keyed",
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 OPEN: Final = "open"
-"""The tag of rows that wait for their window to close (`OpenRows`)."""
+"""The tag of rows that wait for their window to close (`PendingRows`)."""
 
 _KEYED: Final = (columns.ITEM_ID, columns.TIMESTAMP, columns.LABEL, columns.WEIGHT, columns.ATTRIBUTION_TOKEN)
 
@@ -65,7 +65,7 @@ class Keyed:
 
 @large
 @dataclass(frozen=True)
-class Piece:
+class ShardSlice:
     """Rows of `Keyed` in the window that starts at `start_ms` and one user shard."""
 
     partition: str
@@ -78,7 +78,7 @@ class Piece:
         return int(self.rows.nbytes)
 
 
-class Locate(beam.DoFn):
+class AssignWindows(beam.DoFn):
     """`ValidatedBlock` to `Keyed`, without rows counted before; the progress is tagged `PROGRESS`."""
 
     def __init__(self, store: Store, run: Run) -> None:
@@ -144,22 +144,22 @@ class MergeProgress(beam.CombineFn):
         return accumulator.settle()
 
 
-class Reopen(beam.DoFn):
-    """`OpenRows` of earlier runs to `Keyed`, for windows that this run closes."""
+class ReloadPending(beam.DoFn):
+    """`PendingRows` of earlier runs to `Keyed`, for windows that this run closes."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
         self._run = run
 
-    def process(self, element: OpenRows, progress: Progress) -> Iterator[Keyed]:
+    def process(self, element: PendingRows, progress: Progress) -> Iterator[Keyed]:
         """Read the rows of a window that closes."""
         if self._run.is_closed(element.start_ms, progress):
             rows = read_open_rows(self._store, element)
             yield Keyed(element.partition, np.full(rows.num_rows, element.start_ms), rows)
 
 
-class Release(beam.DoFn):
-    """`Keyed` to (shard, `Piece`).
+class EmitClosed(beam.DoFn):
+    """`Keyed` to (shard, `ShardSlice`).
 
     Rows of open windows are tagged `OPEN`; letters of rows before the horizon, and of items that do not own their key,
     are tagged `DEAD`.
@@ -189,7 +189,7 @@ class Release(beam.DoFn):
         return found
 
     def _cut(self, element: Keyed, progress: Progress, known: KeyOwners) -> Iterator[Any]:
-        closed = element.windows + self._run.window_ms <= self._run.watermark_ms(progress)
+        closed = self._run.is_closed(element.windows, progress)
         yield from self._kept(element, np.flatnonzero(~closed), known)
         yield from by_shard(element, np.flatnonzero(closed), self._shards)
 
@@ -203,7 +203,7 @@ class Release(beam.DoFn):
             yield beam.pvalue.TaggedOutput(OPEN, found)
 
 
-def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, Piece]]:
+def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, ShardSlice]]:
     """Yield (user shard, piece) for the rows at the given indices (n,), in order of window and shard."""
     windows = element.windows[rows]
     of_row = shards_of(UserKeys(element.rows.column(columns.USER_KEY).to_numpy()[rows]), shards)
@@ -211,7 +211,7 @@ def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, Pi
     windows, of_row, rows = windows[order], of_row[order], rows[order]
     for start, stop in runs_of(windows, of_row):
         # take, not slice: a pickled slice carries its whole parent.
-        piece = Piece(element.partition, int(windows[start]), element.rows.take(pa.array(rows[start:stop])))
+        piece = ShardSlice(element.partition, int(windows[start]), element.rows.take(pa.array(rows[start:stop])))
         yield int(of_row[start]), piece
 
 

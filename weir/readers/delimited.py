@@ -1,6 +1,6 @@
 """CSV and TSV: the header of a file, and columns from rows of text.
 
-`split_row` applies the rules (`weir.contracts.interactions.delimited`) exactly, to headers and values, read or not; the
+`split_row` applies the rules (`weir.contracts.interactions.csv_rows`) exactly, to headers and values, read or not; the
 other functions are faster ways to the same result.
 """
 
@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from weir.contracts.interactions.delimited import DELIMITERS, blanks_beside, delimiter_of, row_of
+from weir.contracts.interactions.csv_rows import DELIMITERS, blanks_beside, delimiter_of, row_of
 from weir.readers.blocks import Block, BlockId, Fault, Header, Int64, Lines, Reason
 from weir.readers.lines import MAX_LINE_BYTES, RowCutter
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 from weir.readers.sources import Format, LogFile, Partition, has_ending
 
 __all__ = ["first_row", "header_of", "parse_header", "read_columns", "rows_of", "split_row", "with_header"]
@@ -49,7 +49,7 @@ def header_of(file: LogFile, partition: Partition, *, only_whole: bool = False) 
 
 def first_row(read: Callable[[int], bytes], *, is_tsv: bool) -> tuple[bytes, bool]:
     """Return the first row of a text, without its line break, and whether it has one."""
-    cutter = RowCutter(Quotes("\t" if is_tsv else DELIMITERS))
+    cutter = RowCutter(QuoteTracker("\t" if is_tsv else DELIMITERS))
     while cutter.held <= MAX_LINE_BYTES and (piece := read(_PIECE)):
         rows, _ = cutter.cut(piece)
         if rows:
@@ -72,7 +72,7 @@ def parse_header(raw: bytes, *, is_tsv: bool) -> Header:
 def rows_of(data: bytes, *, is_tsv: bool) -> Lines:
     """Return the rows of a whole file; raises an `Exception` of any type for an invalid first row."""
     header = parse_header(first_row(io.BytesIO(data).read, is_tsv=is_tsv)[0], is_tsv=is_tsv)
-    cutter, rows, positions = RowCutter(Quotes(header.delimiter)), list[bytes](), list[Int64]()
+    cutter, rows, positions = RowCutter(QuoteTracker(header.delimiter)), list[bytes](), list[Int64]()
     for start in range(0, len(data), _PIECE):
         found, places = cutter.cut(data[start : start + _PIECE])
         rows += found

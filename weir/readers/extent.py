@@ -14,7 +14,7 @@ from weir.readers.config import LogConfig
 from weir.readers.delimited import header_of
 from weir.readers.lines import MAX_LINE_BYTES, RowEnds, inflated
 from weir.readers.parquet import columns_of, row_group_starts, row_sizes
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 from weir.readers.sources import Format, LogFile, Partition
 
 __all__ = ["PIECE_COST", "Extent", "cost_of", "extents", "most_cost"]
@@ -75,7 +75,7 @@ def _rows(file: LogFile, reading: Reading, config: LogConfig) -> Iterator[tuple[
     header = None
     if partition.format in (Format.DELIMITED, Format.GZIP_DELIMITED):
         header = header_of(file, partition)
-    quotes = Quotes(header.delimiter) if header else None
+    quotes = QuoteTracker(header.delimiter) if header else None
     ends = RowEnds(quotes, counts_lines=True) if is_gzip else RowEnds(quotes, start)
     pieces = inflated(file, checked=False) if is_gzip else _pieces(file, start, partition.size)
     yield from map(ends.take, pieces)

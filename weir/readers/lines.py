@@ -17,7 +17,7 @@ import pyarrow.csv
 
 from weir.readers.blocks import Block, BlockId, Chunk, Fault, Int64, Lines, Reason, TableRows, cuts
 from weir.readers.config import LogColumns
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 from weir.readers.sources import LogFile, has_ending, printable
 
 __all__ = [
@@ -112,7 +112,7 @@ class RowEnds:
     Positions count bytes from `start`, or line breaks if `counts_lines`.
     """
 
-    def __init__(self, quotes: Quotes | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
+    def __init__(self, quotes: QuoteTracker | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
         self._quotes = quotes
         self._counts_lines = counts_lines
         self._read = start
@@ -138,7 +138,7 @@ class RowCutter:
     Positions count bytes from `start`, or line breaks if `counts_lines`.
     """
 
-    def __init__(self, quotes: Quotes | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
+    def __init__(self, quotes: QuoteTracker | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
         self._quotes = quotes
         self._counts_lines = counts_lines
         self._read = self.position = start
@@ -185,7 +185,7 @@ class RowCutter:
         self._rest += piece[: max(0, MAX_LINE_BYTES + 1 - len(self._rest))]
 
 
-def read_rows(file: LogFile, chunk: Chunk, quotes: Quotes, rows: int) -> Iterator[Block]:
+def read_rows(file: LogFile, chunk: Chunk, quotes: QuoteTracker, rows: int) -> Iterator[Block]:
     """Yield one block, of the rows of a chunk that starts and stops at rows; several as in `read_lines`."""
     cutter, at, start = RowCutter(quotes, chunk.start), chunk.start, chunk.start
     lines, positions, most = list[bytes](), np.empty(0, np.int64), _SHORT * rows
@@ -207,7 +207,7 @@ class _DamagedError(Exception):
 
 
 def read_gzip_lines(
-    file: LogFile, chunk: Chunk, rows: int, size: int, quotes: Quotes | None = None, *, checked: bool = True
+    file: LogFile, chunk: Chunk, rows: int, size: int, quotes: QuoteTracker | None = None, *, checked: bool = True
 ) -> Iterator[Block]:
     """Yield blocks of at most `rows` lines and `size` bytes; if the file is damaged, the last block has the fault.
 

@@ -13,7 +13,7 @@ from weir.readers.config import LogConfig
 from weir.readers.delimited import header_of, with_header
 from weir.readers.lines import MAX_LINE_BYTES, end_of_lines, read_gzip_lines, read_lines, read_pairs, read_rows
 from weir.readers.parquet import FEW_ROWS, columns_of, read_parquet, row_group_starts
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 from weir.readers.sources import Format, LogFile, Partition, same_start
 from weir.readers.validate import Validator
 
@@ -172,7 +172,7 @@ def _next_row(file: LogFile, header: Header, known: int, edge: int, size: int) -
 
 def _last_row(file: LogFile, header: Header, known: int, size: int) -> tuple[int, bool]:
     """Return the position after the last whole row within `size` bytes, and whether quotes are open at the end."""
-    for begin, quotes in (_followed(file, header, known, size), (known, Quotes(header.delimiter))):
+    for begin, quotes in (_followed(file, header, known, size), (known, QuoteTracker(header.delimiter))):
         last, at = known, begin
         file.seek(at)
         while at < size and (piece := file.read(min(_FAR, size - at))):
@@ -185,9 +185,9 @@ def _last_row(file: LogFile, header: Header, known: int, size: int) -> tuple[int
     return last, quotes.is_open
 
 
-def _followed(file: LogFile, header: Header, known: int, place: int) -> tuple[int, Quotes]:
+def _followed(file: LogFile, header: Header, known: int, place: int) -> tuple[int, QuoteTracker]:
     """Return where to start following quotes up to `place`: at `known`, a start of a row, or at a nearer place."""
-    quotes, begin = Quotes(header.delimiter), max(known, place - _NEAR)
+    quotes, begin = QuoteTracker(header.delimiter), max(known, place - _NEAR)
     if begin > known:
         file.seek(begin)
         if (found := quotes.behind(file.read(place - begin))) is not None:
@@ -257,10 +257,10 @@ def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int
             return read_gzip_lines(file, chunk, rows, size, checked=checked)
         case Format.DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
-            return with_header(read_rows(file, chunk, Quotes(chunk.header.delimiter), rows), chunk.header)
+            return with_header(read_rows(file, chunk, QuoteTracker(chunk.header.delimiter), rows), chunk.header)
         case Format.GZIP_DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
-            quotes = Quotes(chunk.header.delimiter)
+            quotes = QuoteTracker(chunk.header.delimiter)
             return with_header(read_gzip_lines(file, chunk, rows, size, quotes, checked=checked), chunk.header)
         case Format.PARQUET:
             return read_parquet(file, chunk, rows, size, columns_of(config))

@@ -40,10 +40,10 @@ from weir.pipelines.kafka_config import (
 
 __all__ = [
     "PATIENCE_SECONDS",
-    "Asked",
     "Connection",
     "KafkaPartition",
-    "Renewed",
+    "PendingRequest",
+    "ReplaceableClient",
     "TopicClient",
     "client_settings",
     "connected",
@@ -59,7 +59,7 @@ _LONGEST_SECONDS: Final = 15.0
 T = TypeVar("T")
 
 
-class Renewed(Generic[T]):
+class ReplaceableClient(Generic[T]):
     """Holds a client from `make`, and replaces it once it has failed for five seconds.
 
     A librdkafka client (2.16) may lose its brokers for good though a new client reaches them: if the last broker
@@ -119,7 +119,7 @@ _SLACK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Asked(Generic[T]):
+class PendingRequest(Generic[T]):
     """A pending request to the brokers; `at` is when it was sent (wall clock, seconds)."""
 
     _future: "Future[Any]"
@@ -237,7 +237,7 @@ class TopicClient:
             # Otherwise an admin client creates the topic that it asks about.
             "allow.auto.create.topics": False,
         }
-        self._renewed = Renewed(f"{topic}: questions", partial(_new_admin, topic, settings), _unused.put)
+        self._renewed = ReplaceableClient(f"{topic}: questions", partial(_new_admin, topic, settings), _unused.put)
         weakref.finalize(self, self._renewed.close)
 
     @property
@@ -263,12 +263,12 @@ class TopicClient:
         """Return the topic id, "" if brokers have none; raises the errors of `partitions`."""
         return _spelled(self._describe())
 
-    def ask_topic_id(self) -> "Asked[str]":
+    def ask_topic_id(self) -> "PendingRequest[str]":
         """Request the topic id without waiting."""
         admin = self._renewed.client
         return self._asked(admin, self._describing(admin), _spelled)
 
-    def ask_end(self, number: int) -> "Asked[int]":
+    def ask_end(self, number: int) -> "PendingRequest[int]":
         """Request the end offset of a partition, open transactions included, without waiting."""
         admin = self._renewed.client
         wanted = {TopicPartition(self._topic.name, number): OffsetSpec.latest()}
@@ -277,9 +277,9 @@ class TopicClient:
         [future] = admin.list_offsets(wanted, **ways).values()
         return self._asked(admin, future, partial(self._offset, admin))
 
-    def _asked(self, admin: AdminClient, future: "Future[Any]", read: Callable[[Any], T]) -> "Asked[T]":
+    def _asked(self, admin: AdminClient, future: "Future[Any]", read: Callable[[Any], T]) -> "PendingRequest[T]":
         limit = self._config.timeout_seconds + _SLACK_SECONDS
-        return Asked(future, read, partial(self._renewed.worked, admin), partial(self._away, admin), limit)
+        return PendingRequest(future, read, partial(self._renewed.worked, admin), partial(self._away, admin), limit)
 
     def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
         """Return partition number -> first offset to read, by `kafka.start`; raises `BrokerAwayError`."""

@@ -12,7 +12,7 @@ from weir.contracts import LogState, SourceSpan, Store
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError, StoppedPartitionError, Topic
 from weir.pipelines.metrics import TopicMetrics
-from weir.pipelines.runs.positions import PartitionProgress, Progress
+from weir.pipelines.runs.progress import PartitionProgress, Progress
 from weir.pipelines.sources.kafka.client import KafkaPartition, TopicClient
 from weir.pipelines.sources.kafka.consume import OffsetRange, RangeReader, plan_ranges
 from weir.pipelines.sources.kafka.lines import to_line

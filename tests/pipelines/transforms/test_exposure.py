@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.pipelines import support
 from weir.contracts import PADDING_KEY, ExposureCounts, Store, WindowCounts, WindowName, hash_id
 from weir.contracts.served_lists import SERVED_SCHEMA, new_segment, served_token, write_served
-from weir.pipelines.runs.positions import Base, Run
+from weir.pipelines.runs.run import Base, Run
 from weir.pipelines.transforms import exposure
 from weir.pipelines.transforms.deduplicate import ShardWindow
 from weir.pipelines.transforms.exposure import AttachExposure, passed_over

@@ -24,7 +24,7 @@ from weir.contracts.base import columns
 from weir.contracts.base.errors import UserError
 from weir.contracts.interactions import arrow_columns
 from weir.contracts.interactions.catalogue import CATALOGUE_SCHEMA, Catalogue
-from weir.contracts.interactions.delimited import BLANKS, delimiter_of, rows_of_text
+from weir.contracts.interactions.csv_rows import BLANKS, delimiter_of, rows_of_text
 from weir.contracts.interactions.features import (
     CATEGORICAL_TYPE,
     DENSE_TYPE,
@@ -136,7 +136,7 @@ def _read_plain_csv(data: bytes, delimiter: str, wanted: list[str]) -> tuple[pa.
 
 
 def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, list[str]]:
-    """Return columns parsed row by row (`weir.contracts.interactions.delimited`), and the problems of skipped rows."""
+    """Return columns parsed row by row (`weir.contracts.interactions.csv_rows`), and the problems of skipped rows."""
     problems: list[str] = []
     cells: dict[str, list[str | None]] = {name: [] for name in wanted}
     rows = rows_of_text(text, delimiter)

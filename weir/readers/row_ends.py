@@ -12,17 +12,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from weir.contracts.interactions.delimited import BLANKS
+from weir.contracts.interactions.csv_rows import BLANKS
 from weir.readers.blocks import Bool, Int64
 
-__all__ = ["Quotes"]
+__all__ = ["QuoteTracker"]
 
 _QUOTE: Final = ord('"')
 _BREAK: Final = ord("\n")
 _TAIL: Final = 256
 
 
-class Quotes:
+class QuoteTracker:
     """Follows the quotes of a text that comes in pieces, starting with a row; `delimiters` may separate values."""
 
     def __init__(self, delimiters: str) -> None:
@@ -41,18 +41,18 @@ class Quotes:
         """Whether the text so far ends within quotes."""
         return self._after_held()
 
-    def behind(self, window: bytes) -> "tuple[int, Quotes] | None":
+    def behind(self, window: bytes) -> "tuple[int, QuoteTracker] | None":
         """Return the last place in any piece of text from which quotes can be followed, and the quotes from there on.
 
         None if the piece has no such place.
         """
         if b'"' not in window:
             return None
-        starts, sizes, may_open = Quotes(self._delimiters)._runs(np.frombuffer(window, np.uint8))
+        starts, sizes, may_open = QuoteTracker(self._delimiters)._runs(np.frombuffer(window, np.uint8))
         certain = np.flatnonzero((sizes & 1 == 1) & ~may_open & (starts + sizes < len(window)))
         if not len(certain):
             return None
-        found = Quotes(self._delimiters)
+        found = QuoteTracker(self._delimiters)
         found._is_new = found._at_start = False
         return int(starts[certain[-1]] + sizes[certain[-1]]), found
 

@@ -1,205 +1,33 @@
-"""Positions: the commits a run starts from, what it has seen of the log, and how far each partition is read after it.
+"""A run: the commits it starts from, its watermark, and how far the next run reads each partition again.
 
 A row at (partition, position) of window w is accounted for if, and only if, its position is below the partition's
 `resume` or below `counted` of w. See docs/store.md for why.
 
-A run writes the rows of open windows to files, and the run that closes a window reads them. These files only save work:
-a restarted process reads from the `resume` positions of the commits, and removes files of earlier processes.
-
 A run is copied to every transform, so its size must not grow with the age of the store: it carries a cursor, and every
-process reads the panes up to it from the commits and caches them.
+process reads the panes up to the cursor from the commits and caches them.
 """
 
-import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from threading import Lock
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, overload
 
-import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from apache_beam.runners.worker.statecache import CacheAware
 
-from weir.contracts import CommitLog, Horizon, Keys, LetterFile, LogState, SourceSpan, Store, UserKeys, WindowName
-from weir.contracts.base import columns
+from weir.contracts import CommitLog, Horizon, LogState, SourceSpan, Store, WindowName
 from weir.contracts.commits.commit_log import Cursor
 from weir.contracts.commits.log_state import Panes
-from weir.readers import Int64, cost_of
+from weir.pipelines.runs.progress import LettersWritten, PartitionProgress, PendingRows, Progress
+from weir.readers import Int64
+from weir.readers.blocks import Bool
 
-__all__ = [
-    "WHOLE_FILE",
-    "Base",
-    "Claims",
-    "LettersWritten",
-    "Listed",
-    "OpenRows",
-    "Owners",
-    "PartitionProgress",
-    "Progress",
-    "Run",
-    "claims_in_hand",
-    "open_files_of",
-    "panes_before",
-    "read_open_rows",
-    "redacted_before",
-    "remember_panes",
-    "write_open_rows",
-]
-
-
-Claims = Keys
-"""(n, 2): item keys, each with the check of a claiming id (`weir.pipelines.runs.hash_collisions`)."""
-
-Owners = dict[int, int]
-"""Item key -> check of the id that owns it."""
-
-
-@dataclass(frozen=True)
-class LettersWritten:
-    """An uncommitted file of dead letters; `last` is the highest position in it."""
-
-    file: LetterFile
-    last: int
-
-
-@dataclass
-class PartitionProgress:
-    """What a run has seen of a partition: end position, dead letters, window start (ms) -> lowest position.
-
-    `skipped` counts messages without a value that earlier runs have not counted.
-    """
-
-    stop: int = 0
-    dead: int = 0
-    lowest: dict[int, int] = field(default_factory=dict)
-    skipped: int = 0
-
-    def add(self, other: "PartitionProgress") -> None:
-        """Add the progress of another part of the partition."""
-        self.stop = max(self.stop, other.stop)
-        self.dead += other.dead
-        self.skipped += other.skipped
-        for window, position in other.lowest.items():
-            self.lowest[window] = min(position, self.lowest.get(window, position))
-
-
-@dataclass
-class Progress(CacheAware):
-    """What a run has seen of the whole log; `max_event_ms` is the newest event time, -1 without events.
-
-    `claims` are batches of claims on keys without an owner; `settle` turns them into `contested`, the owners of keys
-    that several ids claim. `wanted` maps partitions to the planned end position, if reading may end early.
-    """
-
-    max_event_ms: int = -1
-    partitions: dict[str, PartitionProgress] = field(default_factory=dict)
-    claims: list[Claims] = field(default_factory=list)
-    contested: Owners = field(default_factory=dict)
-    wanted: dict[str, int] = field(default_factory=dict)
-
-    def get_referents_for_cache(self) -> list[Any]:
-        """Return an empty list, so that Beam does not measure each claim for its cache."""
-        return []
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether reading ended early in some partition, so that the input is incomplete."""
-        return any(self.partitions[key].stop < stop for key, stop in self.wanted.items())
-
-    def add(self, others: Iterable["Progress"]) -> "Progress":
-        """Add the progress of other parts, and return this."""
-        for other in others:
-            self.max_event_ms = max(self.max_event_ms, other.max_event_ms)
-            for key, seen in other.partitions.items():
-                self.partitions.setdefault(key, PartitionProgress()).add(seen)
-            self.claims += other.claims
-            self.wanted |= other.wanted
-        return self
-
-    def settle(self) -> "Progress":
-        """Decide the owners of contested keys, drop the claims, and return this; needs the claims of the whole run."""
-        keys, checks = np.concatenate([np.empty((0, 2), np.int64), *self.claims]).T
-        order = np.lexsort((checks, keys))
-        keys, checks = keys[order], checks[order]
-        is_first = np.diff(keys, prepend=~keys[:1]) != 0
-        lowest = checks[is_first][np.cumsum(is_first) - 1]
-        lost = checks != lowest
-        self.contested = dict(zip(keys[lost].tolist(), lowest[lost].tolist(), strict=True))
-        self.claims = []
-        return self
-
-
-_CLAIMS: Final = ".claims"
-
-
-@dataclass(frozen=True)
-class OpenRows:
-    """A file of keyed rows of one partition and one open window.
-
-    `lowest` is their lowest position, `cost` their share of `pipeline.run_bytes`. Their claims are in a second file, if
-    there are any (`claims_in_hand`), because a run is copied to every transform.
-    """
-
-    partition: str
-    start_ms: int
-    name: str
-    lowest: int
-    has_claims: bool = False
-    cost: int = 0
-
-
-def write_open_rows(
-    store: Store, folder: str, partition: str, start_ms: int, rows: pa.RecordBatch, *, claims: Owners
-) -> OpenRows:
-    """Write keyed rows of one partition and window as an Arrow file, and their claims beside it."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(rows)
-    name = f"{folder}/{start_ms}-{secrets.token_hex(8)}.arrow"
-    store.write(name, sink.getvalue().to_pybytes())
-    if claims:
-        store.write(f"{name}{_CLAIMS}", msgspec.json.encode(claims))
-    lowest = pc.min(rows.column(columns.POSITION)).as_py()
-    return OpenRows(partition, start_ms, name, lowest, bool(claims), cost_of(rows.num_rows, rows.nbytes))
-
-
-def claims_in_hand(store: Store, kept: OpenRows) -> Owners:
-    """Return the claims of a file of pending rows, cached by the process. Raises `FileNotFoundError`."""
-    return _claims(store, kept.name) if kept.has_claims else {}
-
-
-@lru_cache(maxsize=4096)
-def _claims(store: Store, name: str) -> Owners:
-    return msgspec.json.decode(store.read(f"{name}{_CLAIMS}"), type=Owners)
-
-
-def open_files_of(store: Store, users: UserKeys) -> list[str]:
-    """Return the files of pending rows, of any process, with events of some users."""
-    found = []
-    for name in store.glob("state/runs/*/*.arrow"):
-        try:
-            rows = pa.ipc.open_file(pa.BufferReader(store.read(name))).read_all()
-        except FileNotFoundError:
-            continue
-        if np.isin(rows[columns.USER_KEY].to_numpy(), users).any():
-            found.append(name)
-    return found
-
-
-def read_open_rows(store: Store, kept: OpenRows) -> pa.RecordBatch:
-    """Return the rows of a file; raises `FileNotFoundError` or `pa.ArrowInvalid`."""
-    return pa.ipc.open_file(pa.BufferReader(store.read(kept.name))).get_batch(0)
-
+__all__ = ["END_OF_TIME", "Base", "Listed", "Run", "panes_before", "redacted_before", "remember_panes"]
 
 END_OF_TIME: Final = 1 << 62
+"""The watermark of a run that closes every window (ms), and the position of an unfinished file's dead letter."""
 
-WHOLE_FILE: Final = -1
-"""The position of a dead letter about a whole file."""
-
-_NOTHING: Final = SourceSpan(start=0, stop=0, resume=0, size=0)
+_NO_SPAN: Final = SourceSpan(start=0, stop=0, resume=0, size=0)
+_NO_PANES: Final = Panes(count=0, commit=-1)
 
 
 class Listed(Protocol):
@@ -250,16 +78,16 @@ class Base:
             state.redaction,
         )
 
-    def is_counted(self, key: str, windows: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def is_counted(self, key: str, windows: Int64, positions: Int64) -> Bool:
         """Return which rows, given by window start (n,) and position (n,), are accounted for; shape (n,)."""
         starts, place = np.unique(windows, return_inverse=True)
         counted = self.counted.get(key, {})
         resume = self.sources[key].resume if key in self.sources else 0
         stops = np.array([max(resume, counted.get(start, 0)) for start in starts.tolist()], np.int64)
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = positions < stops[place]
+        found: Bool = positions < stops[place]
         return found
 
-    def is_inherited(self, key: str, times: Int64, positions: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def is_inherited(self, key: str, times: Int64, positions: Int64) -> Bool:
         """Return which rows, by event time (n,) and position (n,), came with another store's windows; (n,)."""
         found = np.zeros(len(positions), np.bool_)
         for one in self.sources[key].inherited if key in self.sources else ():
@@ -288,7 +116,7 @@ class Run:
     secret: str = ""
     newest_ms: int = -1
     pending: Mapping[str, SourceSpan] = field(default_factory=dict)
-    open_rows: tuple[OpenRows, ...] = ()
+    open_rows: tuple[PendingRows, ...] = ()
     refused: Mapping[str, Int64] = field(default_factory=dict)
 
     @property
@@ -312,8 +140,14 @@ class Run:
             return END_OF_TIME
         return max(self.newest_ms, self.base.max_event_ms, progress.max_event_ms) - self.lateness_ms
 
-    def is_closed(self, start_ms: int, progress: Progress) -> bool:
-        """Return whether this run commits the window that starts at `start_ms`."""
+    @overload
+    def is_closed(self, start_ms: int, progress: Progress) -> bool: ...
+
+    @overload
+    def is_closed(self, start_ms: Int64, progress: Progress) -> Bool: ...
+
+    def is_closed(self, start_ms: int | Int64, progress: Progress) -> bool | Bool:
+        """Return whether this run commits the window that starts at `start_ms`, or each of the windows (n,)."""
         return start_ms + self.window_ms <= self.watermark_ms(progress)
 
     def spans(self, progress: Progress, letters: Mapping[str, list[LettersWritten]]) -> dict[str, SourceSpan]:
@@ -322,7 +156,7 @@ class Run:
         return {key: self._span(key, progress, letters.get(key, [])) for key in sorted(concerned)}
 
     def _span(self, key: str, progress: Progress, letters: list[LettersWritten]) -> SourceSpan:
-        before = self.pending.get(key) or self.base.sources.get(key, _NOTHING)
+        before = self.pending.get(key) or self.base.sources.get(key, _NO_SPAN)
         read = progress.partitions.get(key)
         stop = max(read.stop if read else 0, before.stop)
         if read and read.stop < progress.wanted.get(key, 0):
@@ -357,8 +191,6 @@ class Run:
         return kept + list(read.lowest.items() if read else ())
 
 
-_NONE = Panes(count=0, commit=-1)
-
 _lock = Lock()
 _known: dict[str, LogState] = {}
 
@@ -377,7 +209,7 @@ def panes_before(store: Store, at: Cursor, start_ms: int) -> Panes:
     Raises the errors of `CommitLog.next`.
     """
     with _lock:
-        return _state_at(store, at).panes_of(start_ms) or _NONE
+        return _state_at(store, at).panes_of(start_ms) or _NO_PANES
 
 
 def redacted_before(store: Store, at: Cursor) -> dict[int, int]:
