@@ -58,9 +58,10 @@ class LettersWritten:
 
 @dataclass
 class PartitionProgress:
-    """What a run has seen of a partition: end position, dead letters, window start (ms) -> lowest position.
+    """What a run has read of one partition.
 
-    `skipped` counts messages without a value that earlier runs have not counted.
+    `stop` is the position after the last row read, `dead` the number of refused rows, `lowest` maps window start (ms)
+    to the lowest position of a row in the window, `skipped` counts messages without a value that are not counted yet.
     """
 
     stop: int = 0
@@ -69,7 +70,7 @@ class PartitionProgress:
     skipped: int = 0
 
     def add(self, other: "PartitionProgress") -> None:
-        """Add the progress of another part of the partition."""
+        """Add what another worker has read of the same partition."""
         self.stop = max(self.stop, other.stop)
         self.dead += other.dead
         self.skipped += other.skipped
@@ -79,10 +80,10 @@ class PartitionProgress:
 
 @dataclass
 class Progress(CacheAware):
-    """What a run has seen of the whole log; `max_event_ms` is the newest event time, -1 without events.
+    """What a run has read of all partitions; `max_event_ms` is the newest event time, -1 without events.
 
-    `claims` are batches of claims on keys without an owner; `settle` turns them into `contested`, the owners of keys
-    that several ids claim. `wanted` maps partitions to the planned end position, if reading may end early.
+    `claims` are batches of claims on item keys without an owner; `settle` turns them into `contested`, the owners of
+    keys that several ids claim. `wanted` maps a partition that may be read incompletely to its planned end position.
     """
 
     max_event_ms: int = -1
@@ -101,7 +102,7 @@ class Progress(CacheAware):
         return any(self.partitions[key].stop < stop for key, stop in self.wanted.items())
 
     def add(self, others: Iterable["Progress"]) -> "Progress":
-        """Add the progress of other parts, and return this."""
+        """Add the progress of other workers; return `self`."""
         for other in others:
             self.max_event_ms = max(self.max_event_ms, other.max_event_ms)
             for key, seen in other.partitions.items():
@@ -111,7 +112,10 @@ class Progress(CacheAware):
         return self
 
     def settle(self) -> "Progress":
-        """Decide the owners of contested keys, drop the claims, and return this; needs the claims of the whole run."""
+        """Give each contested key to the id with the lowest check, and drop the claims; return `self`.
+
+        Call only once the claims of the whole run are added.
+        """
         keys, checks = np.concatenate([np.empty((0, 2), np.int64), *self.claims]).T
         order = np.lexsort((checks, keys))
         keys, checks = keys[order], checks[order]
@@ -125,10 +129,11 @@ class Progress(CacheAware):
 
 @dataclass(frozen=True)
 class PendingRows:
-    """A file of keyed rows of one partition and one open window.
+    """A file `name` with the keyed rows of one partition in one open window, which starts at `start_ms`.
 
-    `lowest` is their lowest position, `cost` their share of `pipeline.run_bytes`. Their claims are in a second file, if
-    there are any (`claims_in_hand`), because a run is copied to every transform.
+    `lowest` is the lowest position of the rows, `cost` their share of `pipeline.run_bytes`. With `has_claims`, a second
+    file holds the rows' claims on item keys (`claims_in_hand`); the claims are not a field, because a run is copied to
+    every transform.
     """
 
     partition: str
@@ -142,7 +147,7 @@ class PendingRows:
 def write_open_rows(
     store: Store, folder: str, partition: str, start_ms: int, rows: pa.RecordBatch, *, claims: Owners
 ) -> PendingRows:
-    """Write keyed rows of one partition and window as an Arrow file, and their claims beside it."""
+    """Write keyed rows of one partition and window as an Arrow file in `folder`, and their claims as a second file."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(rows)
@@ -154,9 +159,9 @@ def write_open_rows(
     return PendingRows(partition, start_ms, name, lowest, bool(claims), cost_of(rows.num_rows, rows.nbytes))
 
 
-def claims_in_hand(store: Store, kept: PendingRows) -> Owners:
-    """Return the claims of a file of pending rows, cached by the process. Raises `FileNotFoundError`."""
-    return _claims(store, kept.name) if kept.has_claims else {}
+def claims_in_hand(store: Store, pending: PendingRows) -> Owners:
+    """Return the claims on item keys of a file of pending rows; the process caches them. Raises `FileNotFoundError`."""
+    return _claims(store, pending.name) if pending.has_claims else {}
 
 
 @lru_cache(maxsize=4096)
@@ -165,18 +170,18 @@ def _claims(store: Store, name: str) -> Owners:
 
 
 def open_files_of(store: Store, users: UserKeys) -> list[str]:
-    """Return the files of pending rows, of any process, with events of some users."""
-    found = []
+    """Return the names of the files of pending rows, of any process, that hold events of the given users (n,)."""
+    names = []
     for name in store.glob("state/runs/*/*.arrow"):
         try:
             rows = pa.ipc.open_file(pa.BufferReader(store.read(name))).read_all()
         except FileNotFoundError:
             continue
         if np.isin(rows[columns.USER_KEY].to_numpy(), users).any():
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
-def read_open_rows(store: Store, kept: PendingRows) -> pa.RecordBatch:
-    """Return the rows of a file; raises `FileNotFoundError` or `pa.ArrowInvalid`."""
-    return pa.ipc.open_file(pa.BufferReader(store.read(kept.name))).get_batch(0)
+def read_open_rows(store: Store, pending: PendingRows) -> pa.RecordBatch:
+    """Return the rows of a file of pending rows; raises `FileNotFoundError` or, if damaged, `pa.ArrowInvalid`."""
+    return pa.ipc.open_file(pa.BufferReader(store.read(pending.name))).get_batch(0)

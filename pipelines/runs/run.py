@@ -24,34 +24,34 @@ from weir.readers.blocks import Bool
 __all__ = ["END_OF_TIME", "Base", "Listed", "Run", "panes_before", "redacted_before", "remember_panes"]
 
 END_OF_TIME: Final = 1 << 62
-"""The watermark of a run that closes every window (ms), and the position of an unfinished file's dead letter."""
+"""Above every event time (ms) and position: the watermark of a run that closes all windows, or an unknown end."""
 
 _NO_SPAN: Final = SourceSpan(start=0, stop=0, resume=0, size=0)
 _NO_PANES: Final = Panes(count=0, commit=-1)
 
 
 class Listed(Protocol):
-    """A listed partition: a file (`weir.readers.Partition`), or another source with ascending positions."""
+    """A partition as the listing of its source shows it: a file (`weir.readers.Partition`), a partition of a topic."""
 
     @property
     def key(self) -> str:
-        """Its name in commits."""
+        """The partition's name in commits."""
 
     @property
     def size(self) -> int:
-        """Its end, in the unit of its positions or in bytes."""
+        """The partition's end, in the unit of its positions or in bytes."""
 
     @property
     def recorded_size(self) -> int:
-        """The size that a commit records once everything listed was read."""
+        """The size that a commit records once the partition is read to its end."""
 
     @property
     def arrival_ms(self) -> int | None:
-        """Its last change (wall clock), None if unknown."""
+        """The partition's last change (wall clock, ms), None if unknown."""
 
     @property
     def fingerprint(self) -> str:
-        """Identifies its first rows; empty if the key does."""
+        """A checksum of the first rows, or another identity of the content; empty if the key identifies the content."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Base:
 
     @classmethod
     def of(cls, state: LogState, partitions: Collection[str]) -> "Base":
-        """Return the state for the given partitions."""
+        """Return the part of a log state that concerns the given partitions."""
         return cls(
             state.cursor,
             {key: state.sources[key] for key in partitions if key in state.sources},
@@ -79,32 +79,33 @@ class Base:
         )
 
     def is_counted(self, key: str, windows: Int64, positions: Int64) -> Bool:
-        """Return which rows, given by window start (n,) and position (n,), are accounted for; shape (n,)."""
+        """Mark the rows of partition `key`, given by window start (n,) and position (n,), that are accounted for."""
         starts, place = np.unique(windows, return_inverse=True)
         counted = self.counted.get(key, {})
         resume = self.sources[key].resume if key in self.sources else 0
         stops = np.array([max(resume, counted.get(start, 0)) for start in starts.tolist()], np.int64)
-        found: Bool = positions < stops[place]
-        return found
+        is_below: Bool = positions < stops[place]
+        return is_below
 
     def is_inherited(self, key: str, times: Int64, positions: Int64) -> Bool:
-        """Return which rows, by event time (n,) and position (n,), came with another store's windows; (n,)."""
-        found = np.zeros(len(positions), np.bool_)
-        for one in self.sources[key].inherited if key in self.sources else ():
-            starts, place = np.unique(times // one.window_ms * one.window_ms, return_inverse=True)
-            stops = np.array([one.counted.get(start, 0) for start in starts.tolist()], np.int64)
-            found |= positions < stops[place]
-        return found
+        """Mark the rows of partition `key`, by event time (n,) and position (n,), that windows of another store hold."""
+        is_below = np.zeros(len(positions), np.bool_)
+        for inherited in self.sources[key].inherited if key in self.sources else ():
+            starts, place = np.unique(times // inherited.window_ms * inherited.window_ms, return_inverse=True)
+            stops = np.array([inherited.counted.get(start, 0) for start in starts.tolist()], np.int64)
+            is_below |= positions < stops[place]
+        return is_below
 
 
 @dataclass(frozen=True)
 class Run:
     """One pipeline run: the commits before it, what it reads, and when it closes windows.
 
-    `id` names its files and its commit. `pending` are the spans that this process has read since the last commit,
-    `open_rows` the files of rows whose windows were open then, `refused` the positions of recorded dead letters,
-    `secret` the store's key secret (`weir.contracts.base.keys`). With `flush` the run commits every window, unless
-    reading ends early; else a window stays open until the newest event is `lateness_ms` past its end.
+    `id` names the run's files and commit. By partition key, `pending` holds the spans that this process has read since
+    the last commit, `refused` the positions of dead letters that commits record. `open_rows` are the files of earlier
+    runs' rows whose windows are still open, `newest_ms` is the newest event time of earlier runs, `secret` the store's
+    key secret (`weir.contracts.base.keys`). With `flush` the run commits every window, unless reading ends early; else
+    a window stays open until the newest event is `lateness_ms` past the window's end.
     """
 
     id: str
@@ -125,13 +126,16 @@ class Run:
         return f"state/runs/{self.id}"
 
     def stays_refused(self, key: str) -> Int64:
-        """Return the positions of refused rows; an unfinished last line, at or after `stop`, is read again."""
+        """Return the positions of partition `key` whose rows stay refused: recorded dead letters below the read end.
+
+        A dead letter at or after the read end is an unfinished last line, which is read again.
+        """
         stop = self.base.sources[key].stop if key in self.base.sources else 0
-        known = self.refused.get(key, np.empty(0, np.int64))
-        return known[known < stop]
+        refused = self.refused.get(key, np.empty(0, np.int64))
+        return refused[refused < stop]
 
     def name(self, start_ms: int, panes: Panes) -> WindowName:
-        """Return the name of the next pane of a window that has these panes."""
+        """Return the name of the next pane of the window that starts at `start_ms` and has `panes` already."""
         return WindowName(start_ms, start_ms + self.window_ms, panes.count)
 
     def watermark_ms(self, progress: Progress) -> int:
@@ -151,7 +155,7 @@ class Run:
         return start_ms + self.window_ms <= self.watermark_ms(progress)
 
     def spans(self, progress: Progress, letters: Mapping[str, list[LettersWritten]]) -> dict[str, SourceSpan]:
-        """Return the new span of each partition with progress, pending spans, letters or open rows."""
+        """Return partition key -> span to commit, for partitions with progress, pending spans, letters or open rows."""
         concerned = {*progress.partitions, *self.pending, *letters, *(rows.partition for rows in self.open_rows)}
         return {key: self._span(key, progress, letters.get(key, [])) for key in sorted(concerned)}
 
@@ -165,11 +169,11 @@ class Run:
         still_open = (at for window, at in self._lowest(key, read) if not self.is_closed(window, progress))
         resume = min(still_open, default=stop)
         # Drop a letter about the whole file once the file could be read.
-        known = {name: last for name, last in before.letters.items() if not (read and last == END_OF_TIME)}
-        found = known | {one.file.name: one.last for one in letters}
+        earlier = {name: last for name, last in before.letters.items() if not (read and last == END_OF_TIME)}
+        last_of = earlier | {letter.file.name: letter.last for letter in letters}
         file = self.partitions.get(key)
-        checksums = before.letter_checksums | {one.file.name: one.file.checksum for one in letters}
-        reaching = {name: last for name, last in found.items() if last >= resume}
+        checksums = before.letter_checksums | {letter.file.name: letter.file.checksum for letter in letters}
+        reaching = {name: last for name, last in last_of.items() if last >= resume}
         return SourceSpan(
             start=self.base.sources[key].resume if key in self.base.sources else 0,
             stop=stop,
@@ -177,34 +181,35 @@ class Run:
             size=file.recorded_size if file else before.size,
             modified_ms=file.arrival_ms if file else before.modified_ms,
             fingerprint=file.fingerprint if file else before.fingerprint,
-            dead=before.dead + sum(one.file.rows for one in letters),
+            dead=before.dead + sum(letter.file.rows for letter in letters),
             letters=reaching,
             letter_checksums={name: checksums[name] for name in reaching if name in checksums},
-            inherited=tuple(one for one in before.inherited if max(one.counted.values()) > resume),
+            inherited=tuple(windows for windows in before.inherited if max(windows.counted.values()) > resume),
             first=before.first,
             skipped=before.skipped + (read.skipped if read else 0),
         )
 
     def _lowest(self, key: str, read: PartitionProgress | None) -> list[tuple[int, int]]:
-        """Return (window start, lowest position) of earlier open rows and of rows read now."""
-        kept = [(rows.start_ms, rows.lowest) for rows in self.open_rows if rows.partition == key]
-        return kept + list(read.lowest.items() if read else ())
+        """Return (window start, lowest position) of a partition's pending rows and of its rows read in this run."""
+        pending = [(rows.start_ms, rows.lowest) for rows in self.open_rows if rows.partition == key]
+        return pending + list(read.lowest.items() if read else ())
 
 
 _lock = Lock()
-_known: dict[str, LogState] = {}
+_states: dict[str, LogState] = {}
+"""Store URL -> the cached state of the one store that this process works on."""
 
 
 def remember_panes(store: Store, state: LogState) -> None:
-    """Cache the panes of a state that this process has opened, so that they are not read again."""
+    """Cache the panes of `state` in this process, so that `panes_before` need not read them from the store."""
     own = {"starts": [*state.starts], "panes": [*state.panes], "sources": {}, "counted": {}, "listed": {}}
     with _lock:
-        _known.clear()
-        _known[store.url] = state.model_copy(update=own)
+        _states.clear()
+        _states[store.url] = state.model_copy(update=own)
 
 
 def panes_before(store: Store, at: Cursor, start_ms: int) -> Panes:
-    """Return the panes of a window in the commits before a cursor; count 0 and commit -1 if it has none.
+    """Return the panes that a window has before cursor `at`: their count and newest commit, or count 0 and commit -1.
 
     Raises the errors of `CommitLog.next`.
     """
@@ -213,17 +218,18 @@ def panes_before(store: Store, at: Cursor, start_ms: int) -> Panes:
 
 
 def redacted_before(store: Store, at: Cursor) -> dict[int, int]:
-    """Return the panes redacted before a cursor (`LogState.redacted`); raises the errors of `CommitLog.next`."""
+    """Return the redacted panes (`LogState.redacted`) as of cursor `at`; raises the errors of `CommitLog.next`."""
     with _lock:
         return _state_at(store, at).redacted
 
 
 def _state_at(store: Store, at: Cursor) -> LogState:
-    state = _known.get(store.url)
+    """Return the log state at a cursor, from the cache if possible; the caller holds `_lock`."""
+    state = _states.get(store.url)
     if state is None or (state.cursor != at and state.cursor.number >= at.number):
         # The cached state is missing, newer than `at`, or of another store at this URL.
         state = LogState.open(store, at.number)
     state.catch_up(CommitLog(store), at.number)
-    _known.clear()
-    _known[store.url] = state
+    _states.clear()
+    _states[store.url] = state
     return state
