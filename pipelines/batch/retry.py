@@ -2,8 +2,8 @@
 
 A partition holds the letters of one reason in one file and is named after both; the position of a letter is its line
 number, from 1. A letter for several rows is a partition of its own, whose positions number its rows from 1. So each
-letter counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.run`). A row that is
-refused again becomes a letter of its new partition; a later retry reads that letter, never the earlier one again.
+letter counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.run`). A row that is refused
+again becomes a letter of its new partition; a later retry reads only the newer letter.
 """
 
 import time
@@ -93,18 +93,18 @@ class RetrySummary(FrozenModel):
 
 @dataclass
 class _Judged:
-    """The expected result of reading a partition again, and the letters that cannot be read."""
+    """What a retry expects of a partition: the result of its rows, and the letters that cannot be read, by cause."""
 
     look: FirstLook = field(default_factory=FirstLook)
     left: dict[UnreadableCause, list[DeadLetter]] = field(default_factory=dict)
 
     def leave(self, cause: UnreadableCause, letters: Iterable[DeadLetter]) -> None:
-        """Add letters that cannot be read."""
+        """Add letters that cannot be read for this cause."""
         self.left.setdefault(cause, []).extend(letters)
 
     @property
     def letters(self) -> int:
-        """The number of readable rows plus that of unreadable letters."""
+        """The number of readable rows plus the number of unreadable letters."""
         return self.look.rows + sum(map(len, self.left.values()))
 
 
@@ -158,7 +158,7 @@ class LetterSource(LogSource[LetterPartition]):
         """Return None: this source does not list the log."""
 
     def identify(self, partitions: list[LetterPartition], state: LogState, in_hand: InHand) -> list[LetterPartition]:
-        """Return the unread partitions that now have a valid row, or that were partly read."""
+        """Return the partitions to read: those with a row that is valid now, and those partly read before."""
         seen = Seen.of(state, in_hand)
         each = (one for listed in partitions for one in self._split(listed))
         unread = [one for one in each if one.key not in seen.known or not seen.known[one.key].is_done]
@@ -232,7 +232,7 @@ class LetterSource(LogSource[LetterPartition]):
         return judged
 
     def cut(self, found: list[LetterPartition], state: LogState, in_hand: InHand) -> Iterator[list[LetterPartition]]:
-        """Yield the letters of each run: about `run_bytes` of new ones more each time, at last all."""
+        """Yield the partitions up to the end of each run, which reads about `run_bytes` of new letters; at last all."""
         known = state.sources | in_hand.pending
         sizes = list(accumulate(0 if one.key in known else one.nbytes for one in found))
         for count, size in enumerate(sizes[:-1], start=1):
@@ -254,7 +254,7 @@ class LetterSource(LogSource[LetterPartition]):
         return found
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
-        """Read, validate and commit."""
+        """Add the transforms that read and validate the letters and commit the run."""
         read = readings | "Read letters" >> beam.ParDo(ReadLetters(store, self._config)).with_outputs(
             PROGRESS, main="blocks"
         )
@@ -285,7 +285,10 @@ class LetterSource(LogSource[LetterPartition]):
 
 @dataclass
 class _LetterFiles:
-    """The committed files of dead letters; `found` maps the first name of each to its current file."""
+    """The committed files of dead letters; `found` maps the first name of a file to its current name and entry.
+
+    A redaction rewrites a file under a new name.
+    """
 
     store: Store
     found: dict[str, LetterFile] = field(default_factory=dict)

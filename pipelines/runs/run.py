@@ -88,7 +88,7 @@ class Base:
         return is_below
 
     def is_inherited(self, key: str, times: Int64, positions: Int64) -> Bool:
-        """Mark the rows of partition `key`, by event time (n,) and position (n,), that windows of another store hold."""
+        """Mark the rows of partition `key`, by event time (n,) and position (n,), that another store's windows hold."""
         is_below = np.zeros(len(positions), np.bool_)
         for inherited in self.sources[key].inherited if key in self.sources else ():
             starts, place = np.unique(times // inherited.window_ms * inherited.window_ms, return_inverse=True)

@@ -11,18 +11,22 @@ __all__ = ["Watermark"]
 
 @dataclass
 class Watermark:
-    """A watermark `ms` (event time) that never decreases; `lateness_ms` and `idle_ms` are settings in event time."""
+    """The watermark of one partition: `ms` (event time) never decreases.
+
+    It stays `lateness_ms` behind the newest event; a partition without events for `idle_ms` does not hold it back. Both
+    are in event time.
+    """
 
     ms: int
     lateness_ms: int
     idle_ms: int
 
     def read(self, newest_ms: int | None, arrived_ms: int | None, now_ms: int) -> None:
-        """Advance after a batch: `newest_ms` is its newest valid event, `arrived_ms` its newest arrival (event time).
+        """Advance after a batch with newest valid event `newest_ms` and newest arrival `arrived_ms` (event time).
 
         `newest_ms` must not exceed the arrival of its message. It is limited to `now_ms`, so that an event ahead of the
-        clock does not make later rows late. Without a valid row the arrival counts like silence up to then; otherwise a
-        partition of refused messages would hold all windows.
+        clock does not make later rows late. Without a valid row, the arrival counts like silence until then; otherwise
+        a partition of refused messages would hold all windows.
         """
         if newest_ms is not None:
             self._rise(min(newest_ms, now_ms) - self.lateness_ms)

@@ -81,7 +81,7 @@ class AttachExposure(beam.DoFn):
         yield replace(element, rows=rows.append_column(self._field, lists), exposure=counts)
 
     def _carried(self, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return exposed items (n, limit), and a mask (n,) of the rows that have theirs from another store's windows."""
+        """Return exposed items (n, limit), and a mask (n,) of rows that another store's windows gave them to."""
         keys = np.full((len(rows), self._limit), PADDING_KEY, np.int64)
         if columns.EXPOSED not in rows.column_names:
             return keys, np.zeros(len(rows), np.bool_)

@@ -49,7 +49,7 @@ _AT_ONCE: Final = 1 << 16
 
 
 class Attached(NamedTuple):
-    """The history before each of n events, item keys (n, L), and a mask of `unknown` histories (n,), which are empty."""
+    """The history before each of n events, item keys (n, L), and a mask (n,) of `unknown` histories, left empty."""
 
     history: ItemKeys
     unknown: Bool
@@ -191,7 +191,7 @@ class TouchedUsers:
         return totals > kept, oldest
 
     def _merge(self, touched: Int64, local: Int64, items: Int64, times: Int64, counts: Bool) -> _Merged:
-        """Merge the record items of `touched` users with events (n,); `local` are the events' indices into `touched`."""
+        """Merge the record items of `touched` users with events (n,); `local` (n,) indexes `touched`."""
         _, kept, kept_times = self.records.take(touched)
         row, column = np.nonzero(kept != PADDING_KEY)
         owner, all_times = np.concatenate([row, local]), np.concatenate([kept_times[row, column], times])
@@ -205,7 +205,7 @@ class TouchedUsers:
         )
 
     def _replace(self, touched: Int64, merged: _Merged, positives: Int64) -> None:
-        """Set the records of `touched` users to the newest merged items, and add their `positives` to the totals."""
+        """Set the records of `touched` users to the newest merged items; add `positives` to their totals."""
         stops = np.cumsum(np.bincount(merged.owner, merged.counts, len(touched)).astype(np.int64))
         floors = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
         totals, items, times = self.records
@@ -243,7 +243,7 @@ class TouchedUsers:
 
 
 def write_delta(store: Store, name: str, shard: int, rows: UserRows, bound: int) -> HistoryFile:
-    """Write the rows of a shard's users as the file `name`, and return its entry; a user has at most `bound` seen items."""
+    """Write the rows of a shard's users as the file `name`, with at most `bound` seen items each; return its entry."""
     length = rows.records.items.shape[1]
     file = write_user_file(
         store, name, [rows], users=len(rows.users), seen=len(rows.seen.items), length=length, bound=bound

@@ -60,12 +60,12 @@ T = TypeVar("T")
 
 
 class ReplaceableClient(Generic[T]):
-    """Holds a client from `make`, and replaces it once it has failed for five seconds.
+    """Holds a Kafka client from `make`, and replaces the client once it has failed for five seconds. Thread-safe.
 
     A librdkafka client (2.16) may lose its brokers for good though a new client reaches them: if the last broker
-    connection closes while an answer without brokers arrives, its broker search is cancelled for good. `drop` gets the
-    replaced client. While none works, each new client gets twice the time of the previous one, at most fifteen seconds.
-    Thread-safe.
+    connection closes while an answer without brokers arrives, its broker search is cancelled for good. `drop` is called
+    with each replaced client. While no client works, each new client gets twice the time of the previous one, at most
+    fifteen seconds.
     """
 
     def __init__(self, name: str, make: Callable[[], T], drop: Callable[[T], None]) -> None:
@@ -162,12 +162,12 @@ class KafkaPartition:
 
     @property
     def recorded_size(self) -> int:
-        """Its size as commits record it."""
+        """The end offset, as commits record it."""
         return self.size
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The partition's name for people."""
         return f"partition {self.number} of topic {self.topic}"
 
     @property
@@ -223,9 +223,9 @@ def _new_admin(topic: Topic, settings: dict[str, Any]) -> AdminClient:
 
 
 class TopicClient:
-    """Admin client of one topic; raises `KafkaSettingsError` if no client can be created.
+    """Admin client of one topic: its partitions, offsets and id. Raises `KafkaSettingsError` for invalid settings.
 
-    It may be kept forever: a connection that fails for seconds is replaced.
+    A `TopicClient` may be kept forever: a connection that fails for seconds is replaced.
     """
 
     def __init__(self, topic: Topic, config: KafkaConfig) -> None:
@@ -282,7 +282,7 @@ class TopicClient:
         return PendingRequest(future, read, partial(self._renewed.worked, admin), partial(self._away, admin), limit)
 
     def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
-        """Return partition number -> first offset to read, by `kafka.start`; raises `BrokerAwayError`."""
+        """Return partition number -> first offset to read, as `kafka.start` says; raises `BrokerAwayError`."""
         partitions, start = list(partitions), self._config.start
         if start == "earliest":
             return {one.number: one.first for one in partitions}
@@ -307,7 +307,7 @@ class TopicClient:
         return {one.partition: one.offset for one in found if one.topic == self._topic.name and one.offset >= 0}
 
     def offsets(self, numbers: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
-        """Return partition number -> offset, of committed messages; raises `BrokerAwayError`."""
+        """Return partition number -> offset that `spec` means among committed messages; raises `BrokerAwayError`."""
         wanted = {TopicPartition(self._topic.name, number): spec for number in numbers}
         if not wanted:
             return {}
@@ -397,7 +397,7 @@ def new_consumer(config: PipelineConfig) -> Consumer:
 
 @dataclass
 class Connection:
-    """A consumer and a client that checks its topic; not reused once it `has_failed`."""
+    """A consumer and a client that checks the consumer's topic; a connection that `has_failed` is not used again."""
 
     consumer: Consumer
     topic: TopicClient
@@ -415,7 +415,7 @@ _idle: dict[str, list[Connection]] = defaultdict(list)
 
 @contextmanager
 def connected(config: PipelineConfig) -> Iterator[Connection]:
-    """Lend a connection of this process."""
+    """Yield an idle or new connection of this process, which becomes idle again after the block."""
     free = _idle[f"{config.log} {config.kafka.model_dump_json()}"]
     connection = free.pop() if free else Connection.open(config)
     try:

@@ -140,7 +140,7 @@ class TopicSource(LogSource[KafkaPartition]):
         self.metrics.away.set(0)
 
     def _begin(self, new: list[KafkaPartition], known: Mapping[str, SourceSpan]) -> dict[str, SourceSpan]:
-        """Return start spans of new partitions; partitions added to a known topic start at their first offset."""
+        """Return key -> start span of new partitions; those added to a known topic start at their first offset."""
         if not new:
             return {}
         if any(key.startswith(new[0].topic_key) for key in known):
@@ -155,7 +155,10 @@ class TopicSource(LogSource[KafkaPartition]):
         }
 
     def _pass_over(self, one: KafkaPartition, seen: Seen) -> tuple[str, SourceSpan]:
-        """Return key and span after a gap; a truncation starts a new generation, as offsets mean other messages."""
+        """Return the key and span with which a partition continues after a gap, and count the lost offsets.
+
+        A truncated partition gets the key of a new generation, because its offsets now mean other messages.
+        """
         start = seen.start(one.key)
         if start < one.first:
             before = seen.known[one.key]
