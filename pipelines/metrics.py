@@ -45,9 +45,18 @@ __all__ = [
     "awaited_window",
 ]
 
+logger = logging.getLogger(__name__)
 
 REASONS: Final = ("deleted", "truncated")
 """Why a partition stops: the broker deleted uncommitted messages, or lost committed ones."""
+_HOUR_MS: Final = 3_600_000
+_FIRST_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 60.0
+_LONGEST_SECONDS: Final = 960.0
+_COMPARED = 16
+"""Earlier panes to read at the start, to compare the first window with."""
+_COMMIT_SECONDS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
+_NOTHING: Final = Counted(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class TopicMetrics:
@@ -101,11 +110,6 @@ class TopicMetrics:
             self._skipped[key] = span.skipped
 
 
-logger = logging.getLogger(__name__)
-
-_HOUR_MS: Final = 3_600_000
-
-
 class Drift(NamedTuple):
     """Distance of frequent items to the window before (0 to 1), share of events on new items; NaN without one."""
 
@@ -154,9 +158,6 @@ class RecentItems:
         pane = Counted(items[columns.ITEM_KEY].to_numpy(), items[columns.COUNT].to_numpy())
         start = manifest.start_ms
         self._windows[start] = _sum([self._windows[start], pane]) if start in self._windows else pane
-
-
-_NOTHING: Final = Counted(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def _sum(parts: Sequence[Counted]) -> Counted:
@@ -208,11 +209,6 @@ class IngestSummary(FrozenModel):
         return IngestSummary(**{name: mine[name] + theirs[name] for name in mine}, refused=dict(refused))
 
 
-_FIRST_SECONDS: Final = 2.0
-_AGAIN_SECONDS: Final = 60.0
-_LONGEST_SECONDS: Final = 960.0
-
-
 @dataclass
 class Awaited:
     """Logs what the pipeline waits for: after 2 s, then at intervals of 1, 2, 4, ... 16 minutes without a commit."""
@@ -253,11 +249,6 @@ def awaited_window(config: PipelineConfig, start_ms: int, watermark_ms: int, hol
 
 def _moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-_COMPARED = 16
-"""Earlier panes to read at the start, to compare the first window with."""
-_COMMIT_SECONDS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 
 class PipelineMetrics:

@@ -27,6 +27,9 @@ from weir.contracts.storage.store import FileStat, Store
 
 __all__ = ["Finding", "Kind", "disagreements", "fault_of"]
 
+_PAUSE_SECONDS: Final = 1.0
+"""Longer than the time between the manifest of the first bundle and its promotion."""
+
 
 class Kind(StrEnum):
     """The fault of a file."""
@@ -48,10 +51,6 @@ def fault_of(store: Store, error: CorruptArtefactError) -> Finding:
     """Return the finding of an error."""
     kind = Kind.MISSING if error.problem.startswith("is missing") else Kind.DAMAGED
     return Finding(kind, error.path.removeprefix(store.path("") + "/"), error.problem)
-
-
-_PAUSE_SECONDS: Final = 1.0
-"""Longer than the time between the manifest of the first bundle and its promotion."""
 
 
 def disagreements(store: Store, there: Mapping[str, FileStat], panes: Mapping[int, str]) -> Iterator[Finding]:

@@ -29,6 +29,48 @@ from weir.contracts.storage.store import FileEntry, FileStat, Store, checksum
 
 __all__ = ["Finding", "Kind", "Report", "expected_files", "histories_of", "retired_files", "verify"]
 
+_THREADS: Final = 8
+"""Files that are read in parallel."""
+_YOUNG_SECONDS: Final = 3600.0
+"""A younger file that is not listed may belong to work in progress."""
+_DOCUMENTS: Final = (
+    "STORE.json",
+    "SETTINGS.json",
+    "CLOCK.json",
+    "commits/*",
+    "bundles/CURRENT",
+    "bundles/PIN",
+    "bundles/TRIAL.json",
+    "bundles/*/*.json",
+    "checkpoints/*/*.json",
+    "evaluations/*",
+    "monitor/*",
+    "variants/CHAMPION.json",
+    "variants/*/COMPARISON.json",
+    "variants/*/bundles/CURRENT",
+    "variants/*/bundles/PIN",
+    "variants/*/bundles/TRIAL.json",
+    "variants/*/bundles/*/*.json",
+    "variants/*/checkpoints/*/*.json",
+    "variants/*/evaluations/*",
+)
+"""Documents, which carry their own checksum."""
+_SEALED: Final = ("state/item-keys", "state/popularity")
+"""Sealed files, which carry their own checksum."""
+_UNCHECKED: Final = (
+    "weir.yaml",
+    "generated.jsonl",
+    "log/*",
+    "logs/*",
+    "state/demo",
+    "state/settings.json",
+    "state/replay.json",
+    "state/replay-of",
+    "state/*.lock",
+    "state/runs/*",
+)
+"""Files of users, or of running processes: not checked."""
+
 
 class _Listing(Document):
     """The common fields of manifests and checkpoint marks; `parent` is the checkpoint or bundle that it continues."""
@@ -167,53 +209,6 @@ def _commits(store: Store, findings: list[Finding]) -> Iterator[Commit]:
             break
         commit, before = step
         yield commit
-
-
-_THREADS: Final = 8
-"""Files that are read in parallel."""
-
-_YOUNG_SECONDS: Final = 3600.0
-"""A younger file that is not listed may belong to work in progress."""
-
-_DOCUMENTS: Final = (
-    "STORE.json",
-    "SETTINGS.json",
-    "CLOCK.json",
-    "commits/*",
-    "bundles/CURRENT",
-    "bundles/PIN",
-    "bundles/TRIAL.json",
-    "bundles/*/*.json",
-    "checkpoints/*/*.json",
-    "evaluations/*",
-    "monitor/*",
-    "variants/CHAMPION.json",
-    "variants/*/COMPARISON.json",
-    "variants/*/bundles/CURRENT",
-    "variants/*/bundles/PIN",
-    "variants/*/bundles/TRIAL.json",
-    "variants/*/bundles/*/*.json",
-    "variants/*/checkpoints/*/*.json",
-    "variants/*/evaluations/*",
-)
-"""Documents, which carry their own checksum."""
-
-_SEALED: Final = ("state/item-keys", "state/popularity")
-"""Sealed files, which carry their own checksum."""
-
-_UNCHECKED: Final = (
-    "weir.yaml",
-    "generated.jsonl",
-    "log/*",
-    "logs/*",
-    "state/demo",
-    "state/settings.json",
-    "state/replay.json",
-    "state/replay-of",
-    "state/*.lock",
-    "state/runs/*",
-)
-"""Files of users, or of running processes: not checked."""
 
 
 @dataclass

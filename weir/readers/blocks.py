@@ -37,7 +37,8 @@ __all__ = [
     "cuts",
 ]
 
-
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
 _RAW_BYTES = 1024
 _OF_ALL = re.compile(r" \(all (\d+) rows refused\)\Z")
 
@@ -178,10 +179,6 @@ def _spell(raw: bytes) -> tuple[str, str]:
         if len(raw) > _RAW_BYTES and error.start > _RAW_BYTES - 4:
             return head[: error.start].decode(), "utf-8"
     return base64.b64encode(head).decode(), "base64"
-
-
-Bool = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, order=True)

@@ -17,12 +17,12 @@ from weir.readers.validate import Validator
 
 __all__ = ["ENOUGH_ROWS", "FirstLook", "Newest", "first_look", "read_newest", "row_count"]
 
-
 ENOUGH_ROWS: Final = 1000
 """This number of rows without a valid one is no accident."""
-
 _BYTES: Final = 1 << 18
 _REACH: Final = 1 << 24
+_BLOCK_ROWS: Final = 1 << 16
+_BLOCK_BYTES: Final = 8 << 20
 
 
 @dataclass
@@ -115,10 +115,6 @@ def row_count(block: Block) -> int:
         return len(block.faults)
     rows = without_blanks(content.lines, content.positions)[1] if isinstance(content, Lines) else content.positions
     return len(rows) + len(block.faults)
-
-
-_BLOCK_ROWS: Final = 1 << 16
-_BLOCK_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True)

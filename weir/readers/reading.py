@@ -19,11 +19,12 @@ from weir.readers.validate import Validator
 
 __all__ = ["UnreadableError", "chunks_of", "read_chunk", "read_log"]
 
-
 logger = logging.getLogger(__name__)
 
 _NEAR: Final = 1 << 13
 _FAR: Final = 1 << 20
+_BLOCK_ROWS: Final = 1 << 16
+_BLOCK_BYTES: Final = 8 << 20
 
 
 class UnreadableError(Exception):
@@ -193,10 +194,6 @@ def _followed(file: LogFile, header: Header, known: int, place: int) -> tuple[in
         if (found := quotes.behind(file.read(place - begin))) is not None:
             return begin + found[0], found[1]
     return known, quotes
-
-
-_BLOCK_ROWS: Final = 1 << 16
-_BLOCK_BYTES: Final = 8 << 20
 
 
 def read_log(partitions: Iterable[Partition], config: LogConfig) -> Iterator[tuple[ValidatedBlock, Letters]]:

@@ -44,6 +44,14 @@ __all__ = [
     "topic_of",
 ]
 
+logger = logging.getLogger(__name__)
+
+FINGERPRINT_BYTES: Final = 4096
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
+"""Names that file systems give to a file's time of change, or of creation if files cannot change."""
+_TICK_SECONDS = 1.0
+"""Resolution of times: a second on object stores and some file systems, the kernel's tick on others."""
+
 
 class LogFile:
     """A file open for reading bytes; `failure` is the error that its file system raised, or None.
@@ -104,9 +112,6 @@ class LogFile:
         self.close()
 
 
-logger = logging.getLogger(__name__)
-
-
 class TopicError(UserError):
     """A Kafka topic was named where only files are read."""
 
@@ -155,12 +160,6 @@ _UNREAD: Final[Mapping[str, str]] = {
 """Ending of a file that is not read -> advice."""
 
 PAIR_SUFFIXES: Final[Mapping[str, Format]] = {".txt.gz": Format.PAIRS, ".txt": Format.PAIRS}
-
-_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
-"""Names that file systems give to a file's time of change, or of creation if files cannot change."""
-
-_TICK_SECONDS = 1.0
-"""Resolution of times: a second on object stores and some file systems, the kernel's tick on others."""
 
 
 @dataclass(frozen=True)
@@ -327,9 +326,6 @@ def latest_event_ms(partition: Partition, clock: EventClock, config: LogConfig) 
         return None
     arrived = max(partition.arrival_ms / 1000 + _TICK_SECONDS, clock.wall_origin)
     return clock.event_ms(arrived) + round(60_000 * config.clock_tolerance_minutes)
-
-
-FINGERPRINT_BYTES: Final = 4096
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,13 @@ import numpy.typing as npt
 
 __all__ = ["Layers", "Overlay", "ascending"]
 
-
 Number = TypeVar("Number", bound=np.generic)
+Scalar = TypeVar("Scalar", bound=np.generic)
+Rows = npt.NDArray[np.int64]
+_NONE: Final[Rows] = np.empty(0, np.int64)
+_BLOCK: Final = 1 << 14
+"""Rows per piece."""
+Keys = npt.NDArray[np.int64]
 
 
 def ascending(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -22,10 +27,6 @@ def ascending(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
     is_first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
     return ordered[is_first]
-
-
-Keys = npt.NDArray[np.int64]
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,12 +72,6 @@ class Overlay(Generic[Scalar]):
         merged = np.empty((len(every), *self.values.shape[1:]), self.values.dtype)
         merged[places[: len(kept)]], merged[places[len(kept) :]] = kept.values, values
         return Overlay(every[order], merged)
-
-
-Rows = npt.NDArray[np.int64]
-_NONE: Final[Rows] = np.empty(0, np.int64)
-_BLOCK: Final = 1 << 14
-"""Rows per piece."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,13 +28,14 @@ from weir.contracts.base.models import StoredModel
 
 __all__ = ["GATE_CASES", "Interval", "Pool", "Running", "boundary", "of_newest_windows", "window_of"]
 
-
 GATE_CASES: Final = 200
 """Least number of events to compare bundles on: the gate looks back until it has this number."""
-
 _MOST_WINDOWS: Final = 1000
 """Limit on windows in memory, in case each has hardly any cases."""
-
+_RATES: Final = np.geomspace(1e-4, 0.95, 48)
+"""The l of the mixture: for any V from 1 to 1e8 one of them is near the best; the mixture costs a factor of 48."""
+_PSI: Final = -np.log1p(-_RATES) - _RATES
+_HALVINGS: Final = 32
 T = TypeVar("T")
 
 
@@ -87,13 +88,6 @@ class Pool:
             if pooled.cases >= self.enough:
                 break
         return {k: value / pooled.cases for k, value in pooled.values.items()}
-
-
-_RATES: Final = np.geomspace(1e-4, 0.95, 48)
-"""The l of the mixture: for any V from 1 to 1e8 one of them is near the best; the mixture costs a factor of 48."""
-
-_PSI: Final = -np.log1p(-_RATES) - _RATES
-_HALVINGS: Final = 32
 
 
 class Interval(NamedTuple):

@@ -17,10 +17,11 @@ from weir.contracts.bundles.manifest import BundleFile, IndexRows
 
 __all__ = ["FIRST_ITEM_ROW", "BundleDelta", "BundleRows", "ItemRows", "tower_rows"]
 
-
-_PADDING_ROW: Final = 0
+Floats = npt.NDArray[np.float32]
 FIRST_ITEM_ROW: Final = 2
 """Row of ``embeddings.npy`` with the embedding of index row 0; see `weir.contracts.bundles.manifest.BundleFile`."""
+_PADDING_ROW: Final = 0
+_NONE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,9 +93,6 @@ def tower_rows(histories: Sequence[IndexRows], length: int) -> tuple[npt.NDArray
     return rows, rows != _PADDING_ROW
 
 
-Floats = npt.NDArray[np.float32]
-
-
 @dataclass(frozen=True, eq=False)
 class BundleDelta:
     """The content of changed and new `rows` (m,), and the `removed` rows (r,).
@@ -138,9 +136,6 @@ class BundleDelta:
             lists=lists,
             centroids=centroids,
         )
-
-
-_NONE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)

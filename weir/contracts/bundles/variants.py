@@ -50,13 +50,16 @@ __all__ = [
     "version_of",
 ]
 
-
+MAIN: Final = "main"
+"""The line of the plain settings."""
+CHAMPION: Final = "variants/CHAMPION.json"
+_MARK: Final = "--"
+_RANGE: Final = 1 << 64
 Measure = Literal["recall", "clicks"]
 """Measures of a comparison: recall as served, or the share of a user's lists that were clicked."""
-
 MEASURES: Final[tuple[Measure, ...]] = ("recall", "clicks")
-
 Word = Literal["better", "worse", "not yet"]
+VariantName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)]
 
 
 class Measured(NamedTuple):
@@ -159,17 +162,6 @@ def _mean_of(side: Running) -> float:
 
 def _path(challenger: str) -> str:
     return f"variants/{challenger}/COMPARISON.json"
-
-
-MAIN: Final = "main"
-"""The line of the plain settings."""
-
-CHAMPION: Final = "variants/CHAMPION.json"
-
-VariantName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)]
-
-_MARK: Final = "--"
-_RANGE: Final = 1 << 64
 
 
 class VariantError(UserError):

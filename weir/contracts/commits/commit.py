@@ -38,9 +38,17 @@ __all__ = [
     "requirements",
 ]
 
-
+HISTORIES: Final = "histories"
+"""Required of readers by commits with histories."""
+MOVED: Final = "moved"
+"""Required of readers by the last commit of a moved store, and by the commit with which the other store continues
+it."""
 REDACTION: Final = "redaction"
 """Required of readers by a commit that erases users, and by every later one."""
+SPANS: Final = "spans"
+"""Required of readers by a commit in which `SourceSpan.counted` has a position below `SourceSpan.stop`."""
+KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS, WINDOWS})
+"""Requirements of commits (`Commit.requires`) that this version supports."""
 
 
 class RedactedPane(Document):
@@ -61,10 +69,6 @@ class RewrittenLetters(LetterFile):
     """A file of dead letters without the texts of erased users; it takes the place of the file `replaces`."""
 
     replaces: str
-
-
-SPANS: Final = "spans"
-"""Required of readers by a commit in which `SourceSpan.counted` has a position below `SourceSpan.stop`."""
 
 
 class Inherited(Document):
@@ -149,10 +153,6 @@ class SourceSpan(Document):
             letters[new[name].name], sums[new[name].name] = letters.pop(name), new[name].checksum
             sums.pop(name, None)
         return self.model_copy(update={"letters": letters, "letter_checksums": sums})
-
-
-HISTORIES: Final = "histories"
-"""Required of readers by commits with histories."""
 
 
 class HistoryFile(FileEntry):
@@ -244,14 +244,6 @@ def _place(known: tuple[HistoryFile, ...], replaced: tuple[str, ...]) -> int | N
         return len(names)
     first = names.index(replaced[0]) if replaced[0] in names else len(names)
     return first if tuple(names[first : first + len(replaced)]) == replaced else None
-
-
-MOVED: Final = "moved"
-"""Required of readers by the last commit of a moved store, and by the commit with which the other store continues
-it."""
-
-KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS, WINDOWS})
-"""Requirements of commits (`Commit.requires`) that this version supports."""
 
 
 class Commit(Document):

@@ -28,14 +28,15 @@ __all__ = [
     "stored_horizon",
 ]
 
-
 logger = logging.getLogger(__name__)
 
 RETENTION: Final = "retention"
 """Required of readers by a commit that retires others."""
-
 WINDOWS: Final = "retired_windows"
 """Required of readers besides, if panes retire from commits that stay for their other panes."""
+GATE_WINDOWS: Final = 200
+"""Largest number of windows that the gate looks back at; more small ones are not worth reading."""
+_MONITOR: Final = "monitor/PLACE.json"
 
 
 class Horizon(StoredModel):
@@ -113,12 +114,6 @@ def stored_horizon(store: Store) -> Horizon | None:
         except (FileNotFoundError, CorruptArtefactError) as error:
             logger.warning("the horizon is read from an older snapshot: %s", error)
     return None
-
-
-GATE_WINDOWS: Final = 200
-"""Largest number of windows that the gate looks back at; more small ones are not worth reading."""
-
-_MONITOR: Final = "monitor/PLACE.json"
 
 
 class MonitorPlace(Document):

@@ -48,13 +48,30 @@ __all__ = [
     "open_shard",
 ]
 
-
 DAMAGED_RECORD: Final = "a record does not match its checksum"
 DAMAGED_HEAD: Final = "the place of a user's seen items is damaged"
 DAMAGED_SEEN: Final = "a user's seen items do not match their checksum"
-
-_MASK: Final = (1 << 64) - 1
+Hits: TypeAlias = tuple[Int64, Int64, Int64]
+"""For each hit: the row of the user, the place in the file, and the file's number; a user's oldest hit comes first."""
+_BLOCK: Final = 1 << 11
+"""Users to search for, or pieces to read, at a time: their pages are in memory."""
+_MANY: Final = 1 << 9
+"""From this number of pieces on, all pages are requested before the first read, and unmapped afterwards."""
+_SINGLY: Final = 16
+"""Up to this number of users, plain Python is faster than numpy."""
+_PIECES: Final = 32
+"""From this number of pieces per file on, one numpy call per file is faster than one slice per piece."""
+_DENSE: Final = 8
+"""All keys of a file are read if at least `_MANY` users, and one per `_DENSE` users of the file, are searched for."""
+_WORD: Final = 4
+"""Alignment in bytes of everything in a file."""
+_ITEM: Final = 8
+"""Bytes of a seen item."""
+_FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
+_NEAR: Final = np.arange(FEW)
 _NOTHING: Final = np.empty(0, np.int64)
+_MASK: Final = (1 << 64) - 1
+_NOWHERE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -117,28 +134,6 @@ class FewUsers:
             parts.append(items)
             is_bounded |= bounded != 0
         return parts, is_bounded
-
-
-Hits: TypeAlias = tuple[Int64, Int64, Int64]
-"""For each hit: the row of the user, the place in the file, and the file's number; a user's oldest hit comes first."""
-
-_BLOCK: Final = 1 << 11
-"""Users to search for, or pieces to read, at a time: their pages are in memory."""
-_MANY: Final = 1 << 9
-"""From this number of pieces on, all pages are requested before the first read, and unmapped afterwards."""
-_SINGLY: Final = 16
-"""Up to this number of users, plain Python is faster than numpy."""
-_FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
-_NEAR: Final = np.arange(FEW)
-_NOWHERE: Final = np.empty(0, np.int64)
-_PIECES: Final = 32
-"""From this number of pieces per file on, one numpy call per file is faster than one slice per piece."""
-_WORD: Final = 4
-"""Alignment in bytes of everything in a file."""
-_ITEM: Final = 8
-"""Bytes of a seen item."""
-_DENSE: Final = 8
-"""All keys of a file are read if at least `_MANY` users, and one per `_DENSE` users of the file, are searched for."""
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,15 @@ from weir.contracts.interactions.features import NO_FEATURES, FeatureNames
 
 __all__ = ["INTERACTION_SCHEMA", "MAX_ID_BYTES", "MISSING_IDS", "Label", "MissingIds", "interaction_schema"]
 
-
 Bool = npt.NDArray[np.bool_]
-
+MAX_ID_BYTES: Final = 512
+"""Longest id in UTF-8 bytes; a longer one is a fault of the producer and goes to the dead letters."""
 MISSING_IDS: Final = (
     *("NaN", "-NaN", "+NaN", "NaN(ind)", "-NaN(ind)", "NaN(snan)", "-NaN(snan)", "1.#IND", "-1.#IND", "1.#QNAN"),
     *("-1.#QNAN", "NA", "<NA>", "N/A", "#N/A", "NaT", "None", "NULL", "(null)", "[NULL]", "<null>", r"\N"),
     *("nil", "<nil>", "undefined"),
 )
 """Texts that pandas, R, SQL, spreadsheets, C, C++, Ruby, Go and JavaScript print for a missing value."""
-
 _BLANKS: Final = (*range(9, 14), *range(28, 33))
 _LEADS_OF_BLANKS: Final = (0xC2, 0xE1, 0xE2, 0xE3)
 """First bytes, in UTF-8, of the blanks beyond ASCII."""
@@ -83,10 +82,6 @@ def _marked(values: Iterable[int]) -> Bool:
 def _folded(text: str) -> str:
     folded: Any = pc.ascii_lower(pc.utf8_trim_whitespace(pa.scalar(text)))
     return str(folded.as_py())
-
-
-MAX_ID_BYTES: Final = 512
-"""Longest id in UTF-8 bytes; a longer one is a fault of the producer and goes to the dead letters."""
 
 
 class Label(IntEnum):

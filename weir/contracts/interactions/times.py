@@ -21,7 +21,6 @@ from weir.contracts.interactions.arrow_columns import bytes_as_text, cast_or_non
 
 __all__ = ["micros", "milliseconds", "plain_micros"]
 
-
 _GRAMMAR: Final = (
     r"(?i)^(?P<date>\d{4}-\d{2}-\d{2})"
     r"(?:[T ](?P<clock>\d{2}(?::\d{2}(?::\d{2})?)?)(?:[.,](?P<fraction>\d{1,6})\d*)?"
@@ -31,6 +30,10 @@ _WITHOUT_HYPHENS: Final = {
     r"^(\d{4})/(\d{2})/(\d{2})": r"\1-\2-\3",
     r"^(\d{4})(\d{2})(\d{2})[Tt](\d{2})(\d{2})(\d{2})": r"\1-\2-\3T\4:\5:\6",
 }
+_LATEST: Final = 10**15
+"""Largest absolute value of milliseconds since 1970: the year 33658."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_1: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def micros(texts: pa.Array, zone: str = "") -> pa.Array:
@@ -81,13 +84,6 @@ def _cast(texts: pa.Array, zone: str) -> pa.Array | None:
     if moments is not None and zone:
         moments = pc.assume_timezone(moments, zone, ambiguous="earliest", nonexistent="earliest")
     return None if moments is None else moments.cast(pa.int64())
-
-
-_LATEST: Final = 10**15
-"""Largest absolute value of milliseconds since 1970: the year 33658."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_YEAR_1: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:

@@ -34,6 +34,12 @@ __all__ = [
     "write_settings",
 ]
 
+FORMAT: Final = (2, 0)
+"""Major and minor version of the format that this software writes."""
+_NAME: Final = "STORE.json"
+_SETTINGS: Final = "SETTINGS.json"
+SketchParameters = dict[str, str | int | float | bool]
+
 
 def check_fitness(store: Store, races: int = 8) -> None:
     """Refuse a file system on which two writers can both create a file.
@@ -60,15 +66,6 @@ def check_fitness(store: Store, races: int = 8) -> None:
 def _race(store: Store, name: str, start: Barrier, who: bytes) -> bool:
     start.wait(30)
     return store.create(name, who)
-
-
-FORMAT: Final = (2, 0)
-"""Major and minor version of the format that this software writes."""
-
-_NAME: Final = "STORE.json"
-_SETTINGS: Final = "SETTINGS.json"
-
-SketchParameters = dict[str, str | int | float | bool]
 
 
 def software_version() -> str:
