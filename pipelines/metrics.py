@@ -100,7 +100,7 @@ class TopicMetrics:
             self.stopped.labels(reason).set(counts[reason])
 
     def started(self, spans: Mapping[str, SourceSpan]) -> None:
-        """Take the counts of the commits before this process as the baseline."""
+        """Set the baseline: messages that the commits before this process have counted are not counted again."""
         self._skipped = {key: span.skipped for key, span in spans.items()}
 
     def observe(self, spans: Mapping[str, SourceSpan]) -> None:
@@ -111,7 +111,11 @@ class TopicMetrics:
 
 
 class Drift(NamedTuple):
-    """Distance of frequent items to the window before (0 to 1), share of events on new items; NaN without one."""
+    """How the newest window differs from the windows before: NaN without windows before.
+
+    `distance` is that of the frequent items from the last window before (0 to 1), `unseen` the share of events on items
+    that no window before has.
+    """
 
     distance: float
     unseen: float
@@ -161,6 +165,7 @@ class RecentItems:
 
 
 def _sum(parts: Sequence[Counted]) -> Counted:
+    """Return the summed counts of each key."""
     keys = np.concatenate([_NOTHING.keys, *(part.keys for part in parts)])
     counts = np.concatenate([_NOTHING.counts, *(part.counts for part in parts)])
     distinct, place = np.unique(keys, return_inverse=True)
@@ -221,7 +226,7 @@ class Awaited:
         self._next = self.clock() + _FIRST_SECONDS
 
     def over(self) -> None:
-        """Restart the intervals: something was committed, or nothing waits."""
+        """Restart the intervals, after a commit or while nothing waits."""
         self._pause = _AGAIN_SECONDS
         self._next = max(self._next, self.clock() + self._pause)
 

@@ -82,9 +82,10 @@ class _Listing(Document):
 def expected_files(
     store: Store, there: dict[str, FileStat], state: HistoryFiles, findings: list[Finding], panes: dict[int, str]
 ) -> dict[str, FileEntry]:
-    """Return the files that commits and manifests list, by name; unreadable commits and manifests become findings.
+    """Return name -> entry of the files that commits and manifests list.
 
-    Adds the names of the windows in the log to `panes`, by sequence.
+    Adds a finding for each unreadable commit or manifest to `findings`, and sequence -> name of the panes in the log to
+    `panes`. `there` is the listing of the store, `state` the history files in use.
     """
     expected = _committed(store, state, findings, panes)
     for name in there:
@@ -104,7 +105,7 @@ def expected_files(
 
 
 def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Iterator[Finding]:
-    """Yield a finding if the parent of a checkpoint or bundle, given by its document, is missing or changed."""
+    """Yield a finding if the `parent` that a checkpoint or bundle (document `name`) continues is missing or changed."""
     path = mark_path(parent.name) if isinstance(parent, CheckpointRef) else f"bundles/{parent.version}/{MANIFEST}"
     # A variant's line is a store within this one.
     path = "/".join([*(name.split("/")[:2] if name.startswith("variants/") else ()), path])
@@ -145,7 +146,10 @@ def _committed(
 
 
 def retired_files(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
-    """Return the files that the remaining commits list for retired panes and commits; any may be removed already."""
+    """Return name -> entry of the files of retired panes and commits whose commits still exist.
+
+    Any of the files may be removed already. Adds a finding for each damaged commit to `findings`.
+    """
     log = CommitLog(store)
     if (horizon := log.horizon()) is None:
         return {}

@@ -58,7 +58,7 @@ def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
 
 
 def read_lines(file: LogFile, chunk: Chunk, rows: int) -> Iterator[Block]:
-    """Yield one block, of the lines that start within the chunk; blocks of `_SHORT * rows` lines if there are more."""
+    """Yield the lines that start within a chunk: one block, or blocks of `_SHORT * rows` lines if there are more."""
     is_first = chunk.start == chunk.skip
     begin = chunk.start if is_first else chunk.start - 1
     file.seek(begin)
@@ -171,7 +171,10 @@ class RowCutter:
         return found, positions
 
     def end(self) -> tuple[list[bytes], Int64, int]:
-        """Return the text after the last row as one row, its position, and the position after it."""
+        """End the text: return the rest after the last line break as a row, its position, and the position after it.
+
+        The lists are empty without a rest.
+        """
         if not self._rest:
             return [], np.empty(0, np.int64), self.position
         return [bytes(self._rest)], np.array([self.position]), self._read + self._counts_lines
@@ -186,7 +189,7 @@ class RowCutter:
 
 
 def read_rows(file: LogFile, chunk: Chunk, quotes: QuoteTracker, rows: int) -> Iterator[Block]:
-    """Yield one block, of the rows of a chunk that starts and stops at rows; several as in `read_lines`."""
+    """Yield the rows of a chunk that starts and stops at rows, as one block, or as several as `read_lines` does."""
     cutter, at, start = RowCutter(quotes, chunk.start), chunk.start, chunk.start
     lines, positions, most = list[bytes](), np.empty(0, np.int64), _SHORT * rows
     file.seek(at)

@@ -1,4 +1,4 @@
-"""Cut a log into chunks, which can be read in any order, and read chunks of any format as blocks of raw rows."""
+"""Cut files of a log into chunks, which can be read in any order, and read chunks as blocks of raw rows."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -36,7 +36,7 @@ class UnreadableError(Exception):
 
 
 def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
-    """Return the chunks of a file, and the position after the last row, 0 if that is unknown before reading.
+    """Return the chunks of a file, and the position after its last row, 0 if the position is unknown before reading.
 
     JSON Lines are cut at multiples of `size` bytes, CSV and TSV at the next row; gzip is one chunk, Parquet has one per
     row group, or per several small ones. CSV and TSV files are read up to once, to follow their quotes.
@@ -60,6 +60,7 @@ def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
 
 
 def _of_content(file: LogFile, reading: Reading, size: int) -> tuple[list[Chunk], int]:
+    """Return what `chunks_of` returns for an open file; raises `UnreadableError` for content of another format."""
     partition = reading.partition
     try:
         if partition.format is Format.JSON_LINES:
@@ -80,6 +81,7 @@ def _of_content(file: LogFile, reading: Reading, size: int) -> tuple[list[Chunk]
 
 
 def _row_groups(file: LogFile, reading: Reading) -> tuple[list[Chunk], int]:
+    """Return the chunks of a Parquet file, and the position after its last row."""
     partition, start = reading.partition, reading.start
     edges = row_group_starts(file)
     end = edges[-1] if partition.until is None else min(partition.until, edges[-1])
@@ -96,6 +98,7 @@ def _row_groups(file: LogFile, reading: Reading) -> tuple[list[Chunk], int]:
 
 
 def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
+    """Return the chunks of JSON Lines, of `step` bytes, and the position after the last complete line."""
     partition, start = reading.partition, reading.start
     size = partition.size if partition.until is None else partition.until
     whole = end_of_lines(file, size, start)
@@ -109,7 +112,7 @@ def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk
 
 
 def _is_whole_value(file: LogFile, start: int, stop: int) -> bool:
-    """Return whether a last line without a newline is complete; otherwise its rest may still come."""
+    """Return whether the bytes [start, stop), a last line without a newline, are a complete JSON value."""
     if not start < stop <= start + MAX_LINE_BYTES:
         return False
     file.seek(start)
@@ -121,6 +124,7 @@ def _is_whole_value(file: LogFile, start: int, stop: int) -> bool:
 
 
 def _row_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
+    """Return the chunks of a CSV or TSV file, of about `step` bytes, and the position after the last complete row."""
     partition, start = reading.partition, reading.start
     header = header_of(file, partition, only_whole=reading.only_whole_lines)
     if header is None:
@@ -187,7 +191,10 @@ def _last_row(file: LogFile, header: Header, known: int, size: int) -> tuple[int
 
 
 def _followed(file: LogFile, header: Header, known: int, place: int) -> tuple[int, QuoteTracker]:
-    """Return where to start following quotes up to `place`: at `known`, a start of a row, or at a nearer place."""
+    """Return a position before `place` at which the state of quotes is certain, and a tracker from there on.
+
+    The position is `known`, the start of a row, or nearer to `place`.
+    """
     quotes, begin = QuoteTracker(header.delimiter), max(known, place - _NEAR)
     if begin > known:
         file.seek(begin)
@@ -209,6 +216,7 @@ def read_log(partitions: Iterable[Partition], config: LogConfig) -> Iterator[tup
 
 
 def _blocks_of(partition: Partition, config: LogConfig) -> Iterator[Block]:
+    """Yield the blocks of a finished file; for an unreadable file, a block with the fault."""
     try:
         chunks, _ = chunks_of(Reading(partition), _BLOCK_BYTES)
     except UnreadableError as error:
@@ -230,6 +238,7 @@ def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked
 
 
 def _guarded(file: LogFile, chunk: Chunk, blocks: Iterator[Block]) -> Iterator[Block]:
+    """Yield the blocks; end with a block that holds a fault if the content is damaged or the file was rewritten."""
     at = chunk.start
     try:
         for block in blocks:
@@ -266,6 +275,7 @@ def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int
 
 
 def _refused(chunk: Chunk, position: int, fault: Fault) -> Block:
+    """Return a block without rows that holds a fault at a position."""
     return Block(BlockId(chunk.partition.key, position), None, ((position, fault, b""),))
 
 

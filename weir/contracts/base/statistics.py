@@ -45,10 +45,10 @@ def window_of(pane: str) -> str:
 
 
 def of_newest_windows(panes: Iterable[tuple[str, T]], windows: int) -> list[T]:
-    """Return the values of the newest `windows` windows in the given order; each comes with the name of its pane."""
+    """Return the values of the panes of the newest `windows` windows, in order; `panes` are (name of pane, value)."""
     given = list(panes)
     newest = set(sorted({window_of(name) for name, _ in given})[-windows:])
-    return [one for name, one in given if window_of(name) in newest]
+    return [value for name, value in given if window_of(name) in newest]
 
 
 @dataclass
@@ -65,13 +65,13 @@ class _Sums:
 
 @dataclass
 class Pool:
-    """Pools the means of panes, by kind and k; each kind has its own number of cases."""
+    """Pools the means of panes over windows, by kind of measure and cut-off k, until there are `enough` cases."""
 
     enough: int = GATE_CASES
     _windows: dict[str, dict[str, _Sums]] = field(default_factory=dict, init=False)
 
     def add(self, pane: str, kind: str, means: Mapping[int, float], cases: int) -> None:
-        """Add the means by k over the cases of a pane."""
+        """Add the means (k -> mean) of one kind over the `cases` of a pane."""
         if not cases or not means:
             return
         kinds = self._windows.setdefault(window_of(pane), {})
@@ -80,7 +80,7 @@ class Pool:
             del self._windows[min(self._windows)]
 
     def means(self, kind: str) -> dict[int, float]:
-        """Return means by k over the newest windows that together have `enough` cases, or over all."""
+        """Return k -> mean over the newest windows that together have `enough` cases, or over all windows."""
         pooled = _Sums()
         for window in sorted(self._windows, reverse=True):
             if (sums := self._windows[window].get(kind)) is not None:

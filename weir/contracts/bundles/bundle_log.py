@@ -83,7 +83,7 @@ class BundleLog:
             return None
 
     def lost(self) -> CorruptArtefactError | None:
-        """Return the error of a missing ``CURRENT`` beside promoted bundles; None if there is no such fault.
+        """Return the error if ``CURRENT`` is missing although bundles were promoted, else None.
 
         Its message names the bundle to promote: the pinned one, or the newest that passed the gate.
         """
@@ -117,7 +117,7 @@ class BundleLog:
         return manifest, BundleRef(version=version, checksum=checksum(data))
 
     def versions(self) -> list[str]:
-        """Return all versions in order of name, which is the order of the stream."""
+        """Return all versions in order of name, which is the order in which their windows came."""
         return [name.split("/")[1] for name in self.store.glob(f"bundles/*/{MANIFEST}")]
 
     def manifests(self) -> list[BundleManifest]:
@@ -292,7 +292,7 @@ class BundleLog:
 
 
 def _ancestors(versions: Collection[str | None], manifests: Mapping[str, BundleManifest]) -> set[str]:
-    """Return the parents of the given versions, each back to its base."""
+    """Return the ancestors of the given versions, each up to the base that its chain starts at."""
     found: set[str] = set()
     for version in versions:
         one = manifests.get(str(version))

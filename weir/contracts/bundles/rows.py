@@ -86,7 +86,7 @@ class ItemRows:
 
 
 def tower_rows(histories: Sequence[IndexRows], length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the inputs of `ItemRows.tower_inputs`, given the rows of known items, at most `length` per history."""
+    """Return what `ItemRows.tower_inputs` returns, given the index rows of each history's known items (<= `length`)."""
     rows = np.full((len(histories), length), _PADDING_ROW, np.int64)
     for row, known in zip(rows, histories, strict=True):
         row[length - len(known) :] = known + FIRST_ITEM_ROW
@@ -95,7 +95,7 @@ def tower_rows(histories: Sequence[IndexRows], length: int) -> tuple[npt.NDArray
 
 @dataclass(frozen=True, eq=False)
 class BundleDelta:
-    """The content of changed and new `rows` (m,), and the `removed` rows (r,).
+    """What a delta bundle changes: the new content of changed and added `rows` (m,), and the `removed` rows (r,).
 
     `ids`, `keys` and `popularity` are (m,), `vectors` (m, d) and `embeddings` (2 + m, d). `lists` (m,) are the inverted
     lists of the rows and `centroids` (c, d) the centroids of appended lists; both are None for an index without lists.
@@ -140,7 +140,7 @@ class BundleDelta:
 
 @dataclass(frozen=True, eq=False)
 class BundleRows:
-    """The immutable rows of one version; some may have no item.
+    """The immutable index rows of one bundle version; a row may be without an item.
 
     `ids`, `keys` and `popularity` (decayed counts) are (rows,), `vectors` (rows, d) and `embeddings` (2 + rows, d). A
     row without an item has `PADDING_KEY` and popularity minus infinity. `item_rows` maps keys to rows.
@@ -194,7 +194,7 @@ class BundleRows:
         )
 
     def changed(self, files: BundleFiles, delta: BundleDelta) -> "BundleRows":
-        """Return the rows after a delta; raises `CorruptArtefactError` if it does not fit."""
+        """Return the rows after a delta, read from `files`; raises `CorruptArtefactError` if the delta does not fit."""
         rows, gone = delta.rows, delta.removed
         size = max(len(self), int(rows.max(initial=-1)) + 1)
         without_gap = np.count_nonzero(rows >= len(self)) == size - len(self)
@@ -216,7 +216,7 @@ class BundleRows:
         )
 
     def _items_after(self, files: BundleFiles, delta: BundleDelta) -> ItemRows:
-        """Return the item rows after a delta whose rows fit."""
+        """Return the map from keys to rows after a delta whose rows were checked."""
         before = np.full(len(delta.rows), PADDING_KEY, np.int64)
         old = delta.rows < len(self)
         before[old] = self.keys[delta.rows[old]]

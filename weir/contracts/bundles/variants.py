@@ -79,7 +79,7 @@ class Measured(NamedTuple):
 
 
 class Comparison(Document):
-    """The evidence so far; without any, every interval is the whole range."""
+    """``COMPARISON.json``: the evidence of champion against challenger so far; without any, intervals are unbounded."""
 
     champion: str
     challenger: str
@@ -132,7 +132,7 @@ class Comparison(Document):
         return self._of_recall() if measure == "recall" else self._of_clicks()
 
     def sentence(self, measure: Measure) -> str:
-        """Return the verdict in a sentence."""
+        """Return the verdict by a measure in a sentence."""
         found = self.measured(measure)
         what = f"recall@{self.k} as served" if measure == "recall" else "share of lists clicked"
         units = "users within a window" if measure == "recall" else "users"

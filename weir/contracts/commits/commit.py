@@ -1,10 +1,11 @@
 """One commit: the windows, source positions, histories and erasures that it adds to the log.
 
 Commits are immutable. Erasure (redaction) rewrites files of a pane: the pane keeps its number, and a later commit names
-the folder that replaces the first one's. Replaced files stay for a while for their readers, and are then removed.
+a new folder, which replaces the folder of the first. Replaced files stay for a while for their readers, and are then
+removed.
 
 A new history file (delta) holds the complete records of the users of its commit, but only their new seen items. A
-merged file replaces a run of adjacent files, which stay for a grace period; a later commit drops their names.
+merged file replaces several adjacent files, which stay for a grace period; a later commit drops their names.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -52,7 +53,7 @@ KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION
 
 
 class RedactedPane(Document):
-    """A committed pane without the rows of erased users; `replaces` is the folder of the files before."""
+    """A committed pane without the rows of erased users; `replaces` is the folder of its files before the erasure."""
 
     pane: WindowManifest
     replaces: str = Field(description="folder relative to the store")
@@ -192,7 +193,7 @@ class HistoryFiles(BaseModel):
     replaced: dict[str, float] = Field(default_factory=dict)
 
     def after(self, commit: "Commit") -> "HistoryFiles":
-        """Return the files after the next commit; raises `CorruptArtefactError` if they do not fit."""
+        """Return the history files after a further commit; raises `CorruptArtefactError` if the commit does not fit."""
         if not (commit.covered or commit.histories or commit.dropped or commit.removed):
             return self
         shards = dict(self.shards)
@@ -228,7 +229,7 @@ class HistoryFiles(BaseModel):
 
     @property
     def names(self) -> set[str]:
-        """All files that may exist: files in use, and replaced files in their grace period."""
+        """Names of all files that may exist: files in use, and replaced files in their grace period."""
         return {file.name for file in self.files} | self.replaced.keys()
 
     @property

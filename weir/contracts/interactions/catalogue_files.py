@@ -114,7 +114,7 @@ def _has_blanks(values: list[str] | pa.ChunkedArray) -> bool:
 
 
 def _read_plain_csv(data: bytes, delimiter: str, wanted: list[str]) -> tuple[pa.Table, list[str]]:
-    """Return columns as Arrow reads them, and the problems of the rows that it skips."""
+    """Return the `wanted` columns of a CSV file as Arrow reads them, and the problems of the rows that Arrow skips."""
     problems: list[str] = []
 
     def skip(row: Any) -> str:

@@ -68,6 +68,7 @@ def _by_grammar(texts: pa.Array, zone: str) -> pa.Array:
 
 
 def _each(texts: pa.Array, zone: str) -> pa.Array:
+    """Return microseconds of texts (n,) in Arrow's own formats, null for each text that is no date."""
     if (found := _cast(texts, zone)) is not None:
         return found
     # An impossible date makes Arrow refuse the whole column: read each distinct text alone.
@@ -87,7 +88,7 @@ def _cast(texts: pa.Array, zone: str) -> pa.Array | None:
 
 
 def milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:
-    """Return whole milliseconds since 1970, null for none, and a mask of unreadable times.
+    """Return whole milliseconds since 1970 (n,), null for a null, and a mask (n,) of times that cannot be read.
 
     The meaning of a text does not depend on other texts: Arrow and Python agree on all texts that both read.
     """
@@ -129,6 +130,7 @@ def _numbers(times: pa.Array) -> tuple[pa.Array, Any]:
 
 
 def _whole(moments: pa.Array) -> pa.Array:
+    """Return Arrow timestamps as milliseconds, rounded down."""
     floored = pc.floor_temporal(moments, unit="millisecond")
     return floored.cast(pa.timestamp("ms", moments.type.tz), safe=False).cast(pa.int64())
 
@@ -144,6 +146,7 @@ def _one_by_one(times: pa.Array) -> tuple[pa.Array, Any]:
 
 
 def _of_iso(raw: bytes | None) -> int | None:
+    """Return the milliseconds of a text in ISO 8601 (UTC without a zone), None for any other text."""
     try:
         moment = datetime.fromisoformat((raw or b"").decode().replace("z", "Z"))
     except ValueError:

@@ -64,6 +64,7 @@ def check_fitness(store: Store, races: int = 8) -> None:
 
 
 def _race(store: Store, name: str, start: Barrier, who: bytes) -> bool:
+    """Wait for the other writer, then try to create a file; return whether it was created."""
     start.wait(30)
     return store.create(name, who)
 
@@ -171,7 +172,10 @@ def read_settings(store: Store, *, may_be_lost: bool = False) -> StoreSettings |
 
 
 def write_settings(store: Store, settings: StoreSettings, before: StoreSettings | None) -> bool:
-    """Replace the settings `before` (None: none yet); return False if another process has recorded the first ones."""
+    """Replace the recorded settings `before` (None if there are none) by `settings`.
+
+    Returns False if there were none, and another process has recorded settings first.
+    """
     if before is None:
         return store.create(_SETTINGS, encode_document(settings, _SETTINGS))
     write_document(store, _SETTINGS, settings)
