@@ -113,8 +113,8 @@ class TopicMetrics:
 class Drift(NamedTuple):
     """How the newest window differs from the windows before: NaN without windows before.
 
-    `distance` is that of the frequent items from the last window before (0 to 1), `unseen` the share of events on items
-    that no window before has.
+    `distance` (0 to 1) compares the frequent items with the last window before, `unseen` is the share of events on
+    items that no window before has.
     """
 
     distance: float

@@ -1,4 +1,4 @@
-"""The bounded driver: each run reads what is there and ends; to follow a log, it repeats runs."""
+"""The bounded driver: each run reads the present log and ends; to follow a log, the driver repeats runs."""
 
 import logging
 import threading
@@ -145,7 +145,7 @@ class _Driver:
         self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
-        """Run whenever the log has changed, and once more with `flush` when it has been idle for long enough."""
+        """Run whenever the log has changed, and once more with `flush` when the log was idle for `idle_seconds`."""
         while not self.stop.is_set():
             try:
                 self._look()

@@ -264,7 +264,8 @@ class WindowSource(Source[Partition]):
     def check(self, store: Store, state: LogState) -> None:
         """Refuse a store that is not a rebuild of this origin.
 
-        Raises `RebuildError`; `LogMismatchError` if the origin no longer holds the windows that were taken in.
+        Raises `RebuildError`; `LogMismatchError` if the origin no longer holds the windows that `store` was built
+        from.
         """
         span = state.sources.get(WINDOWS)
         if state.moved_from:

@@ -158,7 +158,7 @@ class LetterSource(LogSource[LetterPartition]):
         """Return None: this source does not list the log."""
 
     def identify(self, partitions: list[LetterPartition], state: LogState, in_hand: InHand) -> list[LetterPartition]:
-        """Return the partitions to read: those with a row that is valid now, and those partly read before."""
+        """Return the partitions with a row that is valid now, and the partitions that were partly read before."""
         seen = Seen.of(state, in_hand)
         each = (one for listed in partitions for one in self._split(listed))
         unread = [one for one in each if one.key not in seen.known or not seen.known[one.key].is_done]

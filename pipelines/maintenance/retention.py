@@ -284,8 +284,8 @@ def _retirement(state: LogState, going: list[_Window], void: _Void, in_log: Set[
 def _forgotten(state: LogState, first: int, in_log: Set[str]) -> list[str]:
     """Return the keys of deleted log files whose rows were all counted by retiring commits.
 
-    If such a file comes back, its rows lie before the horizon and are refused, never counted again. All generations of
-    a file are forgotten together, as their numbers are consecutive.
+    If a forgotten file comes back, its rows lie before the horizon and are refused, never counted again. All
+    generations of a file are forgotten together, as their numbers are consecutive.
     """
     by_file = defaultdict[str, list[str]](list)
     for key in state.sources:
@@ -303,7 +303,7 @@ def _is_past(state: LogState, keys: Iterable[str], first: int) -> bool:
 
 
 def _files_of(state: LogState, void: Iterable[Commit], going: Iterable[_Window]) -> list[FileEntry]:
-    """Return the files that retire: those of the windows, and the letters and redactions of void commits."""
+    """Return the files of the retiring windows, and the letters and redactions of void commits."""
     panes = [pane for window in going for _, pane in window.panes]
     files = [file for pane in panes for file in pane.files if pane.sequence not in state.redacted]
     for commit in void:

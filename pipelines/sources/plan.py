@@ -97,7 +97,7 @@ class Seen:
     def of(
         cls, state: LogState, in_hand: InHand, clock: EventClock | None = None, *, only_whole_lines: bool = False
     ) -> "Seen":
-        """Return the positions of commits and of this process together; without `clock` that of a live log."""
+        """Return the positions of commits and of this process together; `clock` defaults to the wall clock."""
         known = state.sources | in_hand.pending
         return cls(known, in_hand.reached, clock or EventClock(), only_whole_lines, in_hand.cost)
 

@@ -86,7 +86,7 @@ class Scatter(beam.DoFn):
 def slices_of(batch: Batch, window_ms: int, secret: str) -> Iterator[tuple[int, Slice]]:
     """Yield (window start in ms, slice) of a batch, in order of time; rows get keys by the store's key `secret`.
 
-    Rows of windows before that of the batch's watermark are in the slice of the watermark's window.
+    Rows of windows before the watermark are in the slice of the window that the batch's watermark lies in.
     """
     home = batch.watermark_ms // window_ms * window_ms
     times = batch.rows.column(columns.TIMESTAMP).to_numpy()

@@ -187,7 +187,7 @@ class EmitClosed(beam.DoFn):
         yield from by_shard(element, np.flatnonzero(closed), self._shards)
 
     def _claims(self, progress: Progress) -> Owners:
-        """Return key -> check of the claims that win: those of pending rows before those of this run."""
+        """Return key -> check of the winning claims: claims of pending rows win over claims of this run."""
         claims = dict(progress.contested)
         for rows in reversed(self._run.open_rows):
             claims |= claims_in_hand(self._store, rows)

@@ -183,7 +183,7 @@ def _spell(raw: bytes) -> tuple[str, str]:
 
 @dataclass(frozen=True, order=True)
 class BlockId:
-    """A position in a partition: `start` is that of the block, -1 stands for the whole file."""
+    """The identity of a block: its partition and the position where it starts, -1 for the whole file."""
 
     partition: str
     start: int

@@ -69,7 +69,7 @@ class QuoteTracker:
         self._note_end(piece)
 
     def breaks(self, piece: bytes) -> tuple[Int64, Bool]:
-        """Add the next piece; return the places of its line breaks (n,), and a mask (n,) of those outside quotes."""
+        """Add the next piece; return the places of its line breaks (n,), and a mask (n,) of breaks outside quotes."""
         piece = self._without_mark(piece)
         signs = np.frombuffer(piece, np.uint8)
         breaks = np.flatnonzero(signs == _BREAK)

@@ -48,7 +48,7 @@ class Overlay(Generic[Scalar]):
         return len(self.keys)
 
     def find(self, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the places of `keys` (any shape) in this overlay, and a mask of the keys that it has."""
+        """Return the places of `keys` (any shape) in this overlay, and a mask of the keys that the overlay has."""
         if not len(self.keys):
             return np.zeros(np.shape(keys), np.int64), np.zeros(np.shape(keys), np.bool_)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)

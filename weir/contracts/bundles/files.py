@@ -172,7 +172,7 @@ def is_finite(matrix: npt.NDArray[np.float32]) -> bool:
 
 
 def _pieces(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
-    """Yield a column of a file in batches; raises `ValueError` if it has fewer rows than its metadata say."""
+    """Yield a column of a file in batches; raises `ValueError` if the file has fewer rows than its metadata say."""
     left = file.metadata.num_rows
     for batch in file.iter_batches(_DECODED, columns=[name]):
         left -= len(batch)

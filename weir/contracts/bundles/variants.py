@@ -79,7 +79,7 @@ class Measured(NamedTuple):
 
 
 class Comparison(Document):
-    """``COMPARISON.json``: the evidence of champion against challenger so far; without any, intervals are unbounded."""
+    """``COMPARISON.json``: what champion and challenger reached so far; at first, each interval is the whole range."""
 
     champion: str
     challenger: str

@@ -187,7 +187,7 @@ class CommitLog:
         return Cursor(number, commit.sequence + len(commit.panes), digest)
 
     def require(self, reader: str, sequence: int, ref: CommitRef | None = None) -> None:
-        """Check that this log is the one that a reader has read up to the pane `sequence`.
+        """Check that a reader which has read up to pane `sequence` has read this log.
 
         Parameters
         ----------
@@ -282,7 +282,7 @@ class CommitLog:
         return found
 
     def _lost(self, what: str, number: int) -> CorruptArtefactError | RetiredError:
-        """Return the error for a missing commit `number`, named `what`: it has retired, or it is lost."""
+        """Return the error for a missing commit `number`, named `what` in the message: retired, or lost."""
         horizon = stored_horizon(self.store)
         if horizon is not None and number < horizon.number:
             return RetiredError(what, horizon)

@@ -78,7 +78,7 @@ class LogState(BaseModel):
         return self.cursor.number - 1
 
     def panes_of(self, start_ms: int) -> Panes | None:
-        """Return the committed panes of a window, None if it has none."""
+        """Return the committed panes of the window that starts at `start_ms`, None without panes."""
         place = bisect_left(self.starts, start_ms)
         found = place < len(self.starts) and self.starts[place] == start_ms
         return self.panes[place] if found else None

@@ -40,7 +40,7 @@ _MONITOR: Final = "monitor/PLACE.json"
 
 
 class Horizon(StoredModel):
-    """Start of the log: commit `number`, whose first pane is `sequence`; `checksum` is that of the commit before.
+    """Start of the log: commit `number`, whose first pane is `sequence`; `checksum` covers the commit before.
 
     If `whole`, windows that start before `ms` (event time) have retired with all panes; commits from `number` on may
     list retired panes beside others. Otherwise (stores of earlier versions) late panes from `sequence` on remain.

@@ -75,11 +75,11 @@ class Catalogue:
         return cls(ids.take(pa.array(kept)), tags, offsets, numbers, starts, ends, features, refused, problem)
 
     def keys(self, secret: str) -> ItemKeys:
-        """Return the key of each entry, (n,); `secret` is that of the store."""
+        """Return the key of each entry, (n,), by the store's key `secret`."""
         return _keys(self, secret)
 
     def entries(self, secret: str) -> ItemRows:
-        """Return the map from item keys to entries; `secret` is that of the store."""
+        """Return the map from item keys, by the store's key `secret`, to entries."""
         return _entries(self, secret)
 
     def tags_of(self, entries: Int64) -> tuple[Int64, Int64]:

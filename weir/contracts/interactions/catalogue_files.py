@@ -145,7 +145,7 @@ def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, 
         raise TypeError(f"the header is no row: {problem}")
     places = {name: names.index(name) for name in wanted if name in names}
     for values, fault in rows:
-        wrong = fault or _what_is_wrong(values, names, places)
+        wrong = fault or _fault_of(values, names, places)
         if wrong:
             problems.append(wrong)
             continue
@@ -154,8 +154,8 @@ def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, 
     return pa.table({name: pa.array(column, pa.string()) for name, column in cells.items()}), problems
 
 
-def _what_is_wrong(values: list[str], names: list[str], places: Mapping[str, int]) -> str:
-    """Return the fault of a row, "" if it has none; bytes that are not UTF-8 come as surrogates."""
+def _fault_of(values: list[str], names: list[str], places: Mapping[str, int]) -> str:
+    """Return the fault of a row, "" for a valid row; bytes that are not UTF-8 are surrogates in `values`."""
     if len(values) != len(names):
         return f"a row has {len(values)} columns, not {len(names)}"
     texts = ((name, values[place]) for name, place in places.items())
