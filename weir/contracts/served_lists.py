@@ -183,15 +183,15 @@ class ServedList(NamedTuple):
 
 def lists_by_token(lists: pa.Table, tokens: set[str], secret: str) -> dict[str, list[ServedList]]:
     """Return token -> its lists in a table (`SERVED_SCHEMA`), for given tokens; `secret` is the store's key secret."""
-    wanted = lists.filter(pc.is_in(lists[columns.ATTRIBUTION_TOKEN], value_set=pa.array(sorted(tokens), pa.string())))
-    found = defaultdict[str, list[ServedList]](list)
-    for row in wanted.to_pylist():
+    rows = lists.filter(pc.is_in(lists[columns.ATTRIBUTION_TOKEN], value_set=pa.array(sorted(tokens), pa.string())))
+    by_token = defaultdict[str, list[ServedList]](list)
+    for row in rows.to_pylist():
         items = hash_ids(pa.array(row[columns.ITEM_IDS], pa.string()), secret).tolist()
-        one = ServedList(row[columns.BUNDLE_VERSION], row[columns.QUERY], row[columns.USER_KEY], items)
-        found[row[columns.ATTRIBUTION_TOKEN]].append(one)
-    return found
+        served = ServedList(row[columns.BUNDLE_VERSION], row[columns.QUERY], row[columns.USER_KEY], items)
+        by_token[row[columns.ATTRIBUTION_TOKEN]].append(served)
+    return by_token
 
 
 def joined_list(lists: Iterable[ServedList], user: int, item: int) -> ServedList | None:
     """Return the first list of a call that has the item and names no user or the event's user; None without one."""
-    return next((one for one in lists if one.user in {None, user} and item in one.items), None)
+    return next((served for served in lists if served.user in {None, user} and item in served.items), None)

@@ -1,7 +1,7 @@
-"""The cost in memory of rows to read, found without parsing them: limits how much one run reads.
+"""The cost in memory of rows to read, measured without parsing them: limits how much one run reads.
 
-Neither the size of a file nor its footer shows it: a line may have two bytes, and a page of a few bytes may decode to
-gigabytes. So the ends of the rows are found before a run reads them.
+Neither the size of a file nor its footer shows this cost: a line may have two bytes, and a page of a few bytes may
+decode to gigabytes. So the ends of the rows are found before a run reads the rows.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def most_cost(partition: Partition, start: int) -> float:
 def extents(reading: Reading, config: LogConfig) -> Iterator[Extent]:
     """Yield the costs of the rows of a file from the start of a reading on, without an unfinished last row.
 
-    Ends at damage, after which nothing is read. Errors of the file system are raised.
+    Ends where the file is damaged, since the rows after that are not read. Errors of the file system are raised.
     """
     with reading.partition.open() as file:
         try:

@@ -50,7 +50,7 @@ _REASONS: Final = {
 
 @dataclass
 class TopicSource(LogSource[KafkaPartition]):
-    """The topic of the settings."""
+    """The Kafka topic that the settings name, as a source."""
 
     config: PipelineConfig
     metrics: TopicMetrics
@@ -77,7 +77,7 @@ class TopicSource(LogSource[KafkaPartition]):
     def starts(self, partitions: list[KafkaPartition], state: LogState, in_hand: InHand) -> dict[str, SourceSpan]:
         """Return the start spans of new partitions, and of partitions whose gap is accepted.
 
-        They are committed before reading, because "latest" would be another place after a restart.
+        The spans are committed before reading, because "latest" would be another offset after a restart.
         """
         seen = Seen.of(state, in_hand)
         partitions = [_named(one, seen.known) for one in partitions]
@@ -96,7 +96,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return [one for one in partitions if one.key not in reasons]
 
     def cut(self, found: list[KafkaPartition], state: LogState, in_hand: InHand) -> Iterator[list[KafkaPartition]]:
-        """Yield all partitions again while unread offsets remain; a run ends after about `run_bytes`."""
+        """Yield all partitions once per run, while unread offsets remain; a run ends after about `run_bytes`."""
         left = self._unread(found, Seen.of(state, in_hand))
         while True:
             before, number = left, state.number
@@ -111,7 +111,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return plan_ranges(partitions, seen, self.config.run_bytes - seen.held)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
-        """Read, validate and commit; a topic has no dead letters about a whole partition."""
+        """Add the transforms that read and validate the topic and commit the run."""
         spread = readings | "Spread" >> beam.Reshuffle()
         read = spread | "Read" >> beam.ParDo(ReadRange(self.config)).with_output_types(Block).with_outputs(
             DEAD, PROGRESS, main="blocks"

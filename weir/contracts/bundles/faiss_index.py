@@ -79,6 +79,7 @@ def keep_places(index: Any) -> None:
 
 
 def _make_room(index: Any) -> None:
+    """Copy the lists of an IVF index to lists with spare room."""
     old, new = index.invlists, _faiss.ArrayInvertedLists(index.nlist, index.code_size)
     for number in range(index.nlist):
         size = old.list_size(number)

@@ -166,7 +166,7 @@ class BundleRows:
             keys=Layers.of(_spread(files, keys, rows, PADDING_KEY)),
             popularity=Layers.of(_spread(files, popularity, rows, -np.inf)),
             **_without(gone, *matrices),
-            item_rows=_found(files, keys, IndexRows(rows.astype(np.int64)) if len(gone) else None),
+            item_rows=_kept_rows(files, keys, IndexRows(rows.astype(np.int64)) if len(gone) else None),
         )
 
     def __len__(self) -> int:
@@ -190,7 +190,7 @@ class BundleRows:
             keys=Layers.of(files.kept(keys)),
             popularity=Layers.of(files.kept(self.popularity.merged(-np.inf))),
             **_without(gone, *(read() for read in _matrices_of(files))),
-            item_rows=_found(files, ItemKeys(keys[live]), live),
+            item_rows=_kept_rows(files, ItemKeys(keys[live]), live),
         )
 
     def changed(self, files: BundleFiles, delta: BundleDelta) -> "BundleRows":
@@ -255,11 +255,11 @@ def _others(rows: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.in
     return np.flatnonzero(is_other)
 
 
-def _found(files: BundleFiles, keys: ItemKeys, rows: IndexRows | None) -> ItemRows:
-    """Return `ItemRows.of` keys and rows, with arrays in the form that `files` keeps."""
-    found = ItemRows.of(keys, rows)
-    kept = ItemKeys(files.kept(found.keys)), IndexRows(files.kept(found.rows))
-    return ItemRows(*kept, found.later, found.count)
+def _kept_rows(files: BundleFiles, keys: ItemKeys, rows: IndexRows | None) -> ItemRows:
+    """Return `ItemRows.of` keys and rows, with arrays in the form in which `files` keeps them."""
+    item_rows = ItemRows.of(keys, rows)
+    arrays = ItemKeys(files.kept(item_rows.keys)), IndexRows(files.kept(item_rows.rows))
+    return ItemRows(*arrays, item_rows.later, item_rows.count)
 
 
 def _spread(files: BundleFiles, values: npt.NDArray[Any], rows: npt.NDArray[np.int32], empty: Any) -> npt.NDArray[Any]:
