@@ -190,7 +190,7 @@ class CommitWindow(beam.DoFn):
         self._config = config
 
     def process(self, element: tuple[int, Iterable[Slice]], window: Any = beam.DoFn.WindowParam) -> Iterator[Commit]:
-        """Commit one window."""
+        """Commit the slices of one window; raises as `commit_window`."""
         commit = commit_window(self._store, self._config, window.start.micros // 1000, list(element[1]))
         if commit is not None:
             yield commit

@@ -93,7 +93,7 @@ class MarkCoder(Coder):
         return _FORM.pack(value.start, value.watermark_ms)
 
     def decode(self, encoded: bytes) -> Mark:
-        """Return the mark."""
+        """Return the mark that 16 bytes encode."""
         return Mark(*_FORM.unpack(encoded))
 
     def is_deterministic(self) -> bool:

@@ -74,7 +74,7 @@ class ServedFile(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> "ServedFile | None":
-        """Parse a file name; None for another name than that of a file of served lists."""
+        """Parse the name of a file of served lists; return None for any other name."""
         found = _NAME.fullmatch(name)
         if found is None or found[1] != found[3]:
             return None

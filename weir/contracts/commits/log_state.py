@@ -154,7 +154,10 @@ class LogState(BaseModel):
         return state
 
     def catch_up(self, log: CommitLog, stop: int | None = None) -> list[Commit]:
-        """Add and return the newer commits, up to but not including `stop`; raises as `CommitLog.next`."""
+        """Add the commits from the cursor on, up to but not including `stop`, and return them.
+
+        Raises as `CommitLog.next`.
+        """
         found: list[Commit] = []
         while (stop is None or self.cursor.number < stop) and (step := log.next(self.cursor)) is not None:
             self.take_in(*step)

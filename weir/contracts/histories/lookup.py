@@ -220,7 +220,7 @@ class UserTable:
         return found.data.cast("B")
 
     def _read_ahead(self, numbers: Int64, starts: Int64, ends: Int64) -> None:
-        """Request the pages of all non-empty pieces."""
+        """Ask the kernel for the pages of all pieces, bytes [starts, ends) (n,) of the files `numbers` (n,)."""
         for number, file in enumerate(self.files):
             mine = (numbers == number) & (starts < ends)
             if mine.any():
