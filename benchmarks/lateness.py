@@ -31,9 +31,9 @@ from weir.pipelines.histories.compaction import HistoryKeeper
 from weir.pipelines.layout import open_layout
 from weir.pipelines.runs.run_registry import append
 from weir.pipelines.stream.committer import commit_window
-from weir.pipelines.stream.consumers import Watermark
 from weir.pipelines.stream.reader import Batch
 from weir.pipelines.stream.slices import Slice, slices_of
+from weir.pipelines.stream.watermark import Watermark
 from weir.readers import Block, BlockId, Lines, Validator
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.progress import Evaluation

@@ -1,8 +1,8 @@
 """The pipeline: from the interaction log to committed windows.
 
 `ingest` is the bounded driver; `ReadBlocks` and `BlocksToWindows` are the transforms for a driver of your own.
-`transforms.chain` lists the transforms in order, `runs.positions` tells how each event counts exactly once. Importing
-this package alone loads neither them nor Beam.
+`transforms.chain` lists the transforms in order, `runs.run` tells how each event counts exactly once. Importing this
+package alone loads neither the transforms nor Beam.
 """
 
 import lazy_loader

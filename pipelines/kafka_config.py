@@ -26,6 +26,34 @@ __all__ = [
     "password_of",
 ]
 
+REGISTRY_PASSWORD: Final = "WEIR_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
+"""Environment variable of the registry password if no file is set."""
+PASSWORD: Final = "WEIR_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable
+"""Environment variable of the broker password if no file is set."""
+KEY_PASSWORD: Final = "WEIR_KAFKA_KEY_PASSWORD"  # noqa: S105 - the name of a variable
+"""Environment variable of the password of an encrypted client key."""
+_SCHEME: Final = "kafka://"
+_FORM: Final = "kafka://host:port[,host:port]/topic"
+_SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_OURS: Final = {
+    "bootstrap.servers": "pipeline.log",
+    "security.protocol": "pipeline.kafka.security_protocol",
+    "sasl.mechanism": "pipeline.kafka.sasl_mechanism",
+    "sasl.mechanisms": "pipeline.kafka.sasl_mechanism",
+    "sasl.username": "pipeline.kafka.user",
+    "sasl.password": f"pipeline.kafka.password_file or the environment variable {PASSWORD}",
+    "ssl.ca.location": "pipeline.kafka.ca_file",
+    "ssl.certificate.location": "pipeline.kafka.certificate_file",
+    "ssl.key.location": "pipeline.kafka.key_file",
+    "ssl.key.password": f"the environment variable {KEY_PASSWORD}",
+    "auto.offset.reset": "pipeline.kafka.start",
+    **dict.fromkeys(
+        ("group.id", "enable.auto.commit", "enable.partition.eof", "isolation.level"), "weir: exactness depends on it"
+    ),
+}
+"""librdkafka options that must not be set by hand -> the setting that controls them."""
+
 
 class BrokerAwayError(UserError):
     """A broker or schema registry does not answer, or refuses the request."""
@@ -63,12 +91,6 @@ def password_of(who: str, file: str | None, setting: str, variable: str) -> str:
     return password
 
 
-_SCHEME: Final = "kafka://"
-_FORM: Final = "kafka://host:port[,host:port]/topic"
-_SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-
-
 @dataclass(frozen=True)
 class Topic:
     """A topic: its name and bootstrap servers, ``host:port``."""
@@ -92,10 +114,6 @@ class Topic:
 
     def __str__(self) -> str:
         return f"{_SCHEME}{','.join(self.servers)}/{self.name}"
-
-
-REGISTRY_PASSWORD: Final = "WEIR_REGISTRY_PASSWORD"  # noqa: S105 - the name of a variable
-"""Environment variable of the registry password if no file is set."""
 
 
 class RegistryConfig(FrozenModel):
@@ -130,31 +148,6 @@ class RegistryConfig(FrozenModel):
         if self.password_file is not None and self.user is None:
             raise ValueError("password_file is set, but no user: set user, too")
         return self
-
-
-PASSWORD: Final = "WEIR_KAFKA_PASSWORD"  # noqa: S105 - the name of a variable
-"""Environment variable of the broker password if no file is set."""
-
-KEY_PASSWORD: Final = "WEIR_KAFKA_KEY_PASSWORD"  # noqa: S105 - the name of a variable
-"""Environment variable of the password of an encrypted client key."""
-
-_OURS: Final = {
-    "bootstrap.servers": "pipeline.log",
-    "security.protocol": "pipeline.kafka.security_protocol",
-    "sasl.mechanism": "pipeline.kafka.sasl_mechanism",
-    "sasl.mechanisms": "pipeline.kafka.sasl_mechanism",
-    "sasl.username": "pipeline.kafka.user",
-    "sasl.password": f"pipeline.kafka.password_file or the environment variable {PASSWORD}",
-    "ssl.ca.location": "pipeline.kafka.ca_file",
-    "ssl.certificate.location": "pipeline.kafka.certificate_file",
-    "ssl.key.location": "pipeline.kafka.key_file",
-    "ssl.key.password": f"the environment variable {KEY_PASSWORD}",
-    "auto.offset.reset": "pipeline.kafka.start",
-    **dict.fromkeys(
-        ("group.id", "enable.auto.commit", "enable.partition.eof", "isolation.level"), "weir: exactness depends on it"
-    ),
-}
-"""librdkafka options that must not be set by hand -> the setting that controls them."""
 
 
 class KafkaConfig(FrozenModel):

@@ -1,4 +1,4 @@
-"""Compare the settings with the layout that a store was created with; loads no Beam, so that `weir up` starts fast."""
+"""Open the layout of a store: record it in a new store, compare it with the settings else. Loads no Beam."""
 
 import secrets
 import time
@@ -22,9 +22,9 @@ def with_window(store: Store, config: PipelineConfig, *, follow: bool) -> Pipeli
     """Return the settings with a window length: their own, else the store's, else the default for the log."""
     if config.window_seconds is not None:
         return config
-    found = read_format(store)
-    if found is not None and found.layout is not None:
-        seconds = found.layout.window_ms // 1000
+    form = read_format(store)
+    if form is not None and form.layout is not None:
+        seconds = form.layout.window_ms // 1000
     else:
         seconds = LIVE_WINDOW_SECONDS if _is_live(config, follow=follow) else config.window_ms // 1000
     # Validate again: the retention must cover a window.
@@ -32,6 +32,7 @@ def with_window(store: Store, config: PipelineConfig, *, follow: bool) -> Pipeli
 
 
 def _is_live(config: PipelineConfig, *, follow: bool) -> bool:
+    """Return whether the log is a topic, or is followed and starts less than a day ago."""
     if is_topic(config.log):
         return True
     if not follow:
@@ -50,7 +51,7 @@ def open_layout(
     *,
     key_secret: str | None = None,
 ) -> StoreFormat:
-    """Record layout and settings in a new store; refuse settings that contradict an existing one.
+    """Record layout and settings in a new store, or refuse settings that contradict the store; return its format.
 
     `named` are lasting settings of other stages, by name. A new store uses `key_secret`, if given, instead of
     generating one for `secret_keys`.
@@ -65,11 +66,11 @@ def open_layout(
     is_new = read_format(store) is None
     layout = Layout(window_ms=config.window_ms, user_shards=config.user_shards, sketch=config.sketch.parameters())
     secret = key_secret if key_secret is not None else secrets.token_hex(16) if config.secret_keys else ""
-    found = ensure_format(store, StoreFormat(layout=layout, has_settings=True, key_secret=secret))
+    form = ensure_format(store, StoreFormat(layout=layout, has_settings=True, key_secret=secret))
     remember(store, values_of(settled(store, config)) | dict(named or {}), is_new=is_new)
     # Another process may have recorded other settings first.
     settled(store, config)
-    return found
+    return form
 
 
 def identify_files(partitions: Iterable[Partition], spans: Mapping[str, SourceSpan]) -> list[Partition]:
@@ -78,5 +79,5 @@ def identify_files(partitions: Iterable[Partition], spans: Mapping[str, SourceSp
     `spans` are the known spans by partition key. Files that cannot be opened now are left out.
     """
     known = {key: KnownFile(span.size, span.fingerprint, span.modified_ms) for key, span in spans.items()}
-    found = [identified(partition, known) for partition in partitions]
-    return [partition for partition in found if partition is not None]
+    files = [identified(partition, known) for partition in partitions]
+    return [file for file in files if file is not None]

@@ -45,9 +45,18 @@ __all__ = [
     "awaited_window",
 ]
 
+logger = logging.getLogger(__name__)
 
 REASONS: Final = ("deleted", "truncated")
 """Why a partition stops: the broker deleted uncommitted messages, or lost committed ones."""
+_HOUR_MS: Final = 3_600_000
+_FIRST_SECONDS: Final = 2.0
+_AGAIN_SECONDS: Final = 60.0
+_LONGEST_SECONDS: Final = 960.0
+_COMPARED = 16
+"""Earlier panes to read at the start, to compare the first window with."""
+_COMMIT_SECONDS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
+_NOTHING: Final = Counted(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 class TopicMetrics:
@@ -91,7 +100,7 @@ class TopicMetrics:
             self.stopped.labels(reason).set(counts[reason])
 
     def started(self, spans: Mapping[str, SourceSpan]) -> None:
-        """Take the counts of the commits before this process as the baseline."""
+        """Set the baseline: messages that the commits before this process have counted are not counted again."""
         self._skipped = {key: span.skipped for key, span in spans.items()}
 
     def observe(self, spans: Mapping[str, SourceSpan]) -> None:
@@ -101,13 +110,12 @@ class TopicMetrics:
             self._skipped[key] = span.skipped
 
 
-logger = logging.getLogger(__name__)
-
-_HOUR_MS: Final = 3_600_000
-
-
 class Drift(NamedTuple):
-    """Distance of frequent items to the window before (0 to 1), share of events on new items; NaN without one."""
+    """How the newest window differs from the windows before: NaN without windows before.
+
+    `distance` (0 to 1) compares the frequent items with the last window before, `unseen` is the share of events on
+    items that no window before has.
+    """
 
     distance: float
     unseen: float
@@ -156,10 +164,8 @@ class RecentItems:
         self._windows[start] = _sum([self._windows[start], pane]) if start in self._windows else pane
 
 
-_NOTHING: Final = Counted(np.empty(0, np.int64), np.empty(0, np.int64))
-
-
 def _sum(parts: Sequence[Counted]) -> Counted:
+    """Return the summed counts of each key."""
     keys = np.concatenate([_NOTHING.keys, *(part.keys for part in parts)])
     counts = np.concatenate([_NOTHING.counts, *(part.counts for part in parts)])
     distinct, place = np.unique(keys, return_inverse=True)
@@ -208,11 +214,6 @@ class IngestSummary(FrozenModel):
         return IngestSummary(**{name: mine[name] + theirs[name] for name in mine}, refused=dict(refused))
 
 
-_FIRST_SECONDS: Final = 2.0
-_AGAIN_SECONDS: Final = 60.0
-_LONGEST_SECONDS: Final = 960.0
-
-
 @dataclass
 class Awaited:
     """Logs what the pipeline waits for: after 2 s, then at intervals of 1, 2, 4, ... 16 minutes without a commit."""
@@ -225,7 +226,7 @@ class Awaited:
         self._next = self.clock() + _FIRST_SECONDS
 
     def over(self) -> None:
-        """Restart the intervals: something was committed, or nothing waits."""
+        """Restart the intervals, after a commit or while nothing waits."""
         self._pause = _AGAIN_SECONDS
         self._next = max(self._next, self.clock() + self._pause)
 
@@ -253,11 +254,6 @@ def awaited_window(config: PipelineConfig, start_ms: int, watermark_ms: int, hol
 
 def _moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-_COMPARED = 16
-"""Earlier panes to read at the start, to compare the first window with."""
-_COMMIT_SECONDS = (0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 
 class PipelineMetrics:

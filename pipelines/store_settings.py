@@ -78,10 +78,10 @@ class LayoutError(UserError):
 def values_of(config: PipelineConfig) -> dict[str, JsonValue]:
     """Return the lasting pipeline settings by name, as JSON values; leaves out an unset `window_seconds`."""
     dumped = config.model_dump(mode="json") | {"sketch": config.sketch.parameters()}
-    found = {name: dumped[name.removeprefix("pipeline.")] for name in LASTING if name not in OUTSIDE_PIPELINE}
+    values = {name: dumped[name.removeprefix("pipeline.")] for name in LASTING if name not in OUTSIDE_PIPELINE}
     if config.window_seconds is None:
-        del found["pipeline.window_seconds"]
-    return found
+        del values["pipeline.window_seconds"]
+    return values
 
 
 def recorded(store: Store, *, may_be_lost: bool = False) -> dict[str, JsonValue]:
@@ -132,7 +132,10 @@ def _has_commits(store: Store) -> bool:
 
 
 def refusal(store: Store, name: str, value: JsonValue, before: JsonValue, source: str = "") -> str:
-    """Return the error line for a setting that differs from the store's; `source` is where the value was given."""
+    """Return the error message for a setting whose `value` differs from the value `before` in the store.
+
+    `source` names where the value was given.
+    """
     where = f" ({source})" if source else ""
     head = f"{name} is {spelled(value)}{where}, but {store.url} was written with {spelled(before)}"
     assigned = quote(f"{name}={spelled(value)}")

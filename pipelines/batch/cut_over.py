@@ -31,9 +31,10 @@ def cut_over(
     from_log: bool = False,
     report: Callable[[IngestSummary], None] | None = None,
 ) -> IngestSummary:
-    """End `origin` and continue its log in its rebuild `store`, with the settings that `prepare` returned.
+    """End `origin` and continue its log in its rebuild `store`; `config` is what `rebuild.prepare` returned.
 
-    `from_log`: the rebuild reads the log itself instead of the windows. Returns what was committed to `store`. Raises
+    With `from_log`, the rebuild reads the log itself instead of the windows of `origin`. Returns the summary of the
+    commits to `store`; `report` is called after each run. Raises
     `RebuildError` if the cut-over is not possible or was interrupted, and the errors of `ingest`.
     """
     if from_log:
@@ -48,14 +49,17 @@ def cut_over(
     before = _take_in(source, store, config, report)
     _leave(origin, store, source)
     rest = _take_in(source, store, config, report)
-    _go_on(origin, store)
+    _hand_over(origin, store)
     return before + rest
 
 
 def _take_in(
     source: WindowSource, store: Store, config: PipelineConfig, report: Callable[[IngestSummary], None] | None
 ) -> IngestSummary:
-    """Take in all present windows. A cut-over calls this twice, so each call has its own metrics registry."""
+    """Commit the rows of all present windows of the origin to `store`; return the summary of the commits.
+
+    A cut-over calls this twice, so each call has its own metrics registry. Raises `RebuildError` if windows are left.
+    """
     total = ingest(store, config, source=source, report=report, registry=CollectorRegistry())
     span = LogState.open(store).sources.get(WINDOWS)
     if span is None or not span.is_done or span.stop < position_of(source.state.cursor.sequence):
@@ -63,25 +67,25 @@ def _take_in(
     return total
 
 
-def _check_log(given: LogState, state: LogState) -> None:
-    """Raise `RebuildError` if the rebuild has read less of the log than its origin."""
+def _check_log(origin: LogState, state: LogState) -> None:
+    """Raise `RebuildError` if the rebuild, in `state`, has read less of the log than its origin."""
     read = _newest(state)
-    for name, span in _newest(given).items():
-        found = read.get(name)
-        if found is None or found.stop < span.stop:
+    for name, span in _newest(origin).items():
+        rebuilt = read.get(name)
+        if rebuilt is None or rebuilt.stop < span.stop:
             raise RebuildError(
                 f"{name}: the old store has read this partition of the log to {span.stop}, its rebuild less: run it "
                 "again, or rebuild from the windows if the file or topic is gone"
             )
-        if found.first > span.first:
+        if rebuilt.first > span.first:
             raise RebuildError(
-                f"{name}: the old store has read this partition from {span.first} on, its rebuild from {found.first} "
+                f"{name}: the old store has read this partition from {span.first} on, its rebuild from {rebuilt.first} "
                 "on, by pipeline.kafka.start or because the broker has deleted the rest: rebuild from the windows"
             )
 
 
 def _newest(state: LogState) -> dict[str, SourceSpan]:
-    """Return the span of each log partition by key without generation, that of the newest generation."""
+    """Return key without generation -> span of the newest generation, for the log partitions."""
     by_age = sorted(_of_log(state), key=generation)
     return {key.removesuffix(f"@{generation(key)}"): state.sources[key] for key in by_age}
 
@@ -105,11 +109,11 @@ def _leave(origin: Store, store: Store, source: WindowSource | None = None) -> N
         raise RebuildError(f"{origin.url}: has moved to {state.moved_to} already")
 
 
-def _go_on(origin: Store, store: Store) -> None:
-    """Commit the log positions of `origin` to `store`."""
-    given, form = LogState.open(origin), read_format(origin)
+def _hand_over(origin: Store, store: Store) -> None:
+    """Commit the log positions of `origin` to `store`, so that its pipeline continues the log there."""
+    last, form = LogState.open(origin), read_format(origin)
     window_ms = form.layout.window_ms if form and form.layout else 1
-    sources = {key: _carried(given.sources[key], given.counted.get(key, {}), window_ms) for key in _of_log(given)}
+    sources = {key: _carried(last.sources[key], last.counted.get(key, {}), window_ms) for key in _of_log(last)}
     log, state = CommitLog(store), LogState.open(store)
     while not state.moved_from:
         with contextlib.suppress(CommitTakenError):
@@ -123,7 +127,7 @@ def _of_log(state: LogState) -> list[str]:
 
 
 def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> SourceSpan:
-    """Return a span for a store that has taken over the counted rows of its origin, but not its dead letters."""
+    """Return a span of the origin for the store that continues the log: with the counted rows, without dead letters."""
     beyond = {start: stop for start, stop in counted.items() if stop > span.resume}
     inherited = (*span.inherited, Inherited(window_ms=window_ms, counted=beyond)) if beyond else span.inherited
     return span.model_copy(

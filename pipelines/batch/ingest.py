@@ -1,4 +1,4 @@
-"""The bounded driver: each run reads what is there and ends; to follow a log, it repeats runs."""
+"""The bounded driver: each run reads the present log and ends; to follow a log, the driver repeats runs."""
 
 import logging
 import threading
@@ -29,7 +29,7 @@ from weir.pipelines.layout import open_layout, with_window
 from weir.pipelines.maintenance.cleanup import Erasure
 from weir.pipelines.maintenance.retention import Retention
 from weir.pipelines.metrics import Awaited, IngestSummary, PipelineMetrics, awaited_window
-from weir.pipelines.runs.positions import remember_panes
+from weir.pipelines.runs.run import remember_panes
 from weir.pipelines.runs.run_registry import (
     append,
     check_writable,
@@ -69,7 +69,7 @@ def ingest(
     source: Source[Any] | None = None,
     named: Mapping[str, JsonValue] | None = None,
 ) -> IngestSummary:
-    """Ingest the log, or another source, into the store and return a summary of the commits.
+    """Ingest the log of the settings, or another source, into the store; return the sum of all runs.
 
     Without `follow` one run reads all input and commits every window. With `follow`, runs repeat until `stop` is set or
     SIGTERM or SIGINT arrives; the run in progress is completed first. `report` is called after each run. Unset settings
@@ -108,7 +108,7 @@ def ingest(
 
 @dataclass
 class _Driver:
-    """Decides when a run is due; its state between runs only saves work."""
+    """Makes runs and maintains the store between them; its state between runs only saves work."""
 
     store: Store
     config: PipelineConfig
@@ -145,7 +145,7 @@ class _Driver:
         self.metrics.started(self.store, self.config, self._state)
 
     def follow(self) -> None:
-        """Run whenever the log has changed, and once more with `flush` when it has been idle for long enough."""
+        """Run whenever the log has changed, and once more with `flush` when the log was idle for `idle_seconds`."""
         while not self.stop.is_set():
             try:
                 self._look()
@@ -156,7 +156,7 @@ class _Driver:
             self.stop.wait(self.config.poll_seconds)
 
     def _look(self) -> None:
-        """List the log once, make the runs that are due and maintain the store."""
+        """List the log, make the runs that are due and maintain the store, once."""
         partitions = self._discover()
         now = {partition.key: (partition.size, partition.arrival_ms) for partition in partitions}
         is_quiet = time.monotonic() - self._changed_at >= self.config.idle_seconds
@@ -193,14 +193,15 @@ class _Driver:
         self._awaited.say(lambda: awaited_window(config, start_ms, watermark_ms))
 
     def _discover(self) -> list[Any]:
+        """Return the partitions of the log; log once that it is absent or empty."""
         try:
-            found = self.source.discover()
+            partitions = self.source.discover()
         except FileNotFoundError as error:
             self._wait_for(f"{error}; waiting for it")
             return []
-        if not found:
+        if not partitions:
             self._wait_for(f"{self.config.log} holds no file of a log yet; waiting for the first")
-        return found
+        return partitions
 
     def _wait_for(self, problem: str) -> None:
         """Log `problem` unless the driver is already waiting."""
@@ -213,13 +214,14 @@ class _Driver:
         self._check_in_hand()
         while starts := self.source.starts(partitions, self._state, self._in_hand):
             self._commit(starts)
-        found = self.source.identify(partitions, self._state, self._in_hand)
-        self.metrics.rewritten.inc(sum(generation(one.key) > 1 and one.key not in self._state.sources for one in found))
-        self._unread = len(found) < len(partitions)
-        ends = _ends(found)
+        readable = self.source.identify(partitions, self._state, self._in_hand)
+        new = (found.key for found in readable if found.key not in self._state.sources)
+        self.metrics.rewritten.inc(sum(generation(key) > 1 for key in new))
+        self._unread = len(readable) < len(partitions)
+        ends = _ends(readable)
         while True:
-            for some in self.source.cut(found, self._state, self._in_hand):
-                counts = self.step(some, flush=flush and _ends(some) == ends, only_whole_lines=only_whole_lines)
+            for part in self.source.cut(readable, self._state, self._in_hand):
+                counts = self.step(part, flush=flush and _ends(part) == ends, only_whole_lines=only_whole_lines)
                 if self.stop.is_set():
                     return
                 if not counts or not self._make_room():
@@ -229,14 +231,14 @@ class _Driver:
                 return
 
     def _check_in_hand(self) -> None:
-        """Drop uncommitted state that may not fit the commits."""
+        """Drop the uncommitted state if a redaction or another writer has committed since."""
         if self._redaction != self._state.redaction:
             # Pending rows may hold forgotten users and name replaced files: read them again.
             self._redaction, self._in_hand = self._state.redaction, InHand()
         self._in_hand.check(self._state.sources)
 
     def _make_room(self) -> bool:
-        """Commit open windows early if their pending rows leave no room; return False if it must be repeated."""
+        """Commit open windows early if their pending rows leave no room to read; return False to repeat."""
         if self._in_hand.cost <= _FULL * self.config.run_bytes:
             return True
         self._advise(
@@ -274,11 +276,11 @@ class _Driver:
             self._start_from_commits()
 
     def erase(self) -> None:
-        """Remove files that redactions have replaced, if it is due."""
+        """Remove files that redactions have replaced, once their grace period is over."""
         self._erasure.step(self._state)
 
     def step(self, partitions: list[Any], *, flush: bool, only_whole_lines: bool) -> bool:
-        """Make a run if there is something to read or to commit; return False if it must be repeated."""
+        """Make a run if there is something to read or to commit; return False if the run must be repeated."""
         self._check_in_hand()
         plan = make_plan(
             self.store,
@@ -316,10 +318,10 @@ class _Driver:
             self._in_hand.take_in(outcome)
             self._unread |= any(reading.partition.key not in outcome.read for reading in plan.readings)
         self._tidy()
-        found = list(self._state.catch_up(self._commits))
-        for commit in found:
+        commits = list(self._state.catch_up(self._commits))
+        for commit in commits:
             self.metrics.observe(self.store, commit, self._state, started)
-        if any(commit.writer != plan.run.id and commit.sources for commit in found):
+        if any(commit.writer != plan.run.id and commit.sources for commit in commits):
             # Another writer has committed beside this run: its commit may hold our pending rows.
             self._start_from_commits()
             return False
@@ -357,6 +359,7 @@ class _Driver:
             )
 
     def _report(self, summary: IngestSummary, commit: Commit | None) -> None:
+        """Add a run to the total, and log and report it."""
         self.total += summary
         self._warn(summary, commit)
         if summary.panes:
@@ -378,7 +381,7 @@ def _refused(commit: Commit | None) -> Counter[str]:
 
 
 def _ends(partitions: list[Any]) -> list[tuple[str, int]]:
-    """Return the key and recorded size of each partition; sources may extend the other fields."""
+    """Return (key, recorded size) of each partition; `Source.cut` may change the other fields."""
     return [(partition.key, partition.recorded_size) for partition in partitions]
 
 
@@ -388,5 +391,6 @@ def _look_first(source: Source[Any], store: Store, state: LogState, partitions: 
 
 
 def _reasons(store: Store, commit: Commit | None) -> str:
+    """Return the numbers of refused rows by reason as text for the log, "" without refused rows."""
     listed = ", ".join(f"{reason} {count}" for reason, count in _refused(commit).most_common())
     return f" ({listed}; see {store.path('dead-letters')})" if listed else ""

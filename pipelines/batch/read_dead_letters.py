@@ -1,4 +1,4 @@
-"""Read dead letters again: from letters, each for one or several rows, to blocks of the raw rows."""
+"""Read dead letters again: turn letters, each for one or several rows, into blocks of raw rows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ import pyarrow as pa
 from weir.contracts import CorruptArtefactError, Store
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.maintenance.erased_files import REDACTED
-from weir.pipelines.runs.positions import PartitionProgress, Progress
+from weir.pipelines.runs.progress import PartitionProgress, Progress
 from weir.pipelines.transforms.read import PROGRESS, origin_of, read_dead_letters
 from weir.readers import (
     LOG_SUFFIXES,
@@ -32,7 +32,16 @@ from weir.readers import (
     read_chunk,
 )
 
-__all__ = ["Left", "LetterPartition", "LetterReading", "ReadLetters", "blocks_of", "chosen", "lines_of", "why_left"]
+__all__ = [
+    "LetterPartition",
+    "LetterReading",
+    "ReadLetters",
+    "UnreadableCause",
+    "blocks_of",
+    "chosen",
+    "lines_of",
+    "why_left",
+]
 
 _WITHOUT_ROW: Final = frozenset(
     {
@@ -43,12 +52,13 @@ _WITHOUT_ROW: Final = frozenset(
 """Reasons whose letters do not keep a row, but an item id, the first of several rows or a binary message."""
 
 _REACH: Final = 1 << 20
+"""Bytes of a CSV or TSV file that are read at least, in search of the rows of a letter."""
 
 _SHARED: Final = frozenset({Reason.MISSING_FIELD, Reason.WRONG_TYPE, Reason.REPEATED_FIELD})
 """Reasons for which one letter may stand for all rows of a block."""
 
 
-class Left(StrEnum):
+class UnreadableCause(StrEnum):
     """Why a letter cannot be read again."""
 
     CUT = "cut"
@@ -63,10 +73,10 @@ class Left(StrEnum):
 class LetterPartition:
     """The dead letters of one reason in one file, as a partition; `name` is the current name of the file.
 
-    A partition is either the letters with one row each (`line` is 0), or the `rows` rows of the one letter at `line`.
-    CSV and TSV rows need the `header` of their log file. Rows of Parquet, and of a letter for several rows, are read
-    from the log `file` itself; `places` maps positions in the partition to positions in the file. `is_old`: users were
-    forgotten after these letters were written.
+    A partition holds either letters with one row each (`line` is 0), or the `rows` rows of the one letter at `line`.
+    CSV and TSV rows need the `header` of their log file. Rows of Parquet, and rows of a letter for several, are read
+    from the log `file` itself; `places` maps positions in the partition to positions in the file. `is_old` tells that
+    users were forgotten after the letters were written.
     """
 
     key: str
@@ -89,7 +99,7 @@ class LetterPartition:
 
     @property
     def recorded_size(self) -> int:
-        """Its size as commits record it."""
+        """The size, as commits record it."""
         return self.size
 
     @property
@@ -106,7 +116,7 @@ class LetterPartition:
 
     @property
     def is_split(self) -> bool:
-        """Whether letters for several rows are partitions of their own."""
+        """Whether each letter for several rows is a partition of its own."""
         return self.has_columns and self.reason in _SHARED
 
     @property
@@ -117,7 +127,7 @@ class LetterPartition:
 
 @dataclass(frozen=True)
 class LetterReading:
-    """Read `partition` from line `start` on; `latest_ms` is the newest plausible event time (ms)."""
+    """A partition to read, from line `start` on; `latest_ms` is the newest plausible event time (ms)."""
 
     partition: LetterPartition
     start: int = 0
@@ -125,7 +135,7 @@ class LetterReading:
 
 
 def lines_of(store: Store, partition: LetterPartition) -> Iterator[tuple[int, DeadLetter]]:
-    """Yield all letters of a file with their line numbers; raises `CorruptArtefactError`."""
+    """Yield (line number, letter) of all letters in the file of a partition; raises `CorruptArtefactError`."""
     letters = read_dead_letters(store, partition.name, partition.checksum)
     if not letters:
         raise CorruptArtefactError(store.path(partition.name), "a commit lists it, but it is missing")
@@ -133,7 +143,7 @@ def lines_of(store: Store, partition: LetterPartition) -> Iterator[tuple[int, De
 
 
 def chosen(store: Store, partition: LetterPartition, start: int = 0) -> Iterator[tuple[int, DeadLetter]]:
-    """Yield the letters of a partition from line `start` on, with their line numbers."""
+    """Yield (line number, letter) of the letters that belong to a partition, from line `start` on."""
     for line, letter in lines_of(store, partition):
         if partition.line:
             if line == partition.line:
@@ -142,28 +152,28 @@ def chosen(store: Store, partition: LetterPartition, start: int = 0) -> Iterator
             yield line, letter
 
 
-def why_left(letter: DeadLetter, partition: LetterPartition) -> Left | None:
-    """Return why a letter cannot be read again, None if it can."""
+def why_left(letter: DeadLetter, partition: LetterPartition) -> UnreadableCause | None:
+    """Return why a letter of a partition cannot be read again, None if it can."""
     if letter.detail == REDACTED:
-        return Left.FORGOTTEN
+        return UnreadableCause.FORGOTTEN
     if letter.may_have_counted:
-        return Left.MAY_HAVE_COUNTED
+        return UnreadableCause.MAY_HAVE_COUNTED
     if not partition.line:
         if letter.reason in _WITHOUT_ROW or not letter.raw:
-            return Left.WITHOUT_ROW
+            return UnreadableCause.WITHOUT_ROW
         if letter.row is None:
-            return Left.CUT
+            return UnreadableCause.CUT
     needs_header = partition.has_columns and partition.format is not Format.PARQUET
     if (partition.is_in_file and partition.file is None) or (needs_header and partition.header is None):
-        return Left.FILE_GONE
-    return Left.BEFORE_ERASURE if partition.is_in_file and partition.is_old else None
+        return UnreadableCause.FILE_GONE
+    return UnreadableCause.BEFORE_ERASURE if partition.is_in_file and partition.is_old else None
 
 
 def blocks_of(store: Store, reading: LetterReading, config: PipelineConfig) -> Iterator[Block]:
-    """Yield the rows of readable letters in blocks, at their positions in the partition."""
+    """Yield the rows of the letters that can be read again in blocks, at their positions in the partition."""
     partition = reading.partition
-    found = [pair for pair in chosen(store, partition, reading.start) if why_left(pair[1], partition) is None]
-    for rows in _rows(partition, found, config):
+    readable = [pair for pair in chosen(store, partition, reading.start) if why_left(pair[1], partition) is None]
+    for rows in _rows(partition, readable, config):
         first = int(np.searchsorted(rows.positions, reading.start))
         if first < len(rows.positions):
             rest = rows.piece(first, len(rows.positions))
@@ -171,20 +181,21 @@ def blocks_of(store: Store, reading: LetterReading, config: PipelineConfig) -> I
 
 
 def _rows(
-    partition: LetterPartition, found: list[tuple[int, DeadLetter]], config: PipelineConfig
+    partition: LetterPartition, letters: list[tuple[int, DeadLetter]], config: PipelineConfig
 ) -> Iterator[Lines | TableRows]:
-    if partition.file is not None and partition.is_in_file and found:
-        lines = range(1, partition.size) if partition.line else (line for line, _ in found)
-        wanted = {partition.places[line]: line for line in lines if line in partition.places}
+    """Yield the raw rows of (line number, letter) pairs, from the letters or from the log file."""
+    if partition.file is not None and partition.is_in_file and letters:
+        lines = range(1, partition.size) if partition.line else (line for line, _ in letters)
+        line_at = {partition.places[line]: line for line in lines if line in partition.places}
         if partition.format is Format.PARQUET:
-            yield from _rows_of_table(partition.file, wanted, config)
-        elif wanted:
-            yield from _rows_of_text(partition.file, min(wanted), partition.rows, config)
+            yield from _rows_of_table(partition.file, line_at, config)
+        elif line_at:
+            yield from _rows_of_text(partition.file, min(line_at), partition.rows, config)
     else:
-        for first in range(0, len(found), config.chunk_rows):
-            some = found[first : first + config.chunk_rows]
-            texts = [row for _, letter in some if (row := letter.row) is not None]
-            yield Lines(texts, np.array([line for line, _ in some], np.int64), header=partition.header)
+        for first in range(0, len(letters), config.chunk_rows):
+            part = letters[first : first + config.chunk_rows]
+            texts = [row for _, letter in part if (row := letter.row) is not None]
+            yield Lines(texts, np.array([line for line, _ in part], np.int64), header=partition.header)
 
 
 def _rows_of_text(file: Partition, start: int, count: int, config: PipelineConfig) -> Iterator[Lines]:
@@ -208,14 +219,14 @@ def _rows_of_text(file: Partition, start: int, count: int, config: PipelineConfi
         start, reach = stop, reach + 8 * step
 
 
-def _rows_of_table(table: Partition, wanted: Mapping[int, int], config: PipelineConfig) -> Iterator[TableRows]:
-    """Yield the Parquet rows at `wanted` (position -> line), at their lines.
+def _rows_of_table(table: Partition, line_at: Mapping[int, int], config: PipelineConfig) -> Iterator[TableRows]:
+    """Yield the rows of a Parquet file at the positions in `line_at` (position -> line), numbered by line.
 
     The text of a letter has lost the column types, so the rows come from the file.
     """
-    if not wanted:
+    if not line_at:
         return
-    places = np.array(sorted(wanted), np.int64)
+    places = np.array(sorted(line_at), np.int64)
     chunks, _ = chunks_of(Reading(table, int(places[0])), config.chunk_bytes)
     for chunk in chunks:
         if not ((places >= chunk.start) & (places < chunk.stop)).any():
@@ -223,7 +234,7 @@ def _rows_of_table(table: Partition, wanted: Mapping[int, int], config: Pipeline
         for block in read_chunk(chunk, config, config.chunk_rows, config.chunk_bytes):
             if isinstance(content := block.content, TableRows):
                 rows = np.flatnonzero(np.isin(content.positions, places))
-                lines = np.array([wanted[place] for place in content.positions[rows].tolist()], np.int64)
+                lines = np.array([line_at[place] for place in content.positions[rows].tolist()], np.int64)
                 order = np.argsort(lines)
                 if len(rows):
                     yield TableRows(content.table.take(pa.array(rows[order])), lines[order], content.others)
@@ -239,5 +250,5 @@ class ReadLetters(beam.DoFn):
     def process(self, element: LetterReading) -> Iterator[Any]:
         """Read the letters of one partition."""
         yield from blocks_of(self._store, element, self._config)
-        seen = {element.partition.key: PartitionProgress(element.partition.size)}
-        yield beam.pvalue.TaggedOutput(PROGRESS, Progress(partitions=seen))
+        read = {element.partition.key: PartitionProgress(element.partition.size)}
+        yield beam.pvalue.TaggedOutput(PROGRESS, Progress(partitions=read))

@@ -1,7 +1,7 @@
 """Rebuild: the windows of one store as the source of another store with other settings.
 
 All windows form one partition; the position of a row is its pane and its place in the pane. So each row of the windows
-counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.positions`).
+counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.run`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from weir.contracts.commits.commit_log import LogMismatchError
 from weir.contracts.storage.artefacts import read_table
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.layout import open_layout, with_window
-from weir.pipelines.runs.positions import PartitionProgress, Progress
+from weir.pipelines.runs.progress import PartitionProgress, Progress
 from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen, file_readings
 from weir.pipelines.sources.source import WINDOWS, Source
 from weir.pipelines.store_settings import settled
@@ -49,6 +49,12 @@ __all__ = ["ReadPanes", "RebuildError", "WindowSource", "address", "pane_of", "p
 
 _ROW_BITS: Final = 32
 """A position is a pane's sequence, and in the low bits the row number: by shard, then by time."""
+
+_ROW_BYTES: Final = cost_of(1, 64)
+"""Cost of a row without its ids, in the unit of `run_bytes`."""
+
+_AT: Final = "@"
+"""In a fingerprint: separates the identity of the origin from the newest commit whose windows were read."""
 
 _COPIED: Final = (columns.TIMESTAMP, columns.LABEL, columns.WEIGHT, columns.ATTRIBUTION_TOKEN)
 _KEYS: Final = (columns.USER_KEY, columns.ITEM_KEY, columns.EVENT_KEY)
@@ -65,7 +71,7 @@ def pane_of(position: int) -> int:
 
 
 class ReadPanes(beam.PTransform[Any, Any]):
-    """`Reading`s of the windows of a store to the input of `RowsToWindows`."""
+    """`Reading`s of the windows of `origin` to the input of `RowsToWindows`: keyed rows, no dead letters, progress."""
 
     def __init__(self, origin: Store, config: PipelineConfig) -> None:
         super().__init__()
@@ -85,7 +91,7 @@ class ReadPanes(beam.PTransform[Any, Any]):
 
 @dataclass(frozen=True)
 class _Pane:
-    """A pane whose rows are read from position `start` on."""
+    """A pane to read, from position `start` on."""
 
     partition: str
     manifest: WindowManifest
@@ -93,7 +99,7 @@ class _Pane:
 
 
 class _ListPanes(beam.DoFn):
-    """`Reading` to `_Pane`s; the progress is tagged `PROGRESS`."""
+    """`Reading` to its `_Pane`s; the progress is tagged `PROGRESS`."""
 
     def __init__(self, origin: Store) -> None:
         self._origin = origin
@@ -101,15 +107,15 @@ class _ListPanes(beam.DoFn):
     def process(self, element: Reading) -> Iterator[Any]:
         """List the panes from the start of the reading to the end of the partition."""
         partition, end = element.partition, pane_of(element.partition.size)
-        seen = Progress(partitions={partition.key: PartitionProgress(partition.size)})
-        yield beam.pvalue.TaggedOutput(PROGRESS, seen)
-        found = WindowLog(self._origin).follow(after=pane_of(element.start) - 1)
-        for manifest in takewhile(lambda manifest: manifest.sequence < end, found):
+        progress = Progress(partitions={partition.key: PartitionProgress(partition.size)})
+        yield beam.pvalue.TaggedOutput(PROGRESS, progress)
+        panes = WindowLog(self._origin).follow(after=pane_of(element.start) - 1)
+        for manifest in takewhile(lambda manifest: manifest.sequence < end, panes):
             yield _Pane(partition.key, manifest, element.start)
 
 
 class _ReadPane(beam.DoFn):
-    """`_Pane` to `ValidatedBlock`s, shard by shard."""
+    """`_Pane` to `ValidatedBlock`s of its rows, shard by shard."""
 
     def __init__(self, origin: Store, config: PipelineConfig) -> None:
         self._origin = origin
@@ -126,20 +132,20 @@ class _ReadPane(beam.DoFn):
         manifest, items = element.manifest, self._items(element.manifest)
         first = position_of(manifest.sequence)
         exposed = [columns.EXPOSED] if self._exposed and manifest.exposed_items else []
-        said = [columns.USER_FEATURES] if self._user_features.all and manifest.user_features.names.all else []
+        user_features = [columns.USER_FEATURES] if self._user_features.all and manifest.user_features.names.all else []
         for shard, entry in manifest.examples.items():
-            table = self._log.examples(manifest, shard, [*_COPIED, *_KEYS, *exposed, *said])
+            table = self._log.examples(manifest, shard, [*_COPIED, *_KEYS, *exposed, *user_features])
             positions = np.arange(first, first + entry.rows)
             first += entry.rows
             for start in range(0, len(table), self._rows):
-                piece = slice(start, start + self._rows)
-                wanted = positions[piece] >= element.start
-                if wanted.any():
-                    rows = self._keyed(table[piece].filter(pa.array(wanted)), positions[piece][wanted], items, manifest)
+                part = slice(start, start + self._rows)
+                is_new = positions[part] >= element.start
+                if is_new.any():
+                    rows = self._keyed(table[part].filter(pa.array(is_new)), positions[part][is_new], items, manifest)
                     yield ValidatedBlock(BlockId(element.partition, int(positions[start])), rows, 0, 0)
 
     def _items(self, manifest: WindowManifest) -> pa.Table:
-        """Return the items of a pane ordered by key, with the configured features."""
+        """Return the item list of a pane, ordered by key, with the configured features, null if unknown."""
         entry = manifest.file(WindowName.items())
         known = manifest.item_features.all
         names = [columns.ITEM_KEY, columns.ITEM_ID, *(name for name in self._features.all if name in known)]
@@ -150,7 +156,10 @@ class _ReadPane(beam.DoFn):
         return items
 
     def _keyed(self, rows: pa.Table, positions: Int64, items: pa.Table, manifest: WindowManifest) -> pa.RecordBatch:
-        """Return rows with ids and keys, as `Locate` expects; the id of an item without positives is null."""
+        """Return the examples of a pane as rows with ids and keys, the input of `AssignWindows`.
+
+        The item list names only the items of positives, so the id of another item is null.
+        """
         keys, owned = rows[columns.ITEM_KEY].to_numpy(), items[columns.ITEM_KEY].to_numpy()
         place = np.searchsorted(owned, keys)
         missing = np.append(owned, 0)[place] != keys
@@ -176,14 +185,14 @@ def _exposed(rows: pa.Table, limit: int) -> pa.Array:
     kind = pa.list_(pa.int64(), limit)
     if columns.EXPOSED not in rows.column_names:
         return pa.nulls(len(rows), kind)
-    known = _array(rows[columns.EXPOSED])
-    keys = known.flatten().to_numpy().reshape(len(rows), known.type.list_size)[:, :limit]
+    exposed = _array(rows[columns.EXPOSED])
+    keys = exposed.flatten().to_numpy().reshape(len(rows), exposed.type.list_size)[:, :limit]
     padded = np.pad(keys, ((0, 0), (0, limit - keys.shape[1])), constant_values=PADDING_KEY)
     return pa.FixedSizeListArray.from_arrays(pa.array(padded.ravel()), limit)
 
 
 def _features(items: pa.Table, index: pa.Array, names: FeatureNames) -> pa.Array:
-    """Return the window's features of the item of each row, as a struct column."""
+    """Return the features of the item at `index` of each row, as a struct column (n,)."""
     return pa.StructArray.from_arrays([_array(items[name].take(index)) for name in names.all], fields=names.fields)
 
 
@@ -199,15 +208,8 @@ def _user_features(rows: pa.Table, names: FeatureNames) -> pa.Array:
 
 
 def _array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column in one chunk."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-_ROW_BYTES: Final = cost_of(1, 64)
-"""Cost of a row without its ids, in the unit of `run_bytes`."""
-
-
-_AT: Final = "@"
-"""In a fingerprint: separates the identity of the origin from its newest commit that was taken in."""
 
 
 class RebuildError(UserError):
@@ -217,10 +219,10 @@ class RebuildError(UserError):
 def prepare(
     origin: Store, store: Store, config: PipelineConfig, named: Mapping[str, JsonValue] | None = None
 ) -> PipelineConfig:
-    """Give a new store the keys and clock of its origin; return the settings to write it with.
+    """Create the store of a rebuild, with the key secret and the clock of its origin; return its settings.
 
-    `named` is passed to `open_layout`. Raises `RebuildError` if the origin does not exist, or the store has another key
-    secret, and `LayoutError` if the store already exists with other settings.
+    An existing store must fit. `named` is passed to `open_layout`. Raises `RebuildError` if the origin does not exist,
+    or the store has another key secret, and `LayoutError` if the store already exists with other settings.
     """
     given = read_format(origin)
     if given is None:
@@ -239,13 +241,13 @@ def prepare(
 
 
 def address(store: Store) -> str:
-    """Return the absolute address of a store."""
+    """Return the absolute path or URL of a store, under which commits name it."""
     return store.url if store.local_path is None else str(store.local_path.resolve())
 
 
 @dataclass
 class WindowSource(Source[Partition]):
-    """The committed windows of `origin`, as one partition."""
+    """The committed windows of `origin` as a source with one partition; `state` is the log state of `origin`."""
 
     origin: Store
     config: PipelineConfig
@@ -262,7 +264,8 @@ class WindowSource(Source[Partition]):
     def check(self, store: Store, state: LogState) -> None:
         """Refuse a store that is not a rebuild of this origin.
 
-        Raises `RebuildError`; `LogMismatchError` if the origin no longer holds the windows that were taken in.
+        Raises `RebuildError`; `LogMismatchError` if the origin no longer holds the windows that `store` was built
+        from.
         """
         span = state.sources.get(WINDOWS)
         if state.moved_from:
@@ -279,6 +282,7 @@ class WindowSource(Source[Partition]):
             self._require_log(store, pane_of(span.stop) - 1, _decoded(ref))
 
     def _require_log(self, store: Store, sequence: int, ref: CommitRef | None) -> None:
+        """Raise `LogMismatchError` unless pane `sequence` of the origin is in commit `ref`."""
         try:
             self._commits.require(f"{store.url}, which is rebuilt from {self.origin.url}", sequence, ref)
         except LogMismatchError as error:
@@ -294,7 +298,7 @@ class WindowSource(Source[Partition]):
             )
 
     def discover(self) -> list[Partition]:
-        """Return the present windows; costs one request if nothing is new."""
+        """Return the one partition, up to the newest pane; costs one request to the store if nothing is new."""
         self.state.catch_up(self._commits)
         self.check_rows(self.state)
         size = position_of(self.state.cursor.sequence)
@@ -305,11 +309,11 @@ class WindowSource(Source[Partition]):
         return partitions
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the windows of each run: about `run_bytes` of rows more each time, at last all."""
+        """Yield the partition up to the end of each run, which reads about `run_bytes` of rows; at last all of it."""
         [windows] = found
-        seen = state.sources | in_hand.pending
-        start = pane_of(seen[WINDOWS].stop) if WINDOWS in seen else 0
-        ref = _decoded(seen[WINDOWS].fingerprint.partition(_AT)[2]) if WINDOWS in seen else None
+        spans = state.sources | in_hand.pending
+        start = pane_of(spans[WINDOWS].stop) if WINDOWS in spans else 0
+        ref = _decoded(spans[WINDOWS].fingerprint.partition(_AT)[2]) if WINDOWS in spans else None
         rows, stop, log = 0, pane_of(windows.size), WindowLog(self.origin)
         for pane in takewhile(lambda pane: pane.sequence < stop, log.follow(after=start - 1)):
             _check_features(self.origin, "item", self.config.item_features, pane.item_features)
@@ -322,11 +326,11 @@ class WindowSource(Source[Partition]):
         yield [self._up_to(ref, windows)]
 
     def _up_to(self, ref: CommitRef | None, windows: Partition) -> Partition:
-        """Return the windows with the commit `ref` in their fingerprint."""
+        """Return the partition with the commit `ref` of its last pane in the fingerprint."""
         return windows if ref is None else replace(windows, fingerprint=f"{self._identity}{_AT}{_encoded(ref)}")
 
     def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
-        """Return the partition if it has windows that were not taken in."""
+        """Return a reading of the partition if it has windows that were not read."""
         return file_readings(self.config, partitions, seen)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
@@ -340,8 +344,8 @@ def _encoded(ref: CommitRef) -> str:
 
 
 def _decoded(text: str) -> CommitRef | None:
-    number, _, found = text.partition("-")
-    return CommitRef(number=int(number), checksum=found) if text else None
+    number, _, digest = text.partition("-")
+    return CommitRef(number=int(number), checksum=digest) if text else None
 
 
 def _check_features(origin: Store, of: str, wanted: FeatureNames, known: FeatureNames) -> None:

@@ -2,8 +2,8 @@
 
 A partition holds the letters of one reason in one file and is named after both; the position of a letter is its line
 number, from 1. A letter for several rows is a partition of its own, whose positions number its rows from 1. So each
-letter counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.positions`). A row that is
-refused again becomes a letter of its new partition; a later retry reads that letter, never the earlier one again.
+letter counts exactly once, by the same rule as each row of a log (`weir.pipelines.runs.run`). A row that is refused
+again becomes a letter of its new partition; a later retry reads only the newer letter.
 """
 
 import time
@@ -21,10 +21,10 @@ from weir.contracts.base.models import FrozenModel
 from weir.contracts.commits.commit_log import Cursor
 from weir.pipelines.batch.ingest import IngestSummary, ingest
 from weir.pipelines.batch.read_dead_letters import (
-    Left,
     LetterPartition,
     LetterReading,
     ReadLetters,
+    UnreadableCause,
     blocks_of,
     chosen,
     lines_of,
@@ -55,22 +55,22 @@ from weir.readers import (
 
 __all__ = ["HINTS_OF_LEFT", "LetterSource", "RetrySummary", "retry"]
 
-HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
-    Left.CUT: "hold only the first KiB of their row: append the repaired rows to the log",
-    Left.WITHOUT_ROW: "hold no row, but stand for a file, several rows or an item: write the repaired file under "
-    "another name, or append the repaired rows to the log",
-    Left.FORGOTTEN: "named users who have been forgotten: their text is gone for good",
-    Left.FILE_GONE: "are of a CSV, TSV or Parquet file that the log does not hold any more as it was, so the names or "
-    "types of their columns are unknown: append the repaired rows to the log",
-    Left.BEFORE_ERASURE: "are of rows that only a file of the log has, and users have been forgotten since, whom these "
-    "rows may name: append the rows of others to the log",
-    Left.MAY_HAVE_COUNTED: "are of rows that were valid when they were first read and refused when they were read "
-    "again, after a change of settings: they may have counted. Append to the log those that no window has",
+HINTS_OF_LEFT: Final[Mapping[UnreadableCause, str]] = {
+    UnreadableCause.CUT: "hold only the first KiB of their row: append the repaired rows to the log",
+    UnreadableCause.WITHOUT_ROW: "hold no row, but stand for a file, several rows or an item: write the repaired file "
+    "under another name, or append the repaired rows to the log",
+    UnreadableCause.FORGOTTEN: "named users who have been forgotten: their text is gone for good",
+    UnreadableCause.FILE_GONE: "are of a CSV, TSV or Parquet file that the log does not hold any more as it was, so "
+    "the names or types of their columns are unknown: append the repaired rows to the log",
+    UnreadableCause.BEFORE_ERASURE: "are of rows that only a file of the log has, and users have been forgotten since, "
+    "whom these rows may name: append the rows of others to the log",
+    UnreadableCause.MAY_HAVE_COUNTED: "are of rows that were valid when they were first read and refused when they "
+    "were read again, after a change of settings: they may have counted. Append to the log those that no window has",
 }
 """Why letters cannot be read again -> advice for the user."""
 
 
-_LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
+_LATER: Final = {UnreadableCause.FILE_GONE, UnreadableCause.BEFORE_ERASURE}
 """Causes that make a whole partition unreadable."""
 
 
@@ -97,17 +97,17 @@ class _Judged:
 
     look: FirstLook = field(default_factory=FirstLook)
     cost: int = 0
-    left: Counter[Left] = field(default_factory=Counter)
-    first_left: dict[Left, str] = field(default_factory=dict)
+    left: Counter[UnreadableCause] = field(default_factory=Counter)
+    first_left: dict[UnreadableCause, str] = field(default_factory=dict)
 
-    def leave(self, cause: Left, letters: Sequence[DeadLetter]) -> None:
-        """Add letters that cannot be read."""
+    def leave(self, cause: UnreadableCause, letters: Sequence[DeadLetter]) -> None:
+        """Add letters that cannot be read for this cause."""
         self.first_left.setdefault(cause, f"{letters[0].partition}, position {letters[0].position}")
         self.left[cause] += len(letters)
 
     @property
     def letters(self) -> int:
-        """The number of readable rows plus that of unreadable letters."""
+        """The number of readable rows plus the number of unreadable letters."""
         return self.look.rows + self.left.total()
 
 
@@ -160,7 +160,7 @@ class LetterSource(LogSource[LetterPartition]):
         """Return None: this source does not list the log."""
 
     def identify(self, partitions: list[LetterPartition], state: LogState, in_hand: InHand) -> list[LetterPartition]:
-        """Return the unread partitions that now have a valid row, or that were partly read."""
+        """Return the partitions with a row that is valid now, and the partitions that were partly read before."""
         seen = Seen.of(state, in_hand)
         each = (one for listed in partitions for one in self._split(listed))
         unread = [one for one in each if one.key not in seen.known or not seen.known[one.key].is_done]
@@ -227,13 +227,13 @@ class LetterSource(LogSource[LetterPartition]):
         except (OSError, UnreadableError):
             look = FirstLook()
         if delivered < (partition.rows if partition.line and whole else len(whole)):
-            judged.leave(Left.FILE_GONE, whole)
+            judged.leave(UnreadableCause.FILE_GONE, whole)
         else:
             judged.look, judged.cost = look, cost
         return judged
 
     def cut(self, found: list[LetterPartition], state: LogState, in_hand: InHand) -> Iterator[list[LetterPartition]]:
-        """Yield the letters of each run, as many as `run_bytes` has room for, and at last all."""
+        """Yield the partitions up to the end of each run, which reads what `run_bytes` has room for; at last all."""
         seen, used, is_empty = Seen.of(state, in_hand), in_hand.cost, True
         for count, one in enumerate(found):
             if not _is_due(one, seen):
@@ -259,7 +259,7 @@ class LetterSource(LogSource[LetterPartition]):
         return found
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
-        """Read, validate and commit."""
+        """Add the transforms that read and validate the letters and commit the run."""
         read = readings | "Read letters" >> beam.ParDo(ReadLetters(store, self._config)).with_outputs(
             PROGRESS, main="blocks"
         )
@@ -270,7 +270,7 @@ class LetterSource(LogSource[LetterPartition]):
         """Return the result of a retry, given the sum of its commits."""
         judged = list(self._judged.values())
         stay = (one.look.reasons for key, one in self._judged.items() if key not in self._kept or not done.runs)
-        left = sum((one.left for one in judged), Counter[Left]())
+        left = sum((one.left for one in judged), Counter[UnreadableCause]())
         first_left = {cause: place for one in reversed(judged) for cause, place in one.first_left.items()}
         return RetrySummary(
             letters=sum(one.letters for one in judged),
@@ -286,7 +286,10 @@ class LetterSource(LogSource[LetterPartition]):
 
 @dataclass
 class _LetterFiles:
-    """The committed files of dead letters; `found` maps the first name of each to its current file."""
+    """The committed files of dead letters; `found` maps the first name of a file to its current name and entry.
+
+    A redaction rewrites a file under a new name.
+    """
 
     store: Store
     found: dict[str, LetterFile] = field(default_factory=dict)

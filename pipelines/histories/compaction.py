@@ -50,7 +50,7 @@ class HistoryMerger:
     _run: str = field(default="", init=False)
 
     def start(self, files: HistoryFiles) -> bool:
-        """Start a merge if one is due and none is running; return whether one is running."""
+        """Start a merge in a thread if one is due and none is running; return whether a merge is running now."""
         if self._task is None:
             due = _due(files)
             if due:
@@ -74,7 +74,8 @@ class HistoryMerger:
     def commit(self, state: LogState, *, wait: bool = False) -> bool:
         """Commit a complete merge; return whether `state` must catch up with its commit.
 
-        With `wait` this waits for the merge. Raises the error of the merge, `CorruptArtefactError` for a damaged file.
+        With `wait` this waits until the merge is complete. Raises the error of the merge, `CorruptArtefactError` for a
+        damaged file.
         """
         if self._task is None or (self._task.running and not wait):
             return False
@@ -90,7 +91,7 @@ class HistoryMerger:
             forget(self.store, self._run)
 
     def end(self) -> None:
-        """Cancel the running merge."""
+        """Cancel the running merge, if any, and remove its files."""
         if self._task is not None:
             self._end.set()
             self._task.wait()
@@ -105,9 +106,11 @@ def _due(files: HistoryFiles) -> list[tuple[HistoryFile, ...]]:
 def commit_histories(
     store: Store, state: LogState, files: list[HistoryFile], run: str, cache: LocalCache, *, covered: int = 0
 ) -> bool:
-    """Commit files that replace others and remove files replaced over an hour ago; on a conflict `state` catches up.
+    """Commit history files of run id `run` that replace others, and remove files replaced over an hour ago.
 
-    Returns False if other writers' commits have made the files useless; the caller removes them with `forget`.
+    `covered` is the number of panes that rebuilt histories hold, 0 for a merge. If another writer commits first,
+    `state` catches up and the commit is tried again. Returns False if other writers' commits have made the files
+    useless; the caller then removes the files with `forget`.
     """
     log = CommitLog(store)
     while True:
@@ -143,7 +146,7 @@ _TOO_MANY: Final = 4 * MOST_DELTAS
 
 @dataclass
 class HistoryKeeper:
-    """Compaction and repair between the driver's runs; `state` is the driver's and follows each commit made here."""
+    """Compacts and repairs history files between the driver's runs; `state` is the driver's and follows the commits."""
 
     store: Store
     config: PipelineConfig
@@ -208,13 +211,13 @@ class HistoryKeeper:
         forget(self.store, run)
 
     def keep(self) -> None:
-        """Commit a complete merge and start one that is due; waits only if a shard has too many files."""
+        """Commit a complete merge and start the next due one; waits for a merge only if a shard has too many files."""
         most = max(map(len, self.state.histories.shards.values()), default=0)
         self._commit(wait=most > _TOO_MANY)
         self._merger.start(self.state.histories)
 
     def settle(self) -> None:
-        """Merge and commit until no merge is due."""
+        """Merge history files and commit them until no merge is due."""
         while self._merger.start(self.state.histories):
             self._commit(wait=True)
 

@@ -1,7 +1,7 @@
 """Merge user files, or rebuild them from windows, in bounded memory.
 
-A rebuild reads the windows once, in order. As in the stream, it writes what they add as deltas and merges them along
-the way, so it holds only one batch of rows in memory.
+A rebuild reads the windows once, in order. As in the stream, it writes the events of a batch of windows as a delta, and
+merges deltas along the way, so it holds only one batch of rows in memory.
 """
 
 import logging
@@ -38,16 +38,21 @@ from weir.contracts.histories.user_rows import spread, unite, unknown_users
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.transforms.histories import TouchedUsers, write_delta
 
-__all__ = ["FileMerge", "broken_shards", "merge_plan", "rebuilt"]
+__all__ = ["MOST_DELTAS", "FileMerge", "broken_shards", "merge_plan", "rebuilt"]
 
+logger = logging.getLogger(__name__)
 
 MOST_DELTAS: Final = 4
 """Most deltas of a shard above its base: each look-up searches all of them."""
 _RATIO: Final = 4
-_ROWS: Final = 4096
+_USERS_AT_ONCE: Final = 4096
 """Users of one file that are in memory at once."""
+_ROWS_AT_ONCE: Final = 500_000
+"""Rows of windows that are in memory at once."""
+_READ: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
 
 Slices: TypeAlias = list[slice]
+"""The rows of each merged file with the keys of one range of users."""
 
 
 def merge_plan(sizes: Sequence[int]) -> int:
@@ -79,21 +84,27 @@ class FileMerge:
     check: Callable[[], None] = lambda: None
 
     def __call__(self, files: Sequence[HistoryFile], run: str) -> HistoryFile:
-        """Write and return the merged file, which `replaces` the given ones; raises `CorruptArtefactError`."""
+        """Write the merged file for run id `run`, and return its entry, which names the merged files in `replaces`.
+
+        Raises `CorruptArtefactError`.
+        """
         opened = [open_file(self.store, file, self.cache, in_order=True) for file in files]
         users, seen = self._count(opened)
         shard, length = files[0].shard, files[0].length
         name = HistoryFile.path(shard, run, secrets.token_hex(4))
-        blocks = (self._block(opened, found) for found in self._slices(opened))
+        blocks = (self._block(opened, slices) for slices in self._slices(opened))
         entry = write_user_file(self.store, name, blocks, users=users, seen=seen, length=length, bound=self.bound)
         return HistoryFile.of(name, entry, shard, length, tuple(file.name for file in files))
 
     def _slices(self, files: list[UserFile]) -> Iterator[Slices]:
-        """Yield the rows of each file in the next range of user keys."""
+        """Yield the rows of each file for one range of user keys after the other, up to `_USERS_AT_ONCE` per file."""
         at = [0] * len(files)
         while any(start < file.count for start, file in zip(at, files, strict=True)):
             self.check()
-            near = [file.users(start, min(start + _ROWS, file.count)) for start, file in zip(at, files, strict=True)]
+            near = [
+                file.users(start, min(start + _USERS_AT_ONCE, file.count))
+                for start, file in zip(at, files, strict=True)
+            ]
             last = min(keys[-1] for keys in near if len(keys))
             stops = [start + int(np.searchsorted(keys, last, "right")) for start, keys in zip(at, near, strict=True)]
             yield [slice(start, stop) for start, stop in zip(at, stops, strict=True)]
@@ -102,39 +113,31 @@ class FileMerge:
     def _count(self, files: list[UserFile]) -> tuple[int, int]:
         """Return the number of users and seen items of the merged file."""
         users, seen = 0, 0
-        for found in self._slices(files):
-            keys = [file.users(rows.start, rows.stop) for file, rows in zip(files, found, strict=True)]
-            counts = [file.seen_counts(rows.start, rows.stop) for file, rows in zip(files, found, strict=True)]
+        for slices in self._slices(files):
+            keys = [file.users(rows.start, rows.stop) for file, rows in zip(files, slices, strict=True)]
+            counts = [file.seen_counts(rows.start, rows.stop) for file, rows in zip(files, slices, strict=True)]
             distinct, place = np.unique(np.concatenate(keys), return_inverse=True)
             users += len(distinct)
             together = np.bincount(place, np.concatenate(counts), len(distinct)).astype(np.int64)
             seen += int(np.minimum(together, self.bound).sum())
         return users, seen
 
-    def _block(self, files: list[UserFile], found: Slices) -> UserRows:
+    def _block(self, files: list[UserFile], slices: Slices) -> UserRows:
         """Return the newest record of each user and the union of the user's seen items."""
-        keys = [file.users(rows.start, rows.stop) for file, rows in zip(files, found, strict=True)]
+        keys = [file.users(rows.start, rows.stop) for file, rows in zip(files, slices, strict=True)]
         users = np.unique(np.concatenate(keys))
         totals, items, times = unknown_users(len(users), files[0].length)
         seen = []
-        for file, rows, mine in zip(files, found, keys, strict=True):
-            to, stretch = (
-                np.searchsorted(users, mine),
-                UserTable.of_shard((file,), file.length).stretch(mine, rows.start),
-            )
+        for file, rows, mine in zip(files, slices, keys, strict=True):
+            to = np.searchsorted(users, mine)
+            stretch = UserTable.of_shard((file,), file.length).stretch(mine, rows.start)
             totals[to], items[to], times[to] = stretch.records()
             seen.append(spread(stretch.seen(np.arange(len(mine))), to, len(users)))
         return UserRows(UserKeys(users), Records(totals, ItemKeys(items), times), unite(seen, self.bound))
 
 
-logger = logging.getLogger(__name__)
-
-_ROWS_AT_ONCE: Final = 500_000
-_READ: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
-
-
 def broken_shards(store: Store, config: PipelineConfig, state: LogState) -> dict[int, str]:
-    """Return shard -> problem for unusable histories; reads only the header of each file."""
+    """Return user shard -> problem for shards whose history files cannot be used; reads only the file headers."""
     files = state.histories
     if files.covered != state.cursor.sequence:
         problem = f"its log has histories of {files.covered} panes out of {state.cursor.sequence}"
@@ -142,36 +145,36 @@ def broken_shards(store: Store, config: PipelineConfig, state: LogState) -> dict
     if files.length not in {None, config.kept_items}:
         problem = f"history_length and late_items are {config.kept_items} together, they were {files.length}"
         return dict.fromkeys(range(config.user_shards), problem)
-    found = {}
+    damaged = {}
     for file in files.files:
         try:
             open_file(store, file, config.cache)
         except CorruptArtefactError as error:
-            found[file.shard] = str(error)
-    return found
+            damaged[file.shard] = str(error)
+    return damaged
 
 
 def rebuilt(
     store: Store, config: PipelineConfig, state: LogState, shards: Collection[int], run: str
 ) -> tuple[HistoryFile, ...]:
-    """Write a new base for each shard, which replaces all its files; a shard without users gets none.
+    """Write a new base file for each user shard from the windows, which replaces all files of the shard.
 
-    Raises `CorruptArtefactError` for a damaged window.
+    Returns the files; a shard without users gets none. Raises `CorruptArtefactError` for a damaged window.
     """
     bases = {shard: _Base(store, config, shard, run) for shard in shards}
     for batch in _batches(WindowLog(store), state.cursor.sequence, shards):
         for shard, windows in batch.items():
             bases[shard].add(windows)
-    found = []
+    files = []
     for shard, base in bases.items():
         if (file := base.merged()) is not None:
             names = tuple(old.name for old in state.histories.shards.get(shard, ()))
-            found.append(file.model_copy(update={"replaces": names}))
-    return tuple(found)
+            files.append(file.model_copy(update={"replaces": names}))
+    return tuple(files)
 
 
 def _batches(log: WindowLog, stop: int, shards: Collection[int]) -> Iterator[dict[int, list[pa.Table]]]:
-    """Yield shard -> the rows of its next windows, about `_ROWS_AT_ONCE` rows in all."""
+    """Yield user shard -> the rows of the next panes before pane `stop`, about `_ROWS_AT_ONCE` rows in all."""
     batch, rows = defaultdict[int, list[pa.Table]](list), 0
     for pane in takewhile(lambda pane: pane.sequence < stop, log.follow()):
         for shard in pane.examples.keys() & set(shards):
@@ -185,7 +188,7 @@ def _batches(log: WindowLog, stop: int, shards: Collection[int]) -> Iterator[dic
 
 @dataclass
 class _Base:
-    """Builds the base of one shard from its windows."""
+    """Builds the base file of one user shard from the windows; `files` are the deltas so far, oldest first."""
 
     store: Store
     config: PipelineConfig
@@ -194,7 +197,7 @@ class _Base:
     files: list[HistoryFile] = field(default_factory=list)
 
     def add(self, windows: list[pa.Table]) -> None:
-        """Write the events of the next windows as a delta, and merge if due."""
+        """Write the events of the next windows as a delta, and merge deltas if `merge_plan` says so."""
         config = self.config
         before = open_shard(
             self.store, HistoryFiles(shards={self.shard: tuple(self.files)}), self.shard, config.kept_items,
@@ -210,12 +213,13 @@ class _Base:
         self._merge(merge_plan([file.size for file in self.files]))
 
     def merged(self) -> HistoryFile | None:
-        """Merge all files and return the base, None without users."""
+        """Merge all deltas and return the base file, None without users."""
         if len(self.files) > 1:
             self._merge(len(self.files))
         return self.files[0] if self.files else None
 
     def _merge(self, count: int) -> None:
+        """Merge the newest `count` files into one, and remove them."""
         if not count:
             return
         merge = FileMerge(self.store, self.config.cache, self.config.seen_items)

@@ -26,7 +26,7 @@ _OF_TIME: Final = ("pipeline.timestamp_unit", "pipeline.time_zone")
 
 
 def change(store: Store, wanted: Mapping[str, JsonValue]) -> SettingsChange | None:
-    """Change settings of a store, by name; return the change and its first full window, None if nothing changes.
+    """Set the recorded settings of a store to the `wanted` values, by name; return the change, None if all equal.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def change(store: Store, wanted: Mapping[str, JsonValue]) -> SettingsChange | No
         If the store does not exist, for `FIXED` settings, for a URL that may hold a secret, and for settings of time
         while rows of open windows are pending.
     BusyStoreError
-        While a pipeline runs on this local store. On an object store it ends itself before its next commit.
+        While a pipeline runs on this local store. On an object store the pipeline ends itself before its next commit.
     MovedStoreError
         If the log continues in another store.
     """
@@ -80,6 +80,7 @@ def change(store: Store, wanted: Mapping[str, JsonValue]) -> SettingsChange | No
 
 
 def _check(store: Store, known: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> None:
+    """Raise `LayoutError` if there is no store, or a setting must not change or be recorded."""
     if read_format(store) is None:
         raise LayoutError(f"{store.url}: there is no such store; its first pipeline records the settings")
     for name, value in after.items():
@@ -93,7 +94,7 @@ def _check(store: Store, known: Mapping[str, JsonValue], after: Mapping[str, Jso
 
 
 def _check_time(store: Store, state: LogState, known: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> None:
-    """Refuse settings of time while rows are pending: rows read again would count in a second window."""
+    """Raise `LayoutError` for settings of time while rows are pending: they would count in a second window, too."""
     moved = [name for name in after if name in _OF_TIME or (name == "pipeline.columns" and _moves(known, after))]
     if moved and not all(span.is_done for span in state.sources.values()):
         raise LayoutError(
@@ -103,13 +104,17 @@ def _check_time(store: Store, state: LogState, known: Mapping[str, JsonValue], a
 
 
 def _moves(known: Mapping[str, JsonValue], after: Mapping[str, JsonValue]) -> bool:
+    """Return whether the timestamp column changes."""
     columns = [values.get("pipeline.columns") for values in (known, after)]
-    before, new = (one.get("timestamp") if isinstance(one, dict) else None for one in columns)
+    before, new = (names.get("timestamp") if isinstance(names, dict) else None for names in columns)
     return before != new
 
 
 def _first_whole(store: Store, state: LogState) -> int | None:
-    """Return the end (ms) of the newest window with a pane, else the horizon, else None."""
+    """Return the start (ms) of the first window under new settings: the end of the newest window with a pane.
+
+    Without a pane it is the horizon, or None without a horizon.
+    """
     form = read_format(store)
     if not state.starts or form is None or form.layout is None:
         return None if state.horizon is None else state.horizon.ms

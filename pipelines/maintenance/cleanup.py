@@ -1,10 +1,9 @@
 """Cleanup of retired and replaced files, after a grace period for their readers.
 
-The commit log alone decides what to remove, so the next cleanup completes one that was killed.
-
-`Removal` deletes the files of each void commit and then the commit itself; of a commit that stays for other panes, it
-deletes the files of retired panes. `Erasure` deletes files that redactions replaced, then commits that their names are
-dropped; it also deletes old drafts of killed processes, which may hold the forgotten users.
+`Removal` deletes the files of each void commit, which has no pane or letters that stay, and then the commit itself; of
+other commits it deletes the files of retired panes. `Erasure` deletes files that redactions replaced, then commits that
+their names are dropped; it also deletes old drafts of killed processes, which may hold the forgotten users. The commit
+log alone decides what to remove, so the next cleanup completes a killed one.
 """
 
 import logging
@@ -33,16 +32,18 @@ from weir.pipelines.runs.run_registry import new_run, remove_drafts
 
 __all__ = ["GRACE_SECONDS", "Erasure", "Removal"]
 
-
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS: Final = 3600.0
 """How long retired files stay; longer than any run or reader of a window takes."""
 
+_PAUSE_SECONDS: Final = 600.0
+"""Seconds between two erasure checks of a following pipeline."""
+
 
 @dataclass(frozen=True)
 class Removal:
-    """Removes the files before the horizon of a state."""
+    """Removes the files of panes and commits before the retention horizon of a log state."""
 
     store: Store
     state: LogState
@@ -53,7 +54,7 @@ class Removal:
         object.__setattr__(self, "_log", CommitLog(self.store))
 
     def waiting(self) -> list[int]:
-        """Return the void commits that still exist, oldest first."""
+        """Return the numbers of the void commits whose documents still exist, oldest first."""
         if self.state.horizon is None:
             return []
         names = self.store.glob("commits/" + "[0-9]" * 10 + ".json")
@@ -78,19 +79,19 @@ class Removal:
         return horizon is not None and horizon.has_retired(pane.sequence, pane.start_ms)
 
     def seconds_left(self) -> float:
-        """Return the seconds until the files of the newest retirement may be removed, 0 if they may."""
+        """Return the seconds until the files of the newest retirement may be removed, 0 once they may."""
         if self.state.horizon is None:
             return 0.0
         retired_at = self._log.get(self.state.retirement).committed_at
         return max(0.0, retired_at + self.grace_seconds - time.time())
 
     def run(self) -> int:
-        """Remove retired files after the grace period; return the number of removed commits."""
+        """Remove retired files if their grace period is over; return the number of removed commits."""
         if self.state.horizon is None or self.seconds_left():
             return 0
         # The retiring run may have been killed before its snapshot, or a writer may have overwritten HEAD.
         self.state.save(self._log)
-        self._point()
+        self._record_horizon()
         numbers, panes = self.waiting(), self.waiting_panes()
         if numbers or panes:
             self._remove_redacted()
@@ -105,7 +106,7 @@ class Removal:
         return len(removed)
 
     def _remove(self, number: int) -> bool:
-        """Remove the files of a void commit, then the commit; a damaged commit stays, as its files are unknown."""
+        """Remove the files of a void commit, then its document; return False for a damaged commit, which stays."""
         try:
             commit = self._log.get(number)
         except (CorruptArtefactError, RetiredError) as error:
@@ -124,15 +125,16 @@ class Removal:
         horizon, number = self.state.horizon, self.state.redaction
         while horizon is not None and number >= horizon.number:
             commit = self._log.get(number)
-            for pane in (one.pane for one in commit.redacts if self._has_retired(one.pane)):
+            for pane in (redacted.pane for redacted in commit.redacts if self._has_retired(redacted.pane)):
                 self.store.remove(pane.folder)
                 self.store.remove_if_empty(f"windows/{pane.name.slice}")
             number = commit.redaction
 
     def _remove_panes(self, commit: Commit) -> None:
-        for one in commit.redacts:
-            self.store.remove(one.pane.folder)
-            self.store.remove_if_empty(f"windows/{one.pane.name.slice}")
+        """Remove the files of all panes that a commit lists or redacts."""
+        for redacted in commit.redacts:
+            self.store.remove(redacted.pane.folder)
+            self.store.remove_if_empty(f"windows/{redacted.pane.name.slice}")
         for pane in commit.panes:
             self._remove_pane(pane)
 
@@ -144,8 +146,8 @@ class Removal:
         self.store.remove(pane.folder)
         self.store.remove_if_empty(f"windows/{pane.name.slice}")
 
-    def _point(self) -> None:
-        """Record the horizon in HEAD before any file is removed."""
+    def _record_horizon(self) -> None:
+        """Record the horizon in HEAD, so that readers see it before any file is removed."""
         head, horizon = self._log.head(), self.state.horizon
         if head is None or horizon is None or (head.horizon is not None and head.horizon.ms >= horizon.ms):
             return
@@ -153,17 +155,13 @@ class Removal:
 
     @cached_property
     def _evaluations(self) -> list[str]:
-        """The evaluation folders of all lines."""
+        """The folders of evaluations, one for each variant."""
         return ["evaluations" if line == MAIN else f"variants/{line}/evaluations" for line in lines(self.store)]
-
-
-_PAUSE_SECONDS: Final = 600.0
-"""Seconds between two erasure checks of a following pipeline."""
 
 
 @dataclass
 class Erasure:
-    """Removes files that redactions replaced over `grace_seconds` ago, and their copies in local `caches`."""
+    """Removes the files that redactions replaced over `grace_seconds` ago, and their copies in local `caches`."""
 
     store: Store
     grace_seconds: float
@@ -171,26 +169,26 @@ class Erasure:
     _next: float = field(default=-math.inf, init=False)
 
     def step(self, state: LogState) -> None:
-        """Erase what is due, checking every `_PAUSE_SECONDS` only; `state` follows."""
+        """Run the erasure, at most every `_PAUSE_SECONDS`; `state` follows the commit."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _PAUSE_SECONDS
             self.run(state)
 
     def waiting(self, state: LogState) -> dict[str, float]:
-        """Return name -> time of replacement (wall clock, seconds) of the files and folders to erase.
+        """Return name -> time of replacement (wall clock, s) of the files and folders to erase.
 
-        Includes every user file that was replaced up to the newest redaction.
+        Besides the files that redactions replaced, these are all user files replaced before the newest redaction.
         """
         users = state.histories.replaced.items()
         return state.erasing | {name: since for name, since in users if since <= state.redacted_at}
 
     def seconds_left(self, state: LogState) -> float:
-        """Return the seconds until all waiting files may be erased."""
+        """Return the seconds until all files to erase are past the grace period."""
         newest = max(self.waiting(state).values(), default=-math.inf)
         return max(0.0, newest + self.grace_seconds - time.time())
 
     def run(self, state: LogState) -> int:
-        """Remove what is due and commit the removal; return the number of files and folders."""
+        """Remove the files past the grace period and commit their removal; return the number of files and folders."""
         log = CommitLog(self.store)
         while due := self._due(state):
             remove_drafts(self.store)
@@ -210,11 +208,13 @@ class Erasure:
         return 0
 
     def _due(self, state: LogState) -> list[str]:
+        """Return the names of the files and folders past the grace period."""
         before = time.time() - self.grace_seconds
         return sorted(name for name, since in self.waiting(state).items() if since <= before)
 
 
 def _dropping(state: LogState, names: list[str]) -> Commit:
+    """Return a commit after `state` that records the removal of files."""
     return Commit(
         number=state.cursor.number,
         writer=new_run(),

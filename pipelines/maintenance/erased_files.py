@@ -1,13 +1,13 @@
 """Rewritten copies of store files without erased users.
 
-`pane_without`, `users_file_without` and `letters_without` write a copy beside the file; a commit then replaces it
-(`weir.pipelines.maintenance.erasure`). `forget_served` rewrites served lists, which no commit names: it writes a copy
-and removes the file. If it is killed in between, readers use the copy, which has fewer rows, and the next redaction
-removes the file.
+`pane_without`, `users_file_without` and `letters_without` write a copy beside a file; a commit then replaces the file
+by the copy (`weir.pipelines.maintenance.erasure`). `forget_served` rewrites served lists, which no commit names: it
+writes a copy and removes the file. If it is killed in between, readers use the copy, which has fewer rows, and the next
+redaction removes the file.
 
 Dead letters hold the start of a raw row, in the format of its log. So ids are searched in every plausible encoding
 (`spellings`). An id matches as a whole word: not within a longer run of letters, digits, ``_`` and ``-``. In binary
-rows, which have no words, it matches anywhere.
+rows, which have no words, an id matches anywhere.
 """
 
 import base64
@@ -69,6 +69,11 @@ __all__ = [
     "users_file_without",
 ]
 
+REDACTED: Final = "the text named a user who has been forgotten"
+"""The detail of a dead letter whose text was blanked."""
+
+_USERS_AT_ONCE: Final = 4096
+"""Users of a file that are in memory at once."""
 
 _WORD: Final = re.compile(r"[\w-]+")
 _BINARY: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]")
@@ -89,7 +94,11 @@ _PLAIN_BASE64: Final = str.maketrans("-_", "+/")
 
 @dataclass(frozen=True)
 class Forgotten:
-    """Users to forget: their distinct `ids` and, in the same order, their `keys` (n,)."""
+    """Users to forget: their distinct `ids`, in the same order their `keys` (n,), and indices of the ids for searches.
+
+    `_words` maps the first word of an id to (its offset, the id); `_wordless` are ids without a word, `_by_size` the
+    ids by length, `_sorted` the ids in order; `_starts` matches the first character of any id.
+    """
 
     ids: tuple[str, ...]
     keys: UserKeys
@@ -105,25 +114,25 @@ class Forgotten:
         distinct = tuple(dict.fromkeys(ids))
         words, wordless = defaultdict[str, list[tuple[int, str]]](list), []
         by_size = defaultdict[int, set[str]](set)
-        for one in distinct:
-            by_size[len(one)].add(one)
-            if (word := _WORD.search(one)) is None:
-                wordless.append(one)
+        for user in distinct:
+            by_size[len(user)].add(user)
+            if (word := _WORD.search(user)) is None:
+                wordless.append(user)
             else:
-                words[word[0]].append((word.start(), one))
-        keys = UserKeys(np.array([hash_id(one, secret) for one in distinct], np.int64))
-        sizes = {size: frozenset(some) for size, some in by_size.items()}
-        firsts = "".join(re.escape(one) for one in sorted({one[:1] for one in distinct}))
+                words[word[0]].append((word.start(), user))
+        keys = UserKeys(np.array([hash_id(user, secret) for user in distinct], np.int64))
+        sizes = {size: frozenset(users) for size, users in by_size.items()}
+        firsts = "".join(re.escape(first) for first in sorted({user[:1] for user in distinct}))
         starts = re.compile(f"[{firsts}]" if firsts else "(?!)")
         return cls(distinct, keys, dict(words), tuple(wordless), sizes, tuple(sorted(distinct)), starts)
 
     def by_shard(self, shards: int) -> dict[int, UserKeys]:
-        """Return the keys of each user shard with any, ascending."""
+        """Return user shard -> the keys of its users, ascending, for the shards that have any of the users."""
         owners = shards_of(self.keys, shards)
         return {shard: UserKeys(np.sort(self.keys[owners == shard])) for shard in np.unique(owners).tolist()}
 
     def named_in(self, text: str, *, is_cut: bool = False) -> set[str]:
-        """Return the ids in a text, in any spelling; if it `is_cut`, also ids whose start is its end."""
+        """Return the ids that a text names, in any spelling; for a cut text also ids that its end is the start of."""
         found = set[str]()
         for spelling in spellings(text):
             found.update(self._in_words(spelling))
@@ -134,6 +143,7 @@ class Forgotten:
         return found
 
     def _in_words(self, text: str) -> Iterator[str]:
+        """Yield ids that are whole words of a text, and ids without a word anywhere in it."""
         for word in _WORD.finditer(text):
             for offset, one in self._words.get(word[0], ()):
                 start = word.start() - offset
@@ -145,7 +155,7 @@ class Forgotten:
         yield from (one for one in self._wordless if one in text)
 
     def _anywhere(self, text: str) -> Iterator[str]:
-        """Yield ids in a binary text; short ids only after their length, as in protobuf and Avro."""
+        """Yield ids anywhere in a binary text; short ids only after their length, as in protobuf and Avro."""
         for first in self._starts.finditer(text):
             start = first.start()
             for size, ids in self._by_size.items():
@@ -155,7 +165,7 @@ class Forgotten:
                     yield one
 
     def _begun_by(self, text: str) -> Iterator[str]:
-        """Yield the ids whose start is the end of a text."""
+        """Yield the ids that begin with the last characters of a text, at least `_TELLING` of them."""
         for start in range(max(0, len(text) - len(max(self.ids, key=len, default=""))), len(text) - _TELLING + 1):
             end = text[start:]
             if start and _WORD.match(end) is not None and _WORD.match(text[start - 1]) is not None:
@@ -176,17 +186,17 @@ def texts_of(data: bytes) -> list[str]:
 
 
 def spellings(text: str) -> Iterator[str]:
-    """Yield a text and its decoded forms, also of parts of it.
+    """Yield a text and its decoded forms, up to `_LEVELS` encodings nested in one another.
 
     Decodes JSON and Python escapes, doubled CSV quotes, percent-encoding, character references, UTF-16 and UTF-32 read
-    as UTF-8, and base64 words; also nested in one another.
+    as UTF-8, and base64 words.
     """
-    known, level = {text}, [text]
+    seen, level = {text}, [text]
     yield text
     for _ in range(_LEVELS):
-        level = [found for one in level for found in _decoded(one)]
-        level = [one for one in dict.fromkeys(level) if one not in known]
-        known.update(level)
+        level = [decoded for encoded in level for decoded in _decoded(encoded)]
+        level = [decoded for decoded in dict.fromkeys(level) if decoded not in seen]
+        seen.update(level)
         yield from level
 
 
@@ -212,7 +222,7 @@ def _decoded(text: str) -> Iterator[str]:
 
 
 def _wide(data: bytes) -> Iterator[str]:
-    """Yield bytes with zeros decoded as UTF-16 and UTF-32, at each alignment and in both byte orders."""
+    """Yield bytes decoded as UTF-16 and UTF-32, at each alignment and in both byte orders, if they have zero bytes."""
     sizes = (4, 2) if b"\0\0" in data else (2,) if b"\0" in data else ()
     for size in sizes:
         for at in range(size):
@@ -220,6 +230,7 @@ def _wide(data: bytes) -> Iterator[str]:
 
 
 def _unescaped(escape: re.Match[str]) -> str:
+    """Return the text of an escape that `_ESCAPE` matches."""
     utf16, raw, character, letter = escape.groups()
     if utf16:
         return bytes.fromhex(utf16.replace("\\u", "")).decode("utf-16-be", errors="replace")
@@ -245,6 +256,7 @@ def _of_base64(word: str) -> str:
 
 
 def _leaves(value: Any) -> Iterator[str]:
+    """Yield the names and values in a JSON value as text."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield name
@@ -257,7 +269,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 class RemovedLists(NamedTuple):
-    """The number of changed files and of removed lists, and the keys of the users of these lists."""
+    """The number of changed files and of removed served lists, and the user keys of these lists."""
 
     files: int
     lists: int
@@ -265,7 +277,7 @@ class RemovedLists(NamedTuple):
 
 
 def forget_served(store: Store, users: UserKeys) -> RemovedLists:
-    """Remove the served lists of some users; raises `CorruptArtefactError` for a damaged file."""
+    """Remove the served lists of the users (n,) from the store; raises `CorruptArtefactError` for a damaged file."""
     files, lists, held = 0, 0, set[int]()
     for file in all_served(store):
         named = read_served(store, file, [columns.USER_KEY])
@@ -283,22 +295,18 @@ def forget_served(store: Store, users: UserKeys) -> RemovedLists:
 
 
 def _keys(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the user keys of lists; 0, which is not a valid key, for a list without a user."""
+    """Return the user keys (n,) of served lists; 0, which is not a valid key, for a list without a user."""
     keys: np.ndarray[tuple[int], np.dtype[np.int64]] = table[columns.USER_KEY].fill_null(0).to_numpy()
     return keys
-
-
-REDACTED: Final = "the text named a user who has been forgotten"
-_ROWS: Final = 4096
-"""Users of a file that are in memory at once."""
 
 
 def pane_without(
     store: Store, pane: WindowManifest, users: Mapping[int, UserKeys], run: str
 ) -> tuple[RedactedPane, UserKeys] | None:
-    """Write a copy of a pane without some users; return it and the users found, None if there are none.
+    """Write a copy of a pane without the users; return the copy and the users found, or None if it holds none of them.
 
-    `users` holds ascending keys by user shard. Reads only the user column first. Raises `CorruptArtefactError`.
+    `users` maps user shard to ascending keys; `run` names the copy. Reads only the user column first. Raises
+    `CorruptArtefactError`.
     """
     held = {shard: found for shard in users if len(found := _held(store, pane, shard, users[shard]))}
     if not held:
@@ -326,7 +334,7 @@ def pane_without(
 
 
 def _held(store: Store, pane: WindowManifest, shard: int, users: UserKeys) -> UserKeys:
-    """Return the given users, ascending, with rows in a shard of a pane."""
+    """Return the users, ascending, that have rows in a shard of a pane."""
     entry = pane.examples.get(shard)
     if entry is None:
         return UserKeys(np.empty(0, np.int64))
@@ -339,7 +347,7 @@ def _counts(labels: np.ndarray[tuple[int], np.dtype[np.int8]]) -> WindowCounts:
 
 
 def _manifest(pane: WindowManifest, attempt: str, files: list[FileEntry], gone: WindowCounts) -> WindowManifest:
-    """Return the manifest of the copy: events of removed rows are subtracted, other counts stay."""
+    """Return the manifest of a pane's copy: its files, and the counts without the rows that are `gone`."""
     left = {name: getattr(pane.counts, name) - getattr(gone, name) for name in ("events", "positives", "negatives")}
     counts = pane.counts.model_copy(update=left)
     return pane.model_copy(update={"attempt": attempt, "files": tuple(files), "counts": counts})
@@ -359,9 +367,9 @@ def _sketch_without(data: bytes, users: UserKeys) -> bytes:
 def users_file_without(
     store: Store, file: HistoryFile, cache: LocalCache, users: UserKeys, run: str
 ) -> tuple[HistoryFile | None, UserKeys] | None:
-    """Write a copy of a user file without some users; return it and the users found, None if there are none.
+    """Write a copy of a user file without the users (n,); return the copy and the users found, or None without any.
 
-    The returned file is None if no user remains. Raises `CorruptArtefactError`.
+    The copy is None if no user remains. Raises `CorruptArtefactError`.
     """
     opened = open_file(store, file, cache)
     places = np.array([opened.place(user) for user in users.tolist()], np.int64)
@@ -370,7 +378,7 @@ def users_file_without(
         return None
     if len(gone) == opened.count:
         return None, held
-    blocks = ((start, min(start + _ROWS, opened.count)) for start in range(0, opened.count, _ROWS))
+    blocks = ((start, min(start + _USERS_AT_ONCE, opened.count)) for start in range(0, opened.count, _USERS_AT_ONCE))
     going = UserTable.of_shard((opened,), opened.length).find(held).seen(np.arange(len(held)))
     seen = sum(int(opened.seen_counts(*block).sum()) for block in blocks) - len(going.items)
     name = HistoryFile.path(file.shard, run, secrets.token_hex(4))
@@ -382,9 +390,10 @@ def users_file_without(
 
 
 def _others(file: UserFile, gone: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[UserRows]:
+    """Yield the rows of a user file in blocks, without the rows at the indices `gone` (n,)."""
     table = UserTable.of_shard((file,), file.length)
-    for start in range(0, file.count, _ROWS):
-        users = file.users(start, min(start + _ROWS, file.count))
+    for start in range(0, file.count, _USERS_AT_ONCE):
+        users = file.users(start, min(start + _USERS_AT_ONCE, file.count))
         kept = np.setdiff1d(np.arange(len(users)), gone - start)
         if len(kept):
             found = table.stretch(users, start)
@@ -396,10 +405,10 @@ def _others(file: UserFile, gone: np.ndarray[tuple[int], np.dtype[np.int64]]) ->
 def letters_without(
     store: Store, file: LetterFile, users: Forgotten, run: str
 ) -> tuple[RewrittenLetters, set[str]] | None:
-    """Write a copy of a file of dead letters, with letters that name users blanked; None if no letter does.
+    """Write a copy of a file of dead letters in which letters that name the users are blanked.
 
-    Returns the copy and the ids found. Blanked letters stay, so that refused rows stay refused and count once. Raises
-    `CorruptArtefactError`.
+    Returns the copy and the ids found, or None if no letter names a user. Blanked letters stay, so that refused rows
+    stay refused and count once. Raises `CorruptArtefactError`.
     """
     found = read_dead_letters(store, file.name, file.checksum)
     named = [named_in_letter(letter, users) for letter in found]
@@ -415,9 +424,9 @@ def letters_without(
 
 
 def named_in_letter(letter: DeadLetter, users: Forgotten) -> set[str]:
-    """Return the users that a letter names, in its raw row or in its detail.
+    """Return the ids that a letter names, in its raw row or in its detail.
 
-    For a cut row, an id also matches if its start is the end of the kept text.
+    If the row was cut, an id also matches if the last characters of the kept text are its start.
     """
     data = letter.raw.encode() if letter.encoding == "utf-8" else base64.b64decode(letter.raw)
     is_cut = len(data) < letter.size

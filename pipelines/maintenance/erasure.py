@@ -69,10 +69,11 @@ class RedactionReport(FrozenModel):
 def forget_users(
     store: Store, config: PipelineConfig, users: Forgotten, progress: Callable[[int, int], None] | None = None
 ) -> RedactionReport:
-    """Commit the removal of users, if the store holds any; replaced files stay until `Erasure` removes them.
+    """Replace all files that hold the users by copies without them, in one commit, and remove their served lists.
 
-    Then remove their served lists, which no commit names. `progress` is called with the number of commits searched and
-    their total. Raises `BusyStoreError` if another redaction is running, `MovedStoreError` if the store is in the
+    No commit is made if the store holds none of the users. Replaced files stay until
+    `weir.pipelines.maintenance.cleanup.Erasure` removes them. `progress` is called with the number of commits searched
+    and their total. Raises `BusyStoreError` if another redaction is running, `MovedStoreError` if the store is in the
     middle of a cut-over, and `CorruptArtefactError` for a damaged file: then nothing is forgotten.
     """
     with only_redaction(store):
@@ -98,11 +99,11 @@ def forget_users(
 
 
 def _without_lists(store: Store, users: Forgotten, report: RedactionReport) -> RedactionReport:
-    """Remove served lists, and add the result to a report."""
+    """Remove the served lists of the users; return the report with their ids and counts added."""
     removed = forget_served(store, users.keys)
     keys: list[int] = users.keys.tolist()
-    named = {one for one, key in zip(users.ids, keys, strict=True) if key in removed.users}
-    held = tuple(one for one in users.ids if one in named or one in report.held)
+    served = {user for user, key in zip(users.ids, keys, strict=True) if key in removed.users}
+    held = tuple(user for user in users.ids if user in served or user in report.held)
     changes = {"held": held, "served_files": removed.files, "served_lists": removed.lists}
     return report.model_copy(update=changes)
 
@@ -113,7 +114,12 @@ class _SweptError(Exception):
 
 @dataclass
 class _Redaction:
-    """One redaction; its copies wait for the commit, by the pane or file that they replace."""
+    """A redaction in progress: searches the store, writes copies without the users, and commits them.
+
+    The copies wait for the commit in `_panes` (by sequence), `_letters` and `_files` (by the replaced file's name; None
+    for a user file that no user remains in). `_rows` are the removed examples of each pane, `_clean` the user files
+    without any of the users, `_held` the ids found so far.
+    """
 
     store: Store
     config: PipelineConfig
@@ -129,15 +135,18 @@ class _Redaction:
 
     def __post_init__(self) -> None:
         self._log, self._state = CommitLog(self.store), LogState.open(self.store)
-        found = read_format(self.store)
-        self._shards = self.users.by_shard(found.layout.user_shards) if found and found.layout else {}
+        form = read_format(self.store)
+        self._shards = self.users.by_shard(form.layout.user_shards) if form and form.layout else {}
         self._ids = dict(zip(self.users.keys.tolist(), self.users.ids, strict=True))
 
     def make(self) -> RedactionReport:
-        """Write the copies and commit them; search again after each commit of another writer."""
-        self._look(self._log.first())
+        """Write the copies and commit them; search the additions after each commit of another writer.
+
+        Raises `_SweptError` if a pipeline has removed the copies.
+        """
+        self._search(self._log.first())
         while True:
-            self._look_at_users()
+            self._search_user_files()
             if not (self._panes or self._letters or self._files):
                 return RedactionReport()
             if not is_marked(self.store, self.run):
@@ -148,12 +157,12 @@ class _Redaction:
             except CommitTakenError:
                 before = self._state.cursor
                 self._state.catch_up(self._log)
-                self._look(before)
+                self._search(before)
             else:
                 return self._report(commit)
 
-    def _look(self, at: Cursor) -> None:
-        """Search what commits from a cursor on have added, and drop copies that they have made useless."""
+    def _search(self, at: Cursor) -> None:
+        """Search the panes and letters that commits from a cursor on have added, and drop useless copies."""
         check_arrived(self.store, self._state)  # a redaction moves rows, and a rebuild counts them by position
         rewritten = self._rewritten()
         while at.number < self._state.cursor.number and (step := self._log.next(at)) is not None:
@@ -161,32 +170,33 @@ class _Redaction:
             for pane in commit.panes:
                 if self._has_retired(pane):
                     continue
-                self._look_at_pane(as_redacted(self._log, pane, self._state.redacted))
-            for pane in (one.pane for one in commit.redacts if one.pane.sequence in self._panes):
-                self._look_at_pane(as_redacted(self._log, pane, self._state.redacted))
+                self._search_pane(as_redacted(self._log, pane, self._state.redacted))
+            for pane in (redacted.pane for redacted in commit.redacts if redacted.pane.sequence in self._panes):
+                self._search_pane(as_redacted(self._log, pane, self._state.redacted))
             for file in (*commit.letters, *commit.rewritten):
                 if file.name not in rewritten:
-                    self._look_at_letters(file)
-            for name in (one.replaces for one in commit.rewritten):
+                    self._search_letters(file)
+            for name in (letters.replaces for letters in commit.rewritten):
                 self._discard(self._letters.pop(name, None))
             if self.progress is not None:
                 self.progress(at.number, self._state.cursor.number)
-        self._leave_retired()
+        self._drop_retired()
 
     def _rewritten(self) -> set[str]:
-        """Return the files of dead letters that earlier redactions have replaced."""
-        found, number, first = set[str](), self._state.redaction, self._log.first().number
+        """Return the names of the files of dead letters that earlier redactions have replaced."""
+        replaced, number, first = set[str](), self._state.redaction, self._log.first().number
         while number >= first:
             commit = self._log.get(number)
-            found |= {file.replaces for file in commit.rewritten}
+            replaced |= {file.replaces for file in commit.rewritten}
             number = commit.redaction
-        return found
+        return replaced
 
-    def _look_at_pane(self, pane: WindowManifest) -> None:
-        known = self._panes.get(pane.sequence)
-        if known is not None and known.replaces == pane.folder:
+    def _search_pane(self, pane: WindowManifest) -> None:
+        """Write a copy of a pane that holds the users, unless its current folder has a copy already."""
+        copied = self._panes.get(pane.sequence)
+        if copied is not None and copied.replaces == pane.folder:
             return
-        if known is not None:
+        if copied is not None:
             self._drop_pane(pane.sequence)
         found = pane_without(self.store, pane, self._shards, self.run)
         if found is not None:
@@ -194,14 +204,15 @@ class _Redaction:
             self._rows[pane.sequence] = pane.counts.events - found[0].pane.counts.events
             self._held |= {self._ids[key] for key in keys.tolist()}
 
-    def _look_at_letters(self, file: LetterFile) -> None:
+    def _search_letters(self, file: LetterFile) -> None:
+        """Write a copy of a file of dead letters that name the users."""
         found = letters_without(self.store, file, self.users, self.run)
         if found is not None:
             self._letters[file.name], ids = found
             self._held |= ids
 
-    def _look_at_users(self) -> None:
-        """Search new user files, and drop copies of files that are gone."""
+    def _search_user_files(self) -> None:
+        """Write copies of the new user files that hold the users; drop copies of files that are gone."""
         files = {file.name: file for shard in self._shards for file in self._state.histories.shards.get(shard, ())}
         for name in self._files.keys() - files.keys():
             self._discard(self._files.pop(name))
@@ -214,8 +225,9 @@ class _Redaction:
                 self._files[name], keys = found
                 self._held |= {self._ids[key] for key in keys.tolist()}
 
-    def _leave_retired(self) -> None:
-        for sequence in [at for at, one in self._panes.items() if self._has_retired(one.pane)]:
+    def _drop_retired(self) -> None:
+        """Drop the copies of panes that have retired."""
+        for sequence in [at for at, copied in self._panes.items() if self._has_retired(copied.pane)]:
             self._drop_pane(sequence)
 
     def _has_retired(self, pane: WindowManifest) -> bool:
@@ -249,7 +261,7 @@ class _Redaction:
 
     def _report(self, commit: Commit) -> RedactionReport:
         return RedactionReport(
-            held=tuple(one for one in self.users.ids if one in self._held),
+            held=tuple(user for user in self.users.ids if user in self._held),
             commit=commit.number,
             panes=len(self._panes),
             rows=sum(self._rows.values()),

@@ -34,7 +34,7 @@ _SHORT: Final = 4
 
 
 class Sighting(NamedTuple):
-    """A file that holds a user, or may: `what` says where in it, or why it cannot be read."""
+    """A file that holds an erased user, or may: `what` says where in the file, or why the file cannot be read."""
 
     name: str
     what: str
@@ -48,7 +48,7 @@ def sightings(
     caches: Iterable[LocalCache] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Sighting]:
-    """Return the files of a store, and of caches on this machine, that still hold one of the users.
+    """Return the files of a store, and of local `caches`, that still hold one of the users or cannot be read.
 
     `user_column` is the user column of the log. `progress` is called with the number of files read and their total.
     """
@@ -71,7 +71,10 @@ def sightings(
 
 @dataclass(frozen=True)
 class _Search:
-    """The search terms: `keys` are user keys that are not item keys, `words` ids that are distinctive in any text."""
+    """The search terms, and the search in one file: each search returns where the file holds a user, "" if it does not.
+
+    `keys` are the bytes of user keys that are not item keys, `words` the users whose ids are distinctive in any text.
+    """
 
     users: Forgotten
     user_column: str
@@ -80,6 +83,7 @@ class _Search:
 
     @classmethod
     def of(cls, store: Store, users: Forgotten, user_column: str) -> "_Search":
+        """Return the search for users; reads the store's item keys to tell them from user keys."""
         owners = KeyOwners.load(store)
         owners.catch_up(LogState.open(store).cursor.sequence - 1)
         keys = users.keys[owners.is_unknown(users.keys)].astype("<i8")
@@ -87,9 +91,9 @@ class _Search:
         return cls(users, user_column, tuple(key.tobytes() for key in keys), Forgotten.of(telling))
 
     def stored(self, store: Store, name: str) -> str:
-        """Return what a file of the store holds, "" for nothing."""
+        """Search a file of the store by its name; "" also for a file that was removed meanwhile."""
         if name.startswith("dead-letters/"):
-            return self._of("its letters", self._of_letters(store, name))
+            return _told("its letters", self._of_letters(store, name))
         if store.local_path is not None:
             return self.local(store.local_path / name, name)
         with tempfile.NamedTemporaryFile(prefix="weir-") as copy:
@@ -101,7 +105,7 @@ class _Search:
             return self.local(Path(copy.name), name)
 
     def local(self, path: Path, name: str = "") -> str:
-        """Return what a file on local disk holds, "" for nothing, or why it cannot be read."""
+        """Search a file on local disk, `name` in the store; return why it cannot be read if it cannot."""
         try:
             with path.open("rb") as file:
                 magic = file.read(8)
@@ -113,23 +117,26 @@ class _Search:
             return f"cannot be read, so that nobody knows whom it holds: {error}"
 
     def _read(self, file: IO[bytes], path: Path, magic: bytes, name: str) -> str:
+        """Search an open file, of the kind that its first bytes `magic` tell."""
         if magic == b"WEIRUSER":
             # Cached copies have a prefix before the name.
-            found = UserFile(path, name or path.name.partition("-")[2])
-            return self._of("its users", self._ids([found.place(key) >= 0 for key in self.users.keys.tolist()]))
+            user_file = UserFile(path, name or path.name.partition("-")[2])
+            return _told("its users", self._ids([user_file.place(key) >= 0 for key in self.users.keys.tolist()]))
         if magic[:4] == b"PAR1":
-            return self._of("its rows", self._of_table(pq.ParquetFile(file)))
+            return _told("its rows", self._of_table(pq.ParquetFile(file)))
         if magic[:6] == b"ARROW1":
-            return self._of("its rows", self._of_columns(pa.ipc.open_file(pa.PythonFile(file)).read_all()))
+            return _told("its rows", self._of_columns(pa.ipc.open_file(pa.PythonFile(file)).read_all()))
         if magic[:2] == b"\x1f\x8b":
-            return self._of("its text", self._of_text(gzip.decompress(file.read()).decode(errors="replace"), name))
+            return _told("its text", self._of_text(gzip.decompress(file.read()).decode(errors="replace"), name))
         return self._of_bytes(file, name)
 
     def _of_table(self, file: pq.ParquetFile) -> set[str]:
-        wanted = {columns.USER_KEY, columns.USER_ID, self.user_column}
-        return self._of_columns(file.read([one for one in file.schema_arrow.names if one in wanted]))
+        """Return the ids of the users in a Parquet file."""
+        searched = {columns.USER_KEY, columns.USER_ID, self.user_column}
+        return self._of_columns(file.read([name for name in file.schema_arrow.names if name in searched]))
 
     def _of_columns(self, rows: pa.Table) -> set[str]:
+        """Return the ids of the users in the user columns of a table."""
         found = set[str]()
         if columns.USER_KEY in rows.column_names:
             # Served lists may have no user; with nulls, numpy would make the keys floats.
@@ -139,6 +146,7 @@ class _Search:
         return found
 
     def _of_letters(self, store: Store, name: str) -> set[str]:
+        """Return the ids of the users that a file of dead letters names."""
         try:
             lines = store.read(name).splitlines()
         except FileNotFoundError:
@@ -152,14 +160,14 @@ class _Search:
         return found
 
     def _of_bytes(self, file: IO[bytes], name: str) -> str:
-        """Search text for ids, and other data for keys and ids."""
+        """Search a file of no known kind: text for ids, and other data for keys and ids."""
         start = file.read(_BLOCK)
         try:
             text = (start + file.read()).decode() if b"\0" not in start else None
         except UnicodeDecodeError:
             text = None
         if text is not None:
-            return self._of("its text", self._of_text(text, name))
+            return _told("its text", self._of_text(text, name))
         file.seek(0)
         is_of_items = name.startswith(_OF_ITEMS) or name.endswith("/sketch.bin")
         keys = self.keys if is_of_items else tuple(key.tobytes() for key in self.users.keys.astype("<i8"))
@@ -168,7 +176,7 @@ class _Search:
         blocks = _overlapping(file, longest - 1)
         held = {key for block in blocks for key in (*keys, *spelled) if key in block}
         found = {self._id_of(key) for key in held - spelled.keys()}
-        return self._of("its data, by key or id", found | {spelled[text] for text in held & spelled.keys()})
+        return _told("its data, by key or id", found | {spelled[text] for text in held & spelled.keys()})
 
     def _spelled(self) -> dict[bytes, str]:
         """Return encoded id -> id for distinctive ids, in common character sets."""
@@ -177,6 +185,7 @@ class _Search:
         return {text: one for text, one in spelled.items() if len(text) >= _SHORT}
 
     def _of_text(self, text: str, name: str) -> set[str]:
+        """Return the ids that a text names; `name` tells whether the file may hold log lines."""
         is_log = name.removesuffix(".gz").endswith((".csv", ".tsv"))
         found = (self.users if is_log else self.words).named_in(text)
         if not name.startswith(("commits/", "evaluations/", "monitor/", "variants/")):
@@ -184,18 +193,21 @@ class _Search:
         return found
 
     def _ids(self, held: Any) -> set[str]:
+        """Return the ids of the users marked in `held` (n,)."""
         return {self.users.ids[place] for place in np.flatnonzero(held).tolist()}
 
     def _id_of(self, key: bytes) -> str:
         keys: list[int] = self.users.keys.tolist()
         return self.users.ids[keys.index(int.from_bytes(key, "little", signed=True))]
 
-    def _of(self, where: str, ids: set[str]) -> str:
-        return f"{where}: {', '.join(sorted(ids))}" if ids else ""
+
+def _told(where: str, ids: set[str]) -> str:
+    """Return the text of a sighting, "" without ids."""
+    return f"{where}: {', '.join(sorted(ids))}" if ids else ""
 
 
 def _overlapping(file: IO[bytes], repeated: int) -> Iterator[bytes]:
-    """Yield blocks that overlap by `repeated` bytes, so that no search term is split."""
+    """Yield the blocks of a file, each after the last `repeated` bytes before it, so that no search term is split."""
     end = b""
     while block := file.read(_BLOCK):
         yield end + block

@@ -40,6 +40,11 @@ from weir.readers import generation
 
 __all__ = ["Hold", "Retention", "RetirementPlan", "histories_from", "holds", "plan_retirement", "retire"]
 
+logger = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 600.0
+"""Seconds between two retention steps of a following pipeline."""
+
 
 class Hold(NamedTuple):
     """A reader that needs the panes from `sequence` on; `why` is the explanation for people."""
@@ -50,29 +55,32 @@ class Hold(NamedTuple):
 
 
 def holds(store: Store, state: LogState) -> list[Hold]:
-    """Return the panes that each reader of windows still needs; a reader without a trace in the store needs none.
+    """Return a hold for each reader of windows that has left its position in the store.
 
     A damaged position, or one of another commit log, holds all windows.
     """
     needed = histories_from(state)
-    found = [Hold("histories", needed, "their events are not in the histories of users yet: start `weir ingest` once")]
+    constraints = [
+        Hold("histories", needed, "their events are not in the histories of users yet: start `weir ingest` once")
+    ]
     try:
-        found += _trainer(store)
+        constraints += _trainer(store)
     except (CorruptArtefactError, LogMismatchError) as error:
-        found.append(Hold("trainer", 0, str(error)))
+        constraints.append(Hold("trainer", 0, str(error)))
     try:
-        found += _monitor(store)
+        constraints += _monitor(store)
     except (CorruptArtefactError, LogMismatchError) as error:
-        found.append(Hold("monitor", 0, str(error)))
-    return found
+        constraints.append(Hold("monitor", 0, str(error)))
+    return constraints
 
 
 def histories_from(state: LogState) -> int:
-    """Return the first pane that the user histories do not cover."""
+    """Return the sequence of the first pane whose events the user histories do not hold."""
     return state.histories.covered
 
 
 def _trainer(store: Store) -> Iterator[Hold]:
+    """Yield what the trainers of all variants need to continue, and what their gate compares bundles on."""
     # Training falls back to an older checkpoint if the newest is damaged, so every one counts.
     marks = [mark for variant in lines(store) for mark in _marks(line_of(store, variant))]
     if marks:
@@ -82,7 +90,7 @@ def _trainer(store: Store) -> Iterator[Hold]:
 
 
 def _marks(line: Store) -> list[tuple[int, str]]:
-    """Return (pane at which it continues, path) of each checkpoint of a line."""
+    """Return (pane at which training continues, path) of each checkpoint of a variant."""
     while True:
         names = checkpoint_names(line)
         # A running trainer may remove a listed checkpoint: list again.
@@ -91,24 +99,22 @@ def _marks(line: Store) -> list[tuple[int, str]]:
 
 
 def _gate_from(store: Store, sequence: int) -> int:
-    """Return the first pane that the gate reads for a trainer at `sequence`: it needs `GATE_CASES` positives."""
+    """Return the first pane that the gate reads for a trainer at pane `sequence`, to have `GATE_CASES` positives."""
     log = WindowLog(store)
     start = log.left(max(sequence - GATE_WINDOWS, 0) - 1)
     before = list(takewhile(lambda pane: pane.sequence < sequence, log.follow(start)))[::-1]
     cases = accumulate((pane.counts.positives for pane in before), initial=0)
-    needed = [pane.sequence for pane, known in zip(before, cases, strict=False) if known < GATE_CASES]
+    needed = [pane.sequence for pane, later in zip(before, cases, strict=False) if later < GATE_CASES]
     return min(needed, default=sequence)
 
 
 def _monitor(store: Store) -> Iterator[Hold]:
+    """Yield what the recall monitor has not measured yet."""
     place = MonitorPlace.read(store)
     if place is not None:
         yield Hold("monitor", min(place.measured, place.counted) + 1, "not measured, or not in its popularity yet")
     elif store.glob("monitor/*/*.json"):
         yield Hold("monitor", 0, "it has noted no place beside its results: start `weir monitor`, or remove monitor/")
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class _Window:
 
     @property
     def newest(self) -> int:
-        """The sequence of its newest pane."""
+        """The sequence of the window's newest pane."""
         return max(pane.sequence for _, pane in self.panes)
 
 
@@ -129,10 +135,6 @@ class _Void(NamedTuple):
 
     commits: list[Commit]
     after: Cursor
-
-
-_PAUSE_SECONDS: Final = 600.0
-"""Seconds between two retention steps of a following pipeline."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def plan_retirement(
 
 
 def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
-    """Commit a retirement and write the snapshot with its horizon; `state` follows.
+    """Commit a planned retirement and write the snapshot with its horizon, unless the plan is empty; `state` follows.
 
     The files stay (`weir.pipelines.maintenance.cleanup`). Raises `CommitTakenError` if another writer commits first.
     """
@@ -222,16 +224,16 @@ def _old(log: CommitLog, store: Store, state: LogState, older_than_seconds: floa
 def _panes_of(
     log: CommitLog, commits: dict[int, Commit], start_ms: int, known: Panes
 ) -> list[tuple[int, WindowManifest]]:
-    """Return the panes of a window with their commit numbers; `commits` caches commits."""
-    number, found = known.commit, list[tuple[int, WindowManifest]]()
+    """Return the panes of a window with their commit numbers; `commits` caches commits by number."""
+    number, panes = known.commit, list[tuple[int, WindowManifest]]()
     while number >= 0:
         if number not in commits:
             commits[number] = log.get(number)
         listed = [(number, pane) for pane in commits[number].panes if pane.start_ms == start_ms]
-        found += listed
+        panes += listed
         number = listed[0][1].previous if listed else -1
-    if len(found) == known.count:
-        return found
+    if len(panes) == known.count:
+        return panes
     # Panes that the pipeline did not write do not name their predecessors: search all commits.
     first = log.first().number
     between = (log.get(number) for number in range(first, known.commit + 1))
@@ -239,7 +241,10 @@ def _panes_of(
 
 
 def _void(log: CommitLog, state: LogState, going: list[_Window], limit: int) -> _Void:
-    """Return the leading commits that have no file left once the `going` windows are gone."""
+    """Return the first commits of the log that have no file left once the windows `going` have retired.
+
+    They end before a commit with a pane that stays, and before pane `limit`, which a reader needs.
+    """
     gone, at, commits = {pane.sequence for window in going for _, pane in window.panes}, log.first(), list[Commit]()
     horizon_ms = state.horizon.ms if state.horizon else None
     while going and at.number < state.cursor.number and (step := log.next(at)) is not None:
@@ -256,6 +261,7 @@ def _void(log: CommitLog, state: LogState, going: list[_Window], limit: int) -> 
 
 
 def _retirement(state: LogState, going: list[_Window], void: _Void, in_log: Set[str] | None) -> Retirement | None:
+    """Return the record of a retirement for its commit; None if no window retires."""
     if not going:
         return None
     first = void.after
@@ -278,8 +284,8 @@ def _retirement(state: LogState, going: list[_Window], void: _Void, in_log: Set[
 def _forgotten(state: LogState, first: int, in_log: Set[str]) -> list[str]:
     """Return the keys of deleted log files whose rows were all counted by retiring commits.
 
-    If such a file comes back, its rows lie before the horizon and are refused, never counted again. All generations of
-    a file are forgotten together, as their numbers are consecutive.
+    If a forgotten file comes back, its rows lie before the horizon and are refused, never counted again. All
+    generations of a file are forgotten together, as their numbers are consecutive.
     """
     by_file = defaultdict[str, list[str]](list)
     for key in state.sources:
@@ -292,24 +298,26 @@ def _forgotten(state: LogState, first: int, in_log: Set[str]) -> list[str]:
 
 
 def _is_past(state: LogState, keys: Iterable[str], first: int) -> bool:
+    """Return whether all rows of the partitions are counted, and no commit from number `first` on lists them."""
     return all(state.sources[key].is_done and state.listed[key] < first for key in keys)
 
 
 def _files_of(state: LogState, void: Iterable[Commit], going: Iterable[_Window]) -> list[FileEntry]:
-    """Return the files that retire: of windows, and letters and redactions of void commits."""
+    """Return the files of the retiring windows, and the letters and redactions of void commits."""
     panes = [pane for window in going for _, pane in window.panes]
     files = [file for pane in panes for file in pane.files if pane.sequence not in state.redacted]
     for commit in void:
-        files += [file for one in commit.redacts for file in one.pane.files]
+        files += [file for redacted in commit.redacts for file in redacted.pane.files]
         files += [*commit.letters, *commit.rewritten]
     return files
 
 
 @dataclass
 class Retention:
-    """Retires windows by age at intervals.
+    """Retires windows older than `older_than_seconds` of event time, at intervals of `pause_seconds`.
 
-    Retired files are removed before more windows retire, which bounds the files that wait for removal.
+    Retired files are removed, `grace_seconds` after their retirement, before more windows retire; this bounds the files
+    that wait for removal.
     """
 
     store: Store
@@ -341,12 +349,9 @@ class Retention:
             logger.warning("%d panes are older than the retention, but stay: %s", plan.held, _reasons(plan.holds))
         if plan.retirement is not None:
             retire(self.store, state, plan)
-            logger.info("%d windows have retired, with %d panes: events start at %s", *_told(plan))
+            told = plan.windows, plan.panes, plan.retirement
+            logger.info("%d windows have retired, with %d panes: events start at %s", *told)
 
 
-def _told(plan: RetirementPlan) -> tuple[int, int, Retirement | None]:
-    return plan.windows, plan.panes, plan.retirement
-
-
-def _reasons(found: Iterable[Hold]) -> str:
-    return "; ".join(f"{hold.reader}, from pane {hold.sequence} ({hold.why})" for hold in found)
+def _reasons(constraints: Iterable[Hold]) -> str:
+    return "; ".join(f"{hold.reader}, from pane {hold.sequence} ({hold.why})" for hold in constraints)

@@ -1,1 +1,1 @@
-"""The state of a run: its registration, positions, pending rows and item-key owners."""
+"""The state of a run: its registration, progress, pending rows, watermark and the owners of item keys."""

@@ -27,10 +27,10 @@ from weir.contracts.base import columns
 from weir.contracts.base.models import CommitRef
 from weir.contracts.commits.commit_log import LogMismatchError
 from weir.contracts.storage.documents import seal, unseal
-from weir.pipelines.runs.positions import Claims, Owners
+from weir.pipelines.runs.progress import Claims, Owners
 from weir.readers import BlockId, DeadLetter, Fault, Int64, Letters, Reason
 
-__all__ = ["KeyOwners", "checks_of", "claimed", "letters_of", "new_claims", "of_others", "owners"]
+__all__ = ["COLLISION", "KeyOwners", "checks_of", "claimed", "letters_of", "new_claims", "of_others", "owners"]
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,9 @@ Bool = npt.NDArray[np.bool_]
 _NAME: Final = "state/item-keys"
 _HEADER: Final = struct.Struct("<qq")
 _PANES_BETWEEN_SAVES: Final = 64
-_KEPT_CHECKS: Final = 1 << 17
+_CACHED_CHECKS: Final = 1 << 17
 """Checks that a process caches, at 200 bytes each."""
+
 COLLISION: Final = Fault(
     Reason.KEY_COLLISION,
     "the key of this item_id is that of another item: no accident, as a rule; "
@@ -53,7 +54,7 @@ def checks_of(ids: list[str]) -> Int64:
     return np.frombuffer(b"".join(map(_digest, ids)), "<i8")
 
 
-@lru_cache(maxsize=_KEPT_CHECKS)
+@lru_cache(maxsize=_CACHED_CHECKS)
 def _digest(raw: str) -> bytes:
     # A commit needs the check of an id three times, and most ids return in the next commit.
     return hashlib.blake2b(raw.encode(), digest_size=8).digest()
@@ -65,7 +66,10 @@ def _no_keys() -> Int64:
 
 @dataclass
 class KeyOwners:
-    """Owned keys (n,), sorted, and the checks (n,) of their owners, as of pane `sequence` in `commit`."""
+    """The owned item keys (n,), sorted, and the checks (n,) of the ids that own them, up to pane `sequence`.
+
+    `commit` is the commit of that pane, None before the first.
+    """
 
     store: Store
     sequence: int = -1
@@ -76,7 +80,7 @@ class KeyOwners:
 
     @classmethod
     def load(cls, store: Store) -> "KeyOwners":
-        """Return the saved owners; empty if there are none, they are damaged or of another commit log."""
+        """Return the owners saved in the store; empty if the file is missing, damaged or of another commit log."""
         try:
             data = unseal(store.path(_NAME), store.read(_NAME))
             sequence, count = _HEADER.unpack_from(data)
@@ -92,7 +96,7 @@ class KeyOwners:
         return cls(store, sequence, values[0], values[1], commit, sequence)
 
     def catch_up(self, sequence: int) -> None:
-        """Add the panes up to `sequence`; skips a damaged item list with a warning."""
+        """Add the items of the panes up to `sequence`; a damaged item list is skipped with a warning."""
         if self.sequence > sequence:
             # The store was restored from an older copy: start again.
             self.sequence, self.keys, self.checks, self.commit, self._saved = -1, _no_keys(), _no_keys(), None, -1
@@ -111,6 +115,7 @@ class KeyOwners:
             self.save()
 
     def _add(self, items: pa.Table) -> None:
+        """Give each key without an owner to its id in a pane's item list (`ITEMS_SCHEMA`)."""
         items = items.filter(pa.array(self.is_unknown(items[columns.ITEM_KEY].to_numpy())))
         new, first = np.unique(items[columns.ITEM_KEY].to_numpy(), return_index=True)
         at = np.searchsorted(self.keys, new)
@@ -118,7 +123,7 @@ class KeyOwners:
         self.checks = np.insert(self.checks, at, checks_of(items[columns.ITEM_ID].take(pa.array(first)).to_pylist()))
 
     def save(self) -> None:
-        """Save the owners in the store, since they outlive the windows that they come from."""
+        """Save the owners in the store: they stay valid after the windows that listed the items have retired."""
         values = np.stack([self.keys, self.checks]).astype("<i8").tobytes()
         commit = b"" if self.commit is None else self.commit.model_dump_json().encode()
         self.store.write(_NAME, seal(_NAME, _HEADER.pack(self.sequence, len(self.keys)) + values + commit))
@@ -138,47 +143,48 @@ class KeyOwners:
 
 
 _lock = Lock()
-_known: dict[str, KeyOwners] = {}
+_owners: dict[str, KeyOwners] = {}
+"""Store URL -> the cached owners of the one store that this process works on."""
 
 
 def owners(store: Store, sequence: int) -> KeyOwners:
-    """Return the owners as of a pane; the process caches them between runs and reads only new panes."""
+    """Return the key owners as of pane `sequence`; the process caches them between runs and reads only new panes."""
     with _lock:
-        found = _known.get(store.url) or KeyOwners.load(store)
-        found.catch_up(sequence)
-        _known.clear()
-        _known[store.url] = found
-        return found
+        current = _owners.get(store.url) or KeyOwners.load(store)
+        current.catch_up(sequence)
+        _owners.clear()
+        _owners[store.url] = current
+        return current
 
 
-def new_claims(rows: pa.RecordBatch, known: KeyOwners) -> Claims:
-    """Return the claims of keyed rows on keys without an owner, one for each distinct id."""
+def new_claims(rows: pa.RecordBatch, current: KeyOwners) -> Claims:
+    """Return (item key, check) of each distinct item id of keyed rows whose key has no owner; shape (m, 2)."""
     ids, keys, _ = _distinct(rows)
-    new = np.flatnonzero(known.is_unknown(keys))
+    new = np.flatnonzero(current.is_unknown(keys))
     return np.stack([keys[new], checks_of(ids.take(pa.array(new)).to_pylist())], axis=1)
 
 
-def claimed(rows: pa.RecordBatch, known: KeyOwners) -> Owners:
-    """Return key -> check for the keys without an owner in accepted keyed rows."""
-    return dict(new_claims(rows, known).tolist())
+def claimed(rows: pa.RecordBatch, current: KeyOwners) -> Owners:
+    """Return item key -> check for the keys without an owner in keyed rows that `of_others` has accepted."""
+    return dict(new_claims(rows, current).tolist())
 
 
-def of_others(rows: pa.RecordBatch, known: KeyOwners, claims: Mapping[int, int]) -> Bool:
-    """Mark the keyed rows (n,) whose item key is owned, or claimed in `claims`, by another id."""
+def of_others(rows: pa.RecordBatch, current: KeyOwners, claims: Mapping[int, int]) -> Bool:
+    """Mark the keyed rows (n,) whose item key is owned, or claimed in `claims` (key -> check), by another id."""
     ids, keys, of_row = _distinct(rows)
     # Keys that are neither owned nor claimed cannot collide.
-    asked = np.flatnonzero(~known.is_unknown(keys) | np.isin(keys, np.fromiter(claims, np.int64, len(claims))))
-    checks = checks_of(ids.take(pa.array(asked)).to_pylist())
-    pairs = zip(keys[asked].tolist(), checks.tolist(), strict=True)
+    compared = np.flatnonzero(~current.is_unknown(keys) | np.isin(keys, np.fromiter(claims, np.int64, len(claims))))
+    checks = checks_of(ids.take(pa.array(compared)).to_pylist())
+    pairs = zip(keys[compared].tolist(), checks.tolist(), strict=True)
     wrong = np.zeros(len(keys) + 1, np.bool_)
-    wrong[asked] = known.is_disputed(keys[asked], checks)
+    wrong[compared] = current.is_disputed(keys[compared], checks)
     if claims:
-        wrong[asked] |= np.array([claims.get(key, check) != check for key, check in pairs], np.bool_)
+        wrong[compared] |= np.array([claims.get(key, check) != check for key, check in pairs], np.bool_)
     return wrong[of_row]
 
 
 def letters_of(partition: str, rows: pa.RecordBatch, fault: Fault = COLLISION) -> Letters:
-    """Return the dead letters of refused keyed rows; they keep the item id only."""
+    """Return the dead letters of refused keyed rows; the raw row of each letter is the item id only."""
     names = (columns.POSITION, columns.ITEM_ID, columns.TIMESTAMP)
     of_rows = zip(*(rows[name].to_pylist() for name in names), strict=True)
     letters = tuple(DeadLetter.of(partition, at, fault, raw.encode(), time) for at, raw, time in of_rows)

@@ -26,7 +26,7 @@ from weir.contracts.commits.commit import requirements
 from weir.contracts.storage.documents import read_document, write_document
 from weir.contracts.storage.local_files import is_draft
 from weir.contracts.storage.locks import BusyStoreError, locked
-from weir.pipelines.runs.positions import Run
+from weir.pipelines.runs.run import Run
 
 __all__ = [
     "GRACE_SECONDS",
@@ -50,7 +50,12 @@ __all__ = [
     "unmark",
 ]
 
+logger = logging.getLogger(__name__)
 
+GRACE_SECONDS: Final = 3600.0
+"""Age (s) from which the files of an unfinished run are removed; longer than any run."""
+
+_MARK: Final = "started.json"
 _REDACTION: Final = "state/redaction.lock"
 
 
@@ -107,18 +112,11 @@ def check_writable(store: Store) -> None:
         check_fitness(store)
 
 
-logger = logging.getLogger(__name__)
-
-GRACE_SECONDS: Final = 3600.0
-"""Age from which on files of an unfinished run are removed; longer than any run."""
-
-_MARK: Final = "started.json"
-
-
 class _Mark(Document):
-    """The mark of a run, merge or redaction; `number` is its commit, -1 for a merge or redaction, which takes any.
+    """The mark of an unfinished run, merge or redaction in the store.
 
-    Redactions run beside the pipeline, in a process of their own.
+    `number` is the commit number that a run tries to take; -1 for a merge or redaction, which takes the next free one.
+    `redacts` marks a redaction, which works beside the pipeline in a process of its own.
     """
 
     run: str
@@ -128,29 +126,29 @@ class _Mark(Document):
 
 @contextlib.contextmanager
 def registered(store: Store, run: Run) -> Iterator[None]:
-    """Mark a run while it lasts; if it fails or is killed, the mark stays for `sweep`."""
+    """Mark a run in the store while the block runs; if the block fails or is killed, the mark stays for `sweep`."""
     write_document(store, f"{run.folder}/{_MARK}", _Mark(run=run.id, number=run.base.cursor.number))
     yield
     store.remove(f"{run.folder}/{_MARK}")
 
 
 def mark(store: Store, run: str, *, redacts: bool = False) -> None:
-    """Mark a merge or redaction that writes files; end with `unmark` after its commit, else with `forget`."""
+    """Mark a merge or redaction before it writes files; call `unmark` after its commit, or `forget` without one."""
     write_document(store, f"state/runs/{run}/{_MARK}", _Mark(run=run, redacts=redacts))
 
 
 def is_marked(store: Store, run: str) -> bool:
-    """Return whether the mark still exists; `sweep` removes marks and files of work that it takes for killed."""
+    """Return whether the mark of a run id exists; false after `sweep` has taken slow work for killed."""
     return store.exists(f"state/runs/{run}/{_MARK}")
 
 
 def unmark(store: Store, run: str) -> None:
-    """Remove the mark alone."""
+    """Remove the mark of a run id, and leave its other files."""
     store.remove(f"state/runs/{run}")
 
 
 def forget(store: Store, run: str) -> None:
-    """Remove uncommitted files and the mark."""
+    """Remove the uncommitted files and the mark of a run id."""
     _remove_files(store, run)
     store.remove(f"state/runs/{run}")
 
@@ -161,25 +159,25 @@ def new_run() -> str:
 
 
 def discard(store: Store, run: Run) -> None:
-    """Remove all files of a run that has made no commit."""
+    """Remove the mark and all files of a run that has made no commit."""
     _remove_files(store, run.id)
     store.remove(run.folder)
 
 
 def sweep(store: Store, grace_seconds: float = GRACE_SECONDS, *, by_age: bool = False) -> list[str]:
-    """Remove what killed runs have left; return the ids of these runs.
+    """Remove the uncommitted files of killed runs; return the ids of the runs that had a mark.
 
     Committed files stay, even if the run was killed right after its commit. On local disk the caller holds the store
-    lock, so any unfinished run counts as killed, unless `by_age`: the caller may have a merge running. Else runs count
-    as killed after the grace period. Redactions have a lock of their own.
+    lock, so every unfinished run counts as killed. On an object store, or with `by_age` (for a caller that may have a
+    merge running), a run counts as killed `grace_seconds` after its start. A redaction that holds its lock stays.
     """
     removed = []
-    for run, found in _killed(store, grace_seconds, by_age=by_age):
-        if found is None:
+    for run, killed in _killed(store, grace_seconds, by_age=by_age):
+        if killed is None:
             # The run was completed; its pending rows are useless without its process.
             store.remove(f"state/runs/{run}")
-        elif not found.redacts or not is_redacting(store):
-            removed.append(_end(store, found))
+        elif not killed.redacts or not is_redacting(store):
+            removed.append(_end(store, killed))
     if removed:
         # Listing the whole store is slow: do it only after a kill.
         remove_drafts(store, grace_seconds)
@@ -187,13 +185,13 @@ def sweep(store: Store, grace_seconds: float = GRACE_SECONDS, *, by_age: bool = 
 
 
 def sweep_redactions(store: Store) -> list[str]:
-    """Remove what killed redactions have left; on local disk the caller holds their lock."""
-    killed = _killed(store, GRACE_SECONDS)
-    return [_end(store, found) for _, found in killed if found is not None and found.redacts]
+    """Remove the uncommitted files of killed redactions; return their run ids. The caller holds `only_redaction`."""
+    marks = [found for _, found in _killed(store, GRACE_SECONDS) if found is not None]
+    return [_end(store, killed) for killed in marks if killed.redacts]
 
 
 def _killed(store: Store, grace_seconds: float, *, by_age: bool = False) -> Iterator[tuple[str, _Mark | None]]:
-    """Yield runs that may have been killed, with their marks; None for a completed run."""
+    """Yield (run id, its mark) of runs that count as killed; the mark is None for a completed run."""
     grace = grace_seconds if by_age or store.local_path is None else 0.0
     for run in sorted({name.split("/")[2] for name in store.glob("state/runs/*/*")}):
         if time.time() - started_at(run) < grace:
@@ -206,15 +204,16 @@ def _killed(store: Store, grace_seconds: float, *, by_age: bool = False) -> Iter
             logger.warning("%s; files of this run are left where they are", error)
 
 
-def _end(store: Store, found: _Mark) -> str:
-    if not (_has_redacted(store, found.run) if found.redacts else _is_committed(store, found)):
-        _remove_files(store, found.run)
-    store.remove(f"state/runs/{found.run}")
-    return found.run
+def _end(store: Store, killed: _Mark) -> str:
+    """Remove the mark of a killed run, and its files unless they are committed; return the run id."""
+    if not (_has_redacted(store, killed.run) if killed.redacts else _is_committed(store, killed)):
+        _remove_files(store, killed.run)
+    store.remove(f"state/runs/{killed.run}")
+    return killed.run
 
 
 def remove_drafts(store: Store, grace_seconds: float = GRACE_SECONDS) -> None:
-    """Remove old drafts of killed writers; object stores have none."""
+    """Remove drafts, the half-written files of killed writers, that are older than this; object stores have none."""
     if store.local_path is None:
         return
     for name, stat in store.find().items():
@@ -230,17 +229,18 @@ def started_at(run: str) -> float:
         return 0.0
 
 
-def _is_committed(store: Store, found: _Mark) -> bool:
+def _is_committed(store: Store, killed: _Mark) -> bool:
+    """Return whether the commit that a run tried to make exists and is the run's."""
     log = CommitLog(store)
     try:
-        return 0 <= found.number <= log.newest() and log.get(found.number).writer == found.run
+        return 0 <= killed.number <= log.newest() and log.get(killed.number).writer == killed.run
     except RetiredError:
         # Its commit has retired or was another writer's: either way its files are useless.
         return False
 
 
 def _has_redacted(store: Store, run: str) -> bool:
-    """Return whether a redaction that has not retired is this run's."""
+    """Return whether a commit of a redaction, later than the retired commits, was made by this run id."""
     log, state = CommitLog(store), LogState.open(store)
     number, first = state.redaction, state.horizon.number if state.horizon else 0
     while number >= first and (commit := log.get(number)).writer != run:
@@ -249,6 +249,7 @@ def _has_redacted(store: Store, run: str) -> bool:
 
 
 def _remove_files(store: Store, run: str) -> None:
+    """Remove the windows, dead letters and uncommitted user files that a run id has written."""
     names = {name.rpartition("/")[0] for name in store.glob(f"windows/*/{run}*/*")}
     names |= set(store.glob(f"dead-letters/**/*-{run}.jsonl*"))
     if histories := set(store.glob(f"histories/*/*{run}-*")):
@@ -259,8 +260,9 @@ def _remove_files(store: Store, run: str) -> None:
 
 
 def append(log: CommitLog, state: LogState, *requires: str, **fields: object) -> Commit:
-    """Append a commit after `state`, which follows; `requires` and `fields` are passed to `Commit`.
+    """Append a commit after `state`, bring `state` up to the commit, and return the commit.
 
+    `requires` are the features that its readers need, `fields` further fields of `Commit`.
     Raises `CommitTakenError` if another writer commits first.
     """
     at = state.cursor

@@ -41,7 +41,7 @@ class UselessLogError(UserError):
 
 @dataclass(frozen=True)
 class FileSource(LogSource[Partition]):
-    """The log files of the settings."""
+    """The log files that the settings name, as a source."""
 
     config: PipelineConfig
 
@@ -50,7 +50,10 @@ class FileSource(LogSource[Partition]):
         return discover(self.config.log)
 
     def look(self, partitions: list[Partition], clock: EventClock, *, is_all: bool) -> str:
-        """Raise `UselessLogError` if no row is valid: refused rows would stay refused under better settings."""
+        """Return why no row is valid yet, "" if some row is; raise `UselessLogError` if that will not change.
+
+        A run with such settings would commit refused rows, which stay refused under better settings.
+        """
         if is_all and not partitions:
             raise UselessLogError(f"{self.config.log} holds no file that can be read: {_KINDS}")
         seen = first_look(partitions, self.config, clock=clock)
@@ -63,7 +66,7 @@ class FileSource(LogSource[Partition]):
         return identify_files(partitions, state.sources | in_hand.pending)
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the files of each run, limited to positions that keep it within `run_bytes`; at last all."""
+        """Yield the files that each run reads, with end positions that keep the run within `run_bytes`; at last all."""
         seen = Seen.of(state, in_hand)
         due = [one for one in found if is_due(one, seen)]
         if in_hand.cost + sum(most_cost(one, seen.start(one.key)) for one in due) > self.config.run_bytes:
@@ -71,11 +74,11 @@ class FileSource(LogSource[Partition]):
         yield found
 
     def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
-        """Return readings of the files that are due (`is_due`)."""
+        """Return a reading for each file that is new, has changed or has open windows (`is_due`)."""
         return file_readings(self.config, partitions, seen)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
-        """Read, validate and commit."""
+        """Add the transforms that read and validate the files and commit the run."""
         blocks = readings | "Read log" >> ReadBlocks(self.config)
         return blocks | "Windows" >> BlocksToWindows(store, plan.run, self.config, plan.histories)
 
@@ -94,7 +97,7 @@ class _Cutter:
         self._used = self.in_hand.cost
 
     def runs(self, found: list[Partition]) -> Iterator[list[Partition]]:
-        """Yield the partitions of each run but the last."""
+        """Yield the partitions that each run but the last reads."""
         for place, partition in enumerate(found):
             if is_due(partition, self._seen):
                 for until in self._stops(partition):
@@ -106,7 +109,7 @@ class _Cutter:
         return Seen.of(self.state, self.in_hand)
 
     def _stops(self, partition: Partition) -> Iterator[int]:
-        """Yield the end positions of runs in a file; after a run that ended early, measure again from its end."""
+        """Yield the positions in a file at which runs end; after a run that ended early, measure again from there."""
         start, is_moving = self._seen.start(partition.key), True
         while is_moving:
             is_moving = False

@@ -17,7 +17,8 @@ from weir.contracts import (
     Store,
 )
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import END_OF_TIME, WHOLE_FILE, Base, Listed, OpenRows, Run
+from weir.pipelines.runs.progress import WHOLE_FILE, PendingRows
+from weir.pipelines.runs.run import END_OF_TIME, Base, Listed, Run
 from weir.pipelines.runs.run_registry import new_run
 from weir.pipelines.transforms.commit import RunOutcome
 from weir.pipelines.transforms.read import read_dead_letters, start_of
@@ -39,21 +40,22 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class InHand:
-    """What this process has read beyond the commits; losing it costs only work.
+    """The state of this process that no commit holds yet; a process that loses it only reads more again.
 
-    `reached` is the position up to which a partition's rows are committed or pending in `open_rows`. All of it holds
-    only while the commits resume at the positions `after`: a commit of another writer may contain the same rows.
+    By partition key, `reached` is the position up to which rows are committed or pending in `open_rows`, and `pending`
+    the span to commit. `newest_ms` is the newest event time read. All this holds only while the commits resume at the
+    positions `after`: a commit of another writer may contain the same rows.
     """
 
     reached: dict[str, int] = field(default_factory=dict)
     pending: dict[str, SourceSpan] = field(default_factory=dict)
-    open_rows: tuple[OpenRows, ...] = ()
+    open_rows: tuple[PendingRows, ...] = ()
     newest_ms: int = -1
     after: dict[str, int] = field(default_factory=dict)
 
     @property
     def cost(self) -> int:
-        """Memory, in the unit of `run_bytes`, that the pending rows take of the run that closes their windows."""
+        """The share of `run_bytes` that the pending rows will take of the run that closes their windows."""
         return sum(rows.cost for rows in self.open_rows)
 
     def follow(self, sources: Mapping[str, SourceSpan]) -> None:
@@ -61,19 +63,19 @@ class InHand:
         self.after = {key: span.resume for key, span in sources.items()}
 
     def check(self, sources: Mapping[str, SourceSpan]) -> None:
-        """Forget everything if the commits resume elsewhere than at `after`."""
+        """Call `forget` if the commits resume elsewhere than at `after`."""
         if self.after != {key: span.resume for key, span in sources.items()}:
             self.forget()
             self.follow(sources)
 
     def take_in(self, outcome: RunOutcome) -> None:
-        """Record what a run has read."""
+        """Record the positions, pending rows and newest event time of a completed run."""
         self.reached |= {key: span.stop for key, span in outcome.spans.items()}
         self.pending = {} if outcome.commit else outcome.spans
         self.open_rows, self.newest_ms = outcome.open_rows, outcome.newest_ms
 
     def forget(self) -> None:
-        """Drop everything, so that reading restarts from the commits."""
+        """Drop the uncommitted state, so that reading restarts from the commits."""
         self.reached, self.pending, self.open_rows, self.newest_ms = {}, {}, (), -1
 
 
@@ -95,12 +97,12 @@ class Seen:
     def of(
         cls, state: LogState, in_hand: InHand, clock: EventClock | None = None, *, only_whole_lines: bool = False
     ) -> "Seen":
-        """Return the present positions."""
+        """Return the positions of commits and of this process together; `clock` defaults to the wall clock."""
         known = state.sources | in_hand.pending
         return cls(known, in_hand.reached, clock or EventClock(), only_whole_lines, in_hand.cost)
 
     def start(self, key: str) -> int:
-        """Return the position from which a partition is read."""
+        """Return the position from which the next run reads a partition."""
         before = self.known.get(key)
         return self.reached.get(key, before.resume if before else 0)
 
@@ -114,12 +116,12 @@ class Planned(Protocol):
 
     @property
     def start(self) -> int:
-        """The first position."""
+        """The first position to read."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run, what it reads, and the history files before it."""
+    """A run, the readings of partitions that it makes, and the history files before it."""
 
     run: Run
     readings: tuple[Planned, ...]
@@ -138,7 +140,11 @@ def make_plan(
     only_whole_lines: bool,
     readings_of: Callable[[Sequence[Any], Seen], Sequence[Planned]] | None = None,
 ) -> RunPlan:
-    """Return the plan of the next run; `readings_of` is `Source.readings`, for files by default."""
+    """Return the plan of the next run over the listed `partitions`.
+
+    `secret` is the store's key secret, `flush` is as for `Run`, `only_whole_lines` as for `Seen`; `readings_of` is
+    `Source.readings`, for files by default.
+    """
     seen = Seen.of(state, in_hand, EventClock.of(store), only_whole_lines=only_whole_lines)
     readings = (readings_of or partial(file_readings, config))(partitions, seen)
     read = {reading.partition.key: reading.partition for reading in readings}
@@ -160,7 +166,7 @@ def make_plan(
 
 
 def file_readings(config: PipelineConfig, partitions: Iterable[Partition], seen: Seen) -> list[Reading]:
-    """Return readings of the files that are due (`is_due`), each up to its `until`."""
+    """Return a reading for each file that is due (`is_due`), from its start position up to its `until`."""
     readings = []
     for partition in partitions:
         start = seen.start(partition.key)
@@ -184,9 +190,9 @@ def _refused(store: Store, seen: Seen, reading: Planned) -> Int64 | None:
 
 
 def refused_before(store: Store, before: SourceSpan | None, start: int, until: int | None = None) -> Int64 | None:
-    """Return positions of a partition's dead letters, including all in [start, until); None without letters.
+    """Return the positions of a partition's dead letters: all in [start, until), perhaps others before; shape (n,).
 
-    Raises `CorruptArtefactError`.
+    None if the span `before` lists no file of dead letters. Raises `CorruptArtefactError`.
     """
     if before is None or not before.letters:
         return None

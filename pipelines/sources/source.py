@@ -1,4 +1,4 @@
-"""Sources: what a run needs of a log or another list of partitions, and whether the log continues in a store."""
+"""Sources: the interface of a log, or of other partitions, to runs; and the check that a store may take rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence, Set
@@ -6,7 +6,7 @@ from shlex import quote
 from typing import Any, Final, Generic, TypeVar
 
 from weir.contracts import EventClock, LogState, SourceSpan, Store, UserError
-from weir.pipelines.runs.positions import Listed
+from weir.pipelines.runs.run import Listed
 from weir.pipelines.sources.plan import InHand, Planned, RunPlan, Seen
 
 __all__ = [
@@ -29,7 +29,7 @@ class MovedStoreError(UserError):
 
 
 class Source(ABC, Generic[P]):
-    """A source of rows. Positions in a partition ascend, and the row at a position never changes.
+    """A source of rows in partitions. Positions in a partition ascend, and the row at a position never changes.
 
     Every method but `check` and `windows` raises `BrokerAwayError` while the source cannot be reached.
     """
@@ -46,11 +46,11 @@ class Source(ABC, Generic[P]):
         """Return the present partitions; raises `FileNotFoundError` if the source does not exist yet."""
 
     def starts(self, _partitions: list[P], _state: LogState, _in_hand: InHand) -> dict[str, SourceSpan]:
-        """Return start spans by key that must be committed before these partitions are read."""
+        """Return partition key -> start span that must be committed before the partitions are read."""
         return {}
 
     def in_log(self, partitions: list[P]) -> Set[str] | None:
-        """Return the keys of all log files; None if unknown, then retention forgets no file."""
+        """Return the keys of all log files; None if they are unknown, so that retention forgets no file."""
         return {partition.key for partition in partitions}
 
     @abstractmethod
@@ -59,23 +59,23 @@ class Source(ABC, Generic[P]):
 
     @abstractmethod
     def cut(self, found: list[P], state: LogState, in_hand: InHand) -> Iterator[list[P]]:
-        """Yield the partitions of each run, at least once: each run fits in memory, and the last one covers all.
+        """Yield the partitions that each run reads, at least once: each run fits in memory, and the last covers all.
 
-        A run ends before the next one is requested, and has updated `state` and `in_hand` by then.
+        The caller makes the run, which updates `state` and `in_hand`, before it asks for the partitions of the next.
         """
 
     @abstractmethod
     def readings(self, partitions: Sequence[P], seen: Seen) -> Sequence[Planned]:
-        """Return what a run reads of the partitions from `cut`."""
+        """Return what a run reads of partitions that `cut` has yielded."""
 
     @abstractmethod
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
         """Add the transforms from `readings` to the commit of a run."""
 
     def look(self, _partitions: list[P], _clock: EventClock, *, is_all: bool) -> str:  # noqa: ARG002 - of other sources
-        """Return why a run must not commit a new log yet, "" if it may.
+        """Return why the first run must not commit yet, "" if it may.
 
-        `is_all`: no more input will come. Raises a `UserError` if nothing is usable.
+        With `is_all` no more input will come. Raises a `UserError` if the log has no usable row.
         """
         return ""
 
@@ -84,7 +84,7 @@ class Source(ABC, Generic[P]):
 
 
 class LogSource(Source[P]):
-    """A log; a store accepts rows of any log, since partition keys tell them apart."""
+    """A source that is a log. A store accepts rows of any log, because partition keys tell logs apart."""
 
     def check(self, store: Store, state: LogState) -> None:
         """Refuse a store that has moved, or an unfinished rebuild; raises `MovedStoreError`."""

@@ -33,27 +33,35 @@ from weir.contracts import (
 from weir.contracts.base import columns
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.runs.hash_collisions import COLLISION, new_claims, of_others, owners
-from weir.pipelines.runs.positions import Base, LettersWritten, Progress, Run, remember_panes
+from weir.pipelines.runs.progress import LettersWritten, Progress
+from weir.pipelines.runs.run import Base, Run, remember_panes
 from weir.pipelines.runs.run_registry import BusyStoreError, discard, new_run, only_writer, registered
 from weir.pipelines.sources.plan import refused_before
 from weir.pipelines.sources.source import check_home
 from weir.pipelines.store_settings import check_unchanged
 from weir.pipelines.stream.slices import Coverage, Slice, with_letters
-from weir.pipelines.transforms.commit import Made, RunCommit, RunParts, WindowSketches, WriteShards
+from weir.pipelines.transforms.commit import RunCommit, RunPart, RunParts, WindowSketches, WriteShards
 from weir.pipelines.transforms.count import CountKeys
 from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from weir.pipelines.transforms.exposure import AttachExposure
 from weir.pipelines.transforms.histories import AttachHistories
 from weir.pipelines.transforms.read import WriteDeadLetters
-from weir.pipelines.transforms.split import Keyed, Piece, before_retention, by_shard, without
+from weir.pipelines.transforms.split import Keyed, ShardSlice, before_retention, by_shard, without
 from weir.readers import BlockId, DeadLetter, Fault, Letters
 
 __all__ = ["CommitWindow", "Intake", "UnknownPartitionError", "commit_window"]
 
+logger = logging.getLogger(__name__)
+
+_SPAN_FIELDS: Final = ("stop", "open", "unlisted", "job", "reached")
+"""Fields of a span, besides rows and letters, whose change is worth a commit."""
+_PATIENCE_SECONDS: Final = 120.0
+"""How long a window waits for another writer before the engine must deliver it again."""
+
 
 @dataclass
 class Intake:
-    """Makes the parts of one commit; `before` are the history files before it.
+    """Makes the parts of one commit from slices, as a bounded run does; `before` are the history files before it.
 
     Every step has a fixed order (partitions by key, windows by time, shards by number), so that equal rows give equal
     bits, whatever the delivery order.
@@ -64,48 +72,50 @@ class Intake:
     config: PipelineConfig
     before: HistoryFiles
 
-    def parts(self, slices: Iterable[Slice]) -> Iterator[Made]:
+    def parts(self, slices: Iterable[Slice]) -> Iterator[RunPart]:
         """Write and yield the parts that the slices add to the commits."""
-        found = _by_partition(slices)
-        letters = {key: _dead(ones, self.run.base.sources[key].resume) for key, ones in found.items()}
-        fresh = self._accepted([self._fresh(key, ones) for key, ones in found.items()], letters)
+        grouped = _by_partition(slices)
+        letters = {key: _dead(several, self.run.base.sources[key].resume) for key, several in grouped.items()}
+        fresh = self._accepted([self._fresh(key, several) for key, several in grouped.items()], letters)
         shards = self._shards(fresh)
         yield from self._counted(shards)
         yield from self._written(shards)
-        for key, ones in sorted(letters.items()):
-            yield from self._letters(key, ones)
+        for key, dead in sorted(letters.items()):
+            yield from self._letters(key, dead)
 
     def _fresh(self, key: str, slices: list[Slice]) -> Keyed:
         """Return the rows of a partition that no commit accounts for."""
-        rows = pa.Table.from_batches([one.rows for one in slices]).combine_chunks()
+        rows = pa.Table.from_batches([part.rows for part in slices]).combine_chunks()
         times, positions = rows[columns.TIMESTAMP].to_numpy(), rows[columns.POSITION].to_numpy()
         windows, base = times // self.run.window_ms * self.run.window_ms, self.run.base
-        known = base.is_counted(key, windows, positions) | base.is_inherited(key, times, positions)
-        places = np.flatnonzero(~(known | np.isin(positions, self.run.stays_refused(key))))
+        counted = base.is_counted(key, windows, positions) | base.is_inherited(key, times, positions)
+        places = np.flatnonzero(~(counted | np.isin(positions, self.run.stays_refused(key))))
         batches = rows.take(pa.array(places)).combine_chunks().to_batches()
         return Keyed(key, windows[places], batches[0] if batches else slices[0].rows[:0])
 
     def _accepted(self, fresh: list[Keyed], letters: dict[str, list[DeadLetter]]) -> list[Keyed]:
-        """Return the rows without those before the horizon or with another item's key, which become letters."""
+        """Turn rows before the horizon, or with another item's key, into dead letters; return the other rows."""
         base = self.run.base
         if (horizon := base.horizon) is not None:
             late = before_retention(horizon)
-            fresh = [_refused(one, one.windows < horizon.ms, late, letters) for one in fresh]
-        known = owners(self.store, base.cursor.sequence - 1)
-        seen = Progress(claims=[new_claims(one.rows, known) for one in fresh]).settle()
-        return [_refused(one, of_others(one.rows, known, seen.contested), COLLISION, letters) for one in fresh]
+            fresh = [_refused(rows, rows.windows < horizon.ms, late, letters) for rows in fresh]
+        key_owners = owners(self.store, base.cursor.sequence - 1)
+        claims = Progress(claims=[new_claims(part.rows, key_owners) for part in fresh]).settle().contested
+        return [_refused(part, of_others(part.rows, key_owners, claims), COLLISION, letters) for part in fresh]
 
     def _shards(self, fresh: list[Keyed]) -> list[tuple[int, list[ShardWindow]]]:
         """Return the shards in order, each with its de-duplicated windows in order of time."""
-        pieces = defaultdict[int, list[Piece]](list)
-        for one in fresh:
-            for shard, piece in by_shard(one, np.arange(len(one.windows)), self.config.user_shards):
-                pieces[shard].append(piece)
+        by_number = defaultdict[int, list[ShardSlice]](list)
+        for rows in fresh:
+            for number, part in by_shard(rows, np.arange(len(rows.windows)), self.config.user_shards):
+                by_number[number].append(part)
         transform = Deduplicate(self.store, self.run)
         transform.setup()
-        return [found for one in sorted(pieces.items(), key=itemgetter(0)) for found in transform.process(one)]
+        in_order = sorted(by_number.items(), key=itemgetter(0))
+        return [shard for slices in in_order for shard in transform.process(slices)]
 
     def _counted(self, shards: list[tuple[int, list[ShardWindow]]]) -> Iterator[WindowSketches]:
+        """Yield the sketches of each window over all shards."""
         by_start = defaultdict[int, list[ShardWindow]](list)
         for window in (window for _, windows in shards for window in windows):
             by_start[window.name.start_ms].append(window)
@@ -114,13 +124,15 @@ class Intake:
             yield WindowSketches(start_ms, items, self._sketch(columns.USER_KEY, [window.users for window in windows]))
 
     def _sketch(self, column: str, tables: list[pa.Table]) -> bytes:
+        """Return the encoded sketch of the keys in `column` of tables with counts."""
         counter = CountKeys(self.config.sketch, column)
-        found = counter.create_accumulator()
+        sketch = counter.create_accumulator()
         for table in tables:
-            found = counter.add_input(found, table)
-        return counter.extract_output(found)
+            sketch = counter.add_input(sketch, table)
+        return counter.extract_output(sketch)
 
-    def _written(self, shards: list[tuple[int, list[ShardWindow]]]) -> Iterator[Made]:
+    def _written(self, shards: list[tuple[int, list[ShardWindow]]]) -> Iterator[RunPart]:
+        """Write the examples and history files of the shards, and yield their reports."""
         attach = AttachHistories(self.store, self.run, self.config, self.before)
         expose = AttachExposure(self.store, self.run, self.config) if self.config.exposed_items else None
         write = WriteShards(self.store, self.run, self.config)
@@ -134,6 +146,7 @@ class Intake:
                         yield from write.process(window)
 
     def _letters(self, key: str, letters: list[DeadLetter]) -> Iterator[LettersWritten]:
+        """Write the dead letters of a partition, and yield their file, if there are any."""
         if letters:
             inside = sorted(letters, key=lambda letter: letter.position)
             block = BlockId(key, inside[0].position)
@@ -141,31 +154,24 @@ class Intake:
 
 
 def _by_partition(slices: Iterable[Slice]) -> dict[str, list[Slice]]:
-    found = defaultdict[str, list[Slice]](list)
-    for one in slices:
-        found[one.partition].append(one)
-    return {key: sorted(found[key], key=lambda one: one.stop) for key in sorted(found)}
+    """Return partition key -> its slices in order of position, ordered by key."""
+    grouped = defaultdict[str, list[Slice]](list)
+    for part in slices:
+        grouped[part.partition].append(part)
+    return {key: sorted(grouped[key], key=lambda part: part.stop) for key in sorted(grouped)}
 
 
 def _dead(slices: list[Slice], resume: int) -> list[DeadLetter]:
-    """Return the dead letters in the tiles, without counted ones below `resume`."""
-    return [letter for one in slices if one.tile for letter in one.tile.letters if letter.position >= resume]
+    """Return the dead letters of slices from position `resume` on; commits have recorded the others."""
+    return [letter for part in slices if part.tile for letter in part.tile.letters if letter.position >= resume]
 
 
 def _refused(rows: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault, letters: dict[str, list[DeadLetter]]) -> Keyed:
-    """Return the rows that are not `wrong` (n,), and add the letters of the wrong ones to `letters`."""
-    kept, tagged = without(rows, wrong, fault)
-    for one in tagged:
-        letters[rows.partition] += one.value.letters
-    return kept
-
-
-logger = logging.getLogger(__name__)
-
-_TOLD: Final = ("stop", "open", "unlisted", "job", "reached")
-"""Fields of a span, besides rows and letters, whose change is worth a commit."""
-_PATIENCE_SECONDS: Final = 120.0
-"""How long a window waits for another writer before the engine must deliver it again."""
+    """Return the rows not marked `wrong` (n,); add dead letters of the wrong rows to `letters` by partition."""
+    rest, tagged = without(rows, wrong, fault)
+    for output in tagged:
+        letters[rows.partition] += output.value.letters
+    return rest
 
 
 class UnknownPartitionError(UserError):
@@ -184,10 +190,10 @@ class CommitWindow(beam.DoFn):
         self._config = config
 
     def process(self, element: tuple[int, Iterable[Slice]], window: Any = beam.DoFn.WindowParam) -> Iterator[Commit]:
-        """Commit one window."""
-        found = commit_window(self._store, self._config, window.start.micros // 1000, list(element[1]))
-        if found is not None:
-            yield found
+        """Commit the slices of one window; raises as `commit_window`."""
+        commit = commit_window(self._store, self._config, window.start.micros // 1000, list(element[1]))
+        if commit is not None:
+            yield commit
 
 
 @retry(
@@ -217,7 +223,7 @@ def commit_window(store: Store, config: PipelineConfig, start_ms: int, slices: l
     """
     with only_writer(store), _following(store) as state:
         check_unchanged(store, config)
-        run = _run_after(store, config, state, {one.partition for one in slices})
+        run = _run_after(store, config, state, {part.partition for part in slices})
         with registered(store, run):
             try:
                 commit = _Attempt(store, config, state, run, start_ms).commit(slices)
@@ -231,7 +237,7 @@ def commit_window(store: Store, config: PipelineConfig, start_ms: int, slices: l
 
 
 def _run_after(store: Store, config: PipelineConfig, state: LogState, partitions: set[str]) -> Run:
-    """Return the run that makes the next commit."""
+    """Return a run that makes the next commit; raises `UnknownPartitionError`."""
     if unknown := partitions - state.sources.keys():
         raise UnknownPartitionError(
             f"{store.url}: no commit says where {min(unknown)} starts; `weir stream` commits that before it reads"
@@ -251,7 +257,7 @@ def _run_after(store: Store, config: PipelineConfig, state: LogState, partitions
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One try to make the next commit."""
+    """One try to make the next commit, after `state`, for the window that starts at `start_ms`."""
 
     store: Store
     config: PipelineConfig
@@ -273,16 +279,17 @@ class _Attempt:
         return RunCommit(self.store, self.run, self.config).of(parts, spans)
 
     def _spans(self, seen: dict[str, Coverage], panes: Collection[int]) -> dict[str, SourceSpan]:
+        """Return the spans of the partitions after the window; `panes` are the windows that get a pane."""
         base = self.run.base
         return {
-            key: ones.after(base.sources[key], base.counted.get(key, {}), self.start_ms, panes)
-            for key, ones in sorted(seen.items())
+            key: coverage.after(base.sources[key], base.counted.get(key, {}), self.start_ms, panes)
+            for key, coverage in sorted(seen.items())
         }
 
     def _moves(self, key: str, span: SourceSpan) -> bool:
         """Return whether a span changes, including its job: a job continues only from a span that names it."""
         before = self.run.base.sources[key]
-        return any(getattr(span, name) != getattr(before, name) for name in _TOLD)
+        return any(getattr(span, name) != getattr(before, name) for name in _SPAN_FIELDS)
 
 
 _lock = Lock()
@@ -291,7 +298,10 @@ _states: dict[str, LogState] = {}
 
 @contextmanager
 def _following(store: Store) -> Iterator[LogState]:
-    """Lend the process's cached commit state, caught up before and after; raises `MovedStoreError`."""
+    """Yield this process's cached log state, caught up with the commits before and after the block.
+
+    Raises `MovedStoreError`.
+    """
     log = CommitLog(store)
     with _lock:
         state = _states.pop(store.url, None)

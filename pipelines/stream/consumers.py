@@ -1,7 +1,4 @@
-"""Consumers of this process, one for each partition, and the watermarks of partitions.
-
-Watermarks decide only how long windows wait. Counting does not depend on them: rows behind a watermark come with a
-later window and count once, like all others.
+"""Consumers of this process, one for each partition.
 
 Consumers are shared by the process: Beam keeps readers per instance of its transform, a bundle often meets another
 instance, and opening a consumer takes longer than reading the messages of a second.
@@ -18,50 +15,41 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError, Topic
-from weir.pipelines.sources.kafka.client import Asked, KafkaPartition, Renewed, TopicClient, new_consumer
+from weir.pipelines.sources.kafka.client import (
+    KafkaPartition,
+    PendingRequest,
+    ReplaceableClient,
+    TopicClient,
+    new_consumer,
+)
 from weir.pipelines.sources.kafka.consume import PASSING
 
-__all__ = ["UNASKED_SECONDS", "Fetched", "LostError", "PartitionConsumer", "Silence", "Watermark", "consumer_of"]
+__all__ = ["UNASKED_SECONDS", "Fetched", "LostError", "PartitionConsumer", "Silence", "consumer_of"]
 
+
+logger = logging.getLogger(__name__)
 
 UNASKED_SECONDS: Final = 5.0
+"""Longest gap between two requests about a partition that does not end its silence, if `idle_seconds` is shorter."""
 
-
-@dataclass
-class Watermark:
-    """A watermark `ms` (event time) that never decreases; `lateness_ms` and `idle_ms` are settings in event time."""
-
-    ms: int
-    lateness_ms: int
-    idle_ms: int
-
-    def read(self, newest_ms: int | None, arrived_ms: int | None, now_ms: int) -> None:
-        """Advance after a batch: `newest_ms` is its newest valid event, `arrived_ms` its newest arrival (event time).
-
-        `newest_ms` must not exceed the arrival of its message. It is limited to `now_ms`, so that an event ahead of the
-        clock does not make later rows late. Without a valid row the arrival counts like silence up to then; otherwise a
-        partition of refused messages would hold all windows.
-        """
-        if newest_ms is not None:
-            self._rise(min(newest_ms, now_ms) - self.lateness_ms)
-        elif arrived_ms is not None:
-            self.silent(min(arrived_ms, now_ms))
-
-    def silent(self, until_ms: int) -> None:
-        """Advance after the partition has been empty for `idle_ms` up to `until_ms`."""
-        self._rise(until_ms - self.idle_ms - self.lateness_ms)
-
-    def _rise(self, ms: int) -> None:
-        self.ms = max(self.ms, ms)
+_UNUSED_SECONDS: Final = 60.0
+_MESSAGES_PER_CALL: Final = 2048
+"""Messages consumed per call; their bytes are counted between calls."""
+_WAIT_SECONDS: Final = 0.05
+_FIRST_WAIT_SECONDS: Final = 0.2
+"""Wait after a change of position, when nothing has been fetched yet."""
+_ASK_AGAIN: Final = 4
+"""Requests per `idle_seconds` about a partition without messages."""
+_LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
 @dataclass
 class Silence:
-    """How long the brokers have reported that a partition has no unread messages.
+    """Measures how long the brokers have reported that a partition has no unread messages.
 
-    Times are wall-clock seconds of the request, so a late answer claims nothing more. A gap between requests longer
-    than `idle_seconds`, or `UNASKED_SECONDS` if that is longer, ends the silence: after an outage, producers send their
-    backlog.
+    A time is that of the request (wall clock, s), so a late answer proves nothing about the time since. A gap between
+    two requests longer than `idle_seconds`, or `UNASKED_SECONDS` if that is longer, ends the silence: after an outage,
+    producers send their backlog.
     """
 
     idle_seconds: float
@@ -73,28 +61,15 @@ class Silence:
         return max(self.idle_seconds, UNASKED_SECONDS)
 
     def broken(self) -> None:
-        """Restart: there was something to read, or no answer."""
+        """End the silence: there was something to read, or no answer."""
         self._since = self._until = None
 
     def answered(self, asked_at: float) -> bool:
-        """Record an empty partition at `asked_at`; return whether the silence has lasted for `idle_seconds`."""
+        """Record that the partition was empty at `asked_at` (s); return whether that is so for `idle_seconds`."""
         if self._since is None or self._until is None or not 0 <= asked_at - self._until <= self._patience:
             self._since = asked_at
         self._until = asked_at
         return asked_at - self._since >= self.idle_seconds
-
-
-logger = logging.getLogger(__name__)
-
-_UNUSED_SECONDS: Final = 60.0
-_PIECE: Final = 2048
-"""Messages consumed per call; their bytes are counted between calls."""
-_WAIT_SECONDS: Final = 0.05
-_FIRST_WAIT_SECONDS: Final = 0.2
-"""Wait after a change of position, when nothing has been fetched yet."""
-_ASK_AGAIN: Final = 4
-"""Requests per `idle_seconds` about a partition without messages."""
-_LONGEST_PAUSE_SECONDS: Final = 2.0
 
 
 class LostError(Exception):
@@ -112,14 +87,14 @@ class Fetched:
 
 @dataclass
 class PartitionConsumer:
-    """Reads one partition at the position of its current reader; `client` asks about the topic.
+    """Reads one partition from any offset on; `client` sends requests about the topic.
 
-    A consumer that brings nothing for seconds, although the brokers report more messages, is replaced.
+    Its Kafka `consumer` is replaced if it brings no message for seconds although the brokers report more.
     """
 
     partition: KafkaPartition
     idle_seconds: float
-    consumer: Renewed[Consumer]
+    consumer: ReplaceableClient[Consumer]
     client: TopicClient
     silence: Silence = field(init=False)
     used: float = field(default_factory=time.monotonic, init=False)
@@ -127,17 +102,17 @@ class PartitionConsumer:
     _assigned: Consumer | None = field(default=None, init=False)
     _at: int | None = field(default=None, init=False)
     _problem: KafkaError | None = field(default=None, init=False)
-    _said: int | None = field(default=None, init=False)
-    _asked: Asked[int] | None = field(default=None, init=False)
+    _logged: int | None = field(default=None, init=False)
+    _asked: PendingRequest[int] | None = field(default=None, init=False)
     _next_question: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.silence = Silence(self.idle_seconds)
 
     def fetch(self, start: int, most: int, most_bytes: int) -> Fetched | None:
-        """Return about `most` messages or `most_bytes` from `start` on; None if there are none.
+        """Return the next messages from offset `start` on, about `most` or `most_bytes`; None if none has come.
 
-        Waits .2 s at most. Raises `LostError`.
+        Waits .2 s at most. Raises `LostError` if the broker does not have the offset any more.
         """
         with self._lock:
             self.used = time.monotonic()
@@ -148,7 +123,7 @@ class PartitionConsumer:
             messages = self._take(consumer, most, most_bytes, wait)
             stop = self._at
             if stop == start:
-                self._judge()
+                self._act_on_error()
                 return None
             self.consumer.worked(consumer)
             self.silence.broken()
@@ -159,24 +134,25 @@ class PartitionConsumer:
         return TopicPartition(self.partition.topic, self.partition.number, offset)
 
     def _take(self, consumer: Consumer, most: int, most_bytes: int, wait_seconds: float) -> list[Message]:
-        found: list[Message] = []
+        """Consume about `most` messages or `most_bytes`, and move the position after them; waits for the first."""
+        messages: list[Message] = []
         size = 0
-        while len(found) < most and size < most_bytes:
-            wanted = min(_PIECE, most - len(found))
-            taken = consumer.consume(wanted, 0.0 if found else wait_seconds)
+        while len(messages) < most and size < most_bytes:
+            limit = min(_MESSAGES_PER_CALL, most - len(messages))
+            taken = consumer.consume(limit, 0.0 if messages else wait_seconds)
             good = [message for message in taken if message.error() is None]
             if good:
                 self._at = (good[-1].offset() or 0) + 1
-            found += good
+            messages += good
             size += sum(map(len, good))
             if len(good) < len(taken):
-                self._hear(taken)
-            if len(taken) < wanted:
+                self._note_errors(taken)
+            if len(taken) < limit:
                 break
-        return found
+        return messages
 
-    def _hear(self, messages: list[Message]) -> None:
-        """Record errors and the end of the partition."""
+    def _note_errors(self, messages: list[Message]) -> None:
+        """Record the errors among consumed messages, and the end of the partition."""
         for message in messages:
             if (error := message.error()) is None or error.code() in PASSING:
                 continue
@@ -185,30 +161,31 @@ class PartitionConsumer:
             else:
                 self._problem = error
 
-    def _judge(self) -> None:
-        """Act on a recorded error, after the messages before it are read."""
+    def _act_on_error(self) -> None:
+        """Raise `LostError` or assign the partition again, if an error was recorded."""
         if (error := self._problem) is None:
             return
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise LostError(error.str())
         # librdkafka may have given up the partition: assign it again.
         self._at = self._problem = None
-        if error.code() != self._said:
-            self._said = error.code()
+        if error.code() != self._logged:
+            self._logged = error.code()
             logger.warning("%s: %s; tried again", self.partition.name, error.str())
 
     def silent_until(self, start: int) -> float | None:
-        """Return a time (wall clock, s) up to which nothing came from `start` on for `idle_seconds`, or None.
+        """Return the time (wall clock, s) up to which no message has come for `idle_seconds`, or None.
 
-        Never waits: it sends a request now, and a later call reads the answer.
+        `start` is the next offset to read. Never waits: a call sends a request, and a later call reads the answer.
         """
-        found = self._heard(start)
+        until = self._answered_silent(start)
         if self._asked is None and time.monotonic() >= self._next_question:
             self._asked = self.client.ask_end(self.partition.number)
             self._next_question = time.monotonic() + min(_LONGEST_PAUSE_SECONDS, self.idle_seconds / _ASK_AGAIN)
-        return found
+        return until
 
-    def _heard(self, start: int) -> float | None:
+    def _answered_silent(self, start: int) -> float | None:
+        """Read the answer of the pending request; return its time if the silence has lasted for `idle_seconds`."""
         if self._asked is None:
             return None
         try:
@@ -244,15 +221,17 @@ def consumer_of(config: PipelineConfig, partition: KafkaPartition) -> PartitionC
 
     Raises `KafkaSettingsError`.
     """
-    ways = f"{config.log} {config.kafka.model_dump_json()}"
-    key = (ways, partition.key)
+    connection = f"{config.log} {config.kafka.model_dump_json()}"
+    key = (connection, partition.key)
     with _lock:
         before = time.monotonic() - _UNUSED_SECONDS
-        for other in [one for one, found in _consumers.items() if one != key and found.used < before]:
-            _consumers.pop(other).close()
-        if ways not in _clients:
-            _clients[ways] = TopicClient(Topic.parse(config.log), config.kafka)
+        for unused in [other for other, reader in _consumers.items() if other != key and reader.used < before]:
+            _consumers.pop(unused).close()
+        if connection not in _clients:
+            _clients[connection] = TopicClient(Topic.parse(config.log), config.kafka)
         if key not in _consumers:
-            consumer = Renewed(f"{config.log}: {partition.name}", partial(new_consumer, config), Consumer.close)
-            _consumers[key] = PartitionConsumer(partition, config.idle_seconds, consumer, _clients[ways])
+            consumer = ReplaceableClient(
+                f"{config.log}: {partition.name}", partial(new_consumer, config), Consumer.close
+            )
+            _consumers[key] = PartitionConsumer(partition, config.idle_seconds, consumer, _clients[connection])
         return _consumers[key]

@@ -1,8 +1,8 @@
-"""The unbounded driver: submits a Flink job that reads a topic, watches it, and maintains the store.
+"""The unbounded driver: submits a Flink job that reads a topic, watches the job, and maintains the store.
 
-Workers commit beside it. On a local disk one process at a time has the lock; on an object store the slower writer reads
-again. Exact counting rests on the commits alone, so the driver may be killed at any moment: its job continues, and the
-next driver replaces it.
+The workers of the job commit beside the driver. On a local disk one process at a time has the lock; on an object store
+the slower writer reads again. Exact counting rests on the commits alone, so the driver may be killed at any moment: its
+job continues, and the next driver replaces the job.
 """
 
 import copy
@@ -42,13 +42,27 @@ from weir.runtime.stopping import ended_by_signals
 
 __all__ = ["NoTopicError", "Standstill", "Upkeep", "stream"]
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _SWEEP_SECONDS: Final = 600.0
+_GONE: Final = {"finished", "missing"}
+"""States after which another job can continue: all partitions have ended, or Flink has forgotten the job."""
+_BROKEN: Final = {"failed", "canceled"}
+_ENDING_SECONDS: Final = 30.0
+"""Time for readers to notice that their topic is gone, and for their last windows."""
+_OPEN_WINDOWS: Final = 2
+"""Longest wait for a commit, in lengths of an open window; `_START_SECONDS` are added for the job's start."""
+_START_SECONDS: Final = 60.0
 
 
 @dataclass
 class Upkeep:
-    """Maintenance of the store beside a job; `state` is its own, caught up with the commits before each step."""
+    """Maintains the store beside a job: compaction, retention, erasure and removal of killed runs' files.
+
+    `state` belongs to the upkeep alone, and catches up with the commits before each step.
+    """
 
     store: Store
     config: PipelineConfig
@@ -63,7 +77,7 @@ class Upkeep:
         self._erasure = Erasure(self.store, 86_400 * self.config.erasure_days, (self.config.cache,))
 
     def begin(self) -> None:
-        """Sweep and repair before anything is read; no worker of this driver runs yet."""
+        """Remove killed runs' files and repair histories; call before a job of this driver runs."""
         with only_writer(self.store):
             self.state.catch_up(self._log)
             check_home(self.store, self.state)
@@ -72,7 +86,7 @@ class Upkeep:
             self._histories.repair()
 
     def mend(self, failure: str) -> bool:
-        """Rebuild the histories whose files a worker's failure names; False if another process holds the store."""
+        """Rebuild the histories whose files a worker's failure message names; False if the store was locked."""
         try:
             with only_writer(self.store):
                 self.state.catch_up(self._log)
@@ -82,7 +96,7 @@ class Upkeep:
         return True
 
     def step(self, partitions: set[str]) -> None:
-        """Do what is due, unless a worker is committing; `partitions` are the keys of the topic."""
+        """Do the maintenance that is due, unless a worker is committing; `partitions` are the topic's keys."""
         try:
             with only_writer(self.store):
                 self.state.catch_up(self._log)
@@ -100,22 +114,8 @@ class Upkeep:
             return
 
     def end(self) -> None:
-        """Cancel the running merge."""
+        """Cancel the running merge of histories."""
         self._histories.end()
-
-
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
-_GONE: Final = {"finished", "missing"}
-"""States after which another job can continue: all partitions have ended, or Flink has forgotten the job."""
-_ENDING_SECONDS: Final = 30.0
-"""Time for readers to notice that their topic is gone, and for their last windows."""
-_BROKEN: Final = {"failed", "canceled"}
-_OPEN_WINDOWS: Final = 2
-"""Longest wait for a commit, in lengths of an open window; `_START_SECONDS` are added for the job's start."""
-_START_SECONDS: Final = 60.0
 
 
 class NoTopicError(UserError):
@@ -162,8 +162,8 @@ def stream(
 class Standstill:
     """Detects that commits have stopped while the topic has uncommitted messages, and logs the reason once.
 
-    The gauge `since` shows when the standstill began (wall clock, s), NaN without one. It is logged after
-    `patience_seconds`.
+    The gauge `since` shows when the standstill began (wall clock, s), NaN without a standstill. The reason is logged
+    after `patience_seconds`.
     """
 
     since: Gauge
@@ -179,7 +179,7 @@ class Standstill:
         self.since.set(math.nan)
 
     def look(self, unread: int, why: Callable[[], str]) -> None:
-        """Record the number of uncommitted messages; `why` returns the reason from the job."""
+        """Record the number of uncommitted messages; `why` returns the reason for the log."""
         if not unread:
             self.moved()
             return
@@ -193,7 +193,7 @@ class Standstill:
 
 @dataclass
 class _Driver:
-    """Runs one job after another: a restart is exact, so every change is handled by a new job."""
+    """Runs one job after another: a restart is exact, so every change of the topic is handled by a new job."""
 
     store: Store
     config: PipelineConfig
@@ -230,8 +230,8 @@ class _Driver:
         self._job.cancel_others()
         self.upkeep.begin()
         while not self.stop.is_set():
-            listed = self._asked(self._source.discover)
-            if not listed or not self._asked(partial(self._submit, listed)):
+            listed = self._or_wait(self._source.discover)
+            if not listed or not self._or_wait(partial(self._submit, listed)):
                 self.stop.wait(self.settings.watch_seconds)
                 continue
             try:
@@ -244,13 +244,13 @@ class _Driver:
         """Start a job from the committed offsets; False if every partition is stopped."""
         commit_starts(self.store, self._source, self.upkeep.state, listed)
         self._follow()
-        found = self._source.identify(listed, self._state, InHand())
-        if not found:
+        partitions = self._source.identify(listed, self._state, InHand())
+        if not partitions:
             return False
-        reading = sources(found, self._state, self.config, self.settings, EventClock.of(self.store))
-        for one in reading:
-            logger.info("%s is read from offset %d", one.reading.partition.name, one.reading.start)
-        submit(self.store, self.config, self.settings, reading, self._name)
+        read = sources(partitions, self._state, self.config, self.settings, EventClock.of(self.store))
+        for source in read:
+            logger.info("%s is read from offset %d", source.reading.partition.name, source.reading.start)
+        submit(self.store, self.config, self.settings, read, self._name)
         self._job.appear()
         return True
 
@@ -273,7 +273,7 @@ class _Driver:
             if self._job.failure != mended and self.upkeep.mend(self._job.failure):
                 mended = self._job.failure
             self.upkeep.step({one.key for one in listed})
-            now = self._asked(self._source.discover)
+            now = self._or_wait(self._source.discover)
             if now is not None and self._needs_another(listed, now):
                 return
 
@@ -323,10 +323,10 @@ class _Driver:
         done = all(self._state.sources[one.key].is_done for one in listed if one.key in self._state.sources)
         return done and time.monotonic() - self._gone_since >= _ENDING_SECONDS
 
-    def _asked(self, question: Callable[[], T]) -> T | None:
-        """Return the result of `question`; None while brokers do not answer or the topic does not exist."""
+    def _or_wait(self, request: Callable[[], T]) -> T | None:
+        """Return the result of `request`; None while brokers do not answer or the topic does not exist."""
         try:
-            found = question()
+            answer = request()
         except (BrokerAwayError, FileNotFoundError) as error:
             if not self._waits:
                 logger.warning("%s; waiting", error)
@@ -335,11 +335,11 @@ class _Driver:
         if self._waits:
             logger.warning("%s can be read now", self.config.log)
         self._waits = False
-        return found
+        return answer
 
     def _follow(self) -> None:
         """Read new commits, and update metrics and totals."""
-        known = {key: span.stop for key, span in self._state.sources.items()}
+        before = {key: span.stop for key, span in self._state.sources.items()}
         for commit in self._state.catch_up(self._log):
             self._metrics.observe(self.store, commit, self._state, started_at(commit.writer))
             summary = IngestSummary.of(commit, 0.0)
@@ -352,6 +352,6 @@ class _Driver:
             if not (summary.panes or commit.sources):
                 # It may be the commit that a change of settings makes.
                 check_unchanged(self.store, self.config)
-        if any(span.stop > known.get(key, -1) for key, span in self._state.sources.items()):
+        if any(span.stop > before.get(key, -1) for key, span in self._state.sources.items()):
             self._metrics.input.set(time.time())
             self._standstill.moved()

@@ -1,4 +1,4 @@
-"""Flink: Beam options for it, and its REST API (Flink 1.17 and later)."""
+"""Flink: Beam's options for running on Flink, and a client of Flink's REST API (1.17 and later)."""
 
 import json
 import urllib.error
@@ -27,20 +27,23 @@ __all__ = [
     "pipeline_options",
 ]
 
-
+REST: Final = "http://127.0.0.1:8081"
+_NO_WATERMARK: Final = -(2**63)
+_LAST_WATERMARK: Final = 2**63 - 1
 _LENGTH: Final = 40
+"""Longest readable part of a job name, characters."""
 
 
 def job_name(store: Store) -> str:
     """Return the job name of a store's stream, unique by the store's URL."""
     readable = "".join(
-        one if one.isascii() and one.isalnum() else "-" for one in urlsplit(store.url).path.strip("/").lower()
+        sign if sign.isascii() and sign.isalnum() else "-" for sign in urlsplit(store.url).path.strip("/").lower()
     )
     return f"weir-{readable[-_LENGTH:].strip('-')}-{xxhash.xxh3_64_hexdigest(store.url.encode())[:8]}"
 
 
 def pipeline_options(config: StreamConfig, name: str) -> list[str]:
-    """Return the options of a streaming pipeline; `config.options` come last and take precedence."""
+    """Return the Beam options of a streaming pipeline; `config.options` come last and take precedence."""
     # --shutdown_sources_after_idle_ms stays unset: 0 would stop all checkpoints.
     return [
         "--runner=PortableRunner",
@@ -63,11 +66,6 @@ def pipeline_options(config: StreamConfig, name: str) -> list[str]:
     ]
 
 
-REST: Final = "http://127.0.0.1:8081"
-_NO_WATERMARK: Final = -(2**63)
-_LAST_WATERMARK: Final = 2**63 - 1
-
-
 class FlinkAwayError(UserError):
     """Flink does not answer, or gives an unexpected answer."""
 
@@ -78,7 +76,7 @@ class JobMissingError(UserError):
 
 @dataclass(frozen=True)
 class Job:
-    """A job; `state` is Flink's, such as ``RUNNING`` or ``RESTARTING``."""
+    """A Flink job: its state, such as ``RUNNING`` or ``RESTARTING``, and its start (Unix time, ms)."""
 
     id: str
     name: str
@@ -97,9 +95,9 @@ class JobFailure:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The number of failed checkpoints of a job, and time, size and duration of the newest completed one.
+    """The number of failed checkpoints of a job, and time, size and duration of the newest completed checkpoint.
 
-    `at_ms`, `bytes` and `milliseconds` are None before the first.
+    `at_ms`, `bytes` and `milliseconds` are None before the first completed checkpoint.
     """
 
     failed: int
@@ -129,7 +127,7 @@ class FlinkClient:
         return [JobFailure(one["timestamp"], one.get("taskName") or "", cause(one["stacktrace"])) for one in found]
 
     def restarts(self, job: str) -> int:
-        """Return the number of restarts of a job; 0 until Flink has collected it."""
+        """Return the number of restarts of a job; 0 until Flink has collected the metric."""
         found = self._get(f"/jobs/{job}/metrics", get="numRestarts")
         return int(found[0]["value"]) if found else 0
 
@@ -157,31 +155,32 @@ class FlinkClient:
         return lowest
 
     def counters(self, job: str, name: str) -> dict[str, float]:
-        """Return task id -> a Beam counter, summed over its subtasks since their last start."""
-        found: dict[str, float] = {}
+        """Return task id -> the Beam counter `name`, summed over the subtasks since their last start."""
+        sums: dict[str, float] = {}
         for task in self._tasks(job):
             path = f"/jobs/{job}/vertices/{task}/subtasks/metrics"
-            known = [one["id"] for one in self._get(path) if one["id"].endswith(f"_{name}")]
-            if known:
-                found[task] = sum(one["sum"] for one in self._get(path, get=",".join(known), agg="sum"))
-        return found
+            ids = [metric["id"] for metric in self._get(path) if metric["id"].endswith(f"_{name}")]
+            if ids:
+                sums[task] = sum(metric["sum"] for metric in self._get(path, get=",".join(ids), agg="sum"))
+        return sums
 
     def gauges(self, job: str, prefix: str) -> dict[str, float]:
-        """Return Beam gauges as name without `prefix` -> highest value of the subtasks."""
-        found: dict[str, float] = {}
+        """Return name without `prefix` -> highest value of the subtasks, for the Beam gauges whose names have it."""
+        highest: dict[str, float] = {}
         for task in self._tasks(job):
             path = f"/jobs/{job}/vertices/{task}/subtasks/metrics"
-            known = [one["id"] for one in self._get(path) if prefix in one["id"]]
-            if known:
-                values = self._get(path, get=",".join(known), agg="max")
-                found |= {one["id"].rpartition(prefix)[2]: one["max"] for one in values}
-        return found
+            ids = [metric["id"] for metric in self._get(path) if prefix in metric["id"]]
+            if ids:
+                values = self._get(path, get=",".join(ids), agg="max")
+                highest |= {metric["id"].rpartition(prefix)[2]: metric["max"] for metric in values}
+        return highest
 
     def cancel(self, job: str) -> None:
         """Cancel a job; its tasks end soon after."""
         self._call("PATCH", f"/jobs/{job}")
 
     def _tasks(self, job: str) -> Iterator[str]:
+        """Yield the task ids of a job."""
         return (task["id"] for task in self._get(f"/jobs/{job}")["vertices"])
 
     def _get(self, path: str, **parameters: str) -> Any:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the job, from Flink's REST API; the driver cannot see workers and engine otherwise."""
+"""Prometheus metrics of a stream's job, from Flink's REST API: the driver has no other view of workers and engine."""
 
 import logging
 import math
@@ -38,8 +38,8 @@ _log = logging.getLogger(__name__)
 class FlinkMetrics:
     """The metrics of the job that a driver follows, updated by `look`.
 
-    `watermarks_ms` are the watermarks by partition number (event time), `waiting_ms` the times since when readers have
-    had no answer from the brokers (Unix time), as of the last look.
+    As of the last look, `watermarks_ms` maps partition number to watermark (event time), and `waiting_ms` maps the
+    partitions whose readers have no answer from the brokers to the time since when (Unix time).
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -99,7 +99,7 @@ class FlinkMetrics:
 
     @property
     def rows_dropped(self) -> float:
-        """The number of rows that Beam has dropped, as of the last look."""
+        """The number of rows that Beam has dropped as late, as of the last look."""
         return float(self.dropped._value.get())
 
     def look(self, client: FlinkClient, job: str) -> str | None:
@@ -121,7 +121,7 @@ class FlinkMetrics:
 
     def _look(self, client: FlinkClient, job: str) -> str:
         try:
-            found = client.job(job)
+            current = client.job(job)
             # Ask everything first, so that nothing is counted for a job that disappears meanwhile.
             failures, checkpoints = client.failures(job), client.checkpoints(job)
             restarts, dropped = client.restarts(job), client.counters(job, _DROPPED)
@@ -129,40 +129,42 @@ class FlinkMetrics:
         except JobMissingError:
             return "missing"
         if job != self._job:
-            self._begin(found, failures, checkpoints, restarts)
-        self._fail(failures)
+            self._begin(current, failures, checkpoints, restarts)
+        self._add_failures(failures)
         self._add(self.restarts, "restarts", restarts)
         for task, rows in dropped.items():
             self._add(self.dropped, f"dropped {task}", rows)
-        self._checkpoint(found, checkpoints)
+        self._checkpoint(current, checkpoints)
         self.watermarks_ms, since_ms = _by_partition(gauges, WATERMARK), _by_partition(gauges, UNANSWERED)
         self.waiting_ms = {partition: ms for partition, ms in since_ms.items() if ms}
         for values, shown in ((self.watermarks_ms, self.partitions), (since_ms, self.unanswered)):
             for partition, milliseconds in values.items():
                 shown.labels(partition).set(milliseconds / 1000)
-        known = [value for value in watermarks.values() if value is not None]
-        self.watermark.set(min(known) / 1000 if known and len(known) == len(watermarks) else math.nan)
-        return found.state.lower()
+        present = [value for value in watermarks.values() if value is not None]
+        self.watermark.set(min(present) / 1000 if present and len(present) == len(watermarks) else math.nan)
+        return current.state.lower()
 
     def _begin(self, job: Job, failures: list[JobFailure], checkpoints: Checkpoints, restarts: int) -> None:
-        """Switch to another job; what happened to it before this process does not count."""
+        """Switch to another job, and ignore the failures that the job had before this process started."""
         self._job, self._seen, self._newest_failure_ms, self.newest_failure = job.id, {}, 0, ""
         if job.start_ms < self._created_ms:
             self._seen = {"restarts": restarts, "failed checkpoints": checkpoints.failed}
-            self._newest_failure_ms = max((one.at_ms for one in failures), default=0)
+            self._newest_failure_ms = max((failure.at_ms for failure in failures), default=0)
 
-    def _fail(self, failures: list[JobFailure]) -> None:
-        new = [one for one in failures if one.at_ms > self._newest_failure_ms]
+    def _add_failures(self, failures: list[JobFailure]) -> None:
+        """Count new failures of the job, and log the newest."""
+        new = [failure for failure in failures if failure.at_ms > self._newest_failure_ms]
         if new:
             self.failures.inc(len(new))
             self._newest_failure_ms, self.newest_failure = new[0].at_ms, new[0].cause
             _log.error("the job has failed in %s: %s", new[0].task or "no task", new[0].cause)
 
-    def _checkpoint(self, job: Job, found: Checkpoints) -> None:
-        self._add(self.checkpoint_failures, "failed checkpoints", found.failed)
-        self.checkpoint.set((found.at_ms or job.start_ms) / 1000)
-        self.checkpoint_bytes.set(math.nan if found.bytes is None else found.bytes)
-        self.checkpoint_seconds.set(math.nan if found.milliseconds is None else found.milliseconds / 1000)
+    def _checkpoint(self, job: Job, newest: Checkpoints) -> None:
+        """Set the metrics of the job's checkpoints."""
+        self._add(self.checkpoint_failures, "failed checkpoints", newest.failed)
+        self.checkpoint.set((newest.at_ms or job.start_ms) / 1000)
+        self.checkpoint_bytes.set(math.nan if newest.bytes is None else newest.bytes)
+        self.checkpoint_seconds.set(math.nan if newest.milliseconds is None else newest.milliseconds / 1000)
 
     def _add(self, counter: Counter, name: str, value: float) -> None:
         """Add the growth of a Flink counter, which restarts at 0 with each attempt of a task."""
@@ -171,6 +173,7 @@ class FlinkMetrics:
         self._seen[name] = value
 
     def _show(self, state: str) -> None:
+        """Set the gauge of the job's state; "" for an unknown state."""
         for name in STATES:
             self.state.labels(name).set(name == state)
 

@@ -1,4 +1,4 @@
-"""The job of a stream: its transforms and start offsets, and how it is submitted, watched and cancelled."""
+"""The Flink job of a stream: its start offsets and transforms, and how to submit, watch and cancel it."""
 
 import logging
 import time
@@ -37,12 +37,21 @@ __all__ = [
     "submit",
 ]
 
+logger = logging.getLogger(__name__)
+
+_OVER: Final = {"finished", "failed", "canceled"}
+_REFUSALS: Final = (MissingRowsError.__name__, OutOfOrderError.__name__)
+"""Errors of the committer that persist on every retry: the engine did not deliver what the commits need."""
+_APPEARS_SECONDS: Final = 180.0
+_ENDS_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.25
+
 
 def commit_starts(store: Store, source: TopicSource, state: LogState, partitions: list[KafkaPartition]) -> None:
-    """Commit the start offsets of partitions that have none; `state` follows.
+    """Commit the start offsets of partitions without a committed one; `state` follows.
 
-    With `accept_gap` also of partitions that have lost messages. Raises `BrokerAwayError`, and `MovedStoreError` if
-    another writer has moved the log meanwhile.
+    With `accept_gap`, partitions that have lost messages get a new start offset, too. Raises `BrokerAwayError`, and
+    `MovedStoreError` if another writer has moved the log meanwhile.
     """
     log = CommitLog(store)
     while found := source.starts(partitions, state, InHand()):
@@ -60,31 +69,32 @@ def sources(
     stream: StreamConfig,
     clock: EventClock,
 ) -> list[PartitionSource]:
-    """Return the sources of a new job, starting at the committed offsets.
+    """Return the Beam sources of a new job, one per partition, which start at the committed offsets.
 
-    All partitions have a committed start (`commit_starts`); `clock` is the clock of the store.
+    All partitions need a committed start (`commit_starts`); `clock` is the clock of the store.
     """
     watermark_ms, job = first_watermark(state, config.window_ms), token_hex(8)
     return [
         PartitionSource(
             Reading(
                 job=job,
-                partition=one,
-                start=state.sources[one.key].resume,
+                partition=partition,
+                start=state.sources[partition.key].resume,
                 watermark_ms=watermark_ms,
                 config=config,
                 clock=clock,
                 batch_messages=stream.batch_messages,
             )
         )
-        for one in partitions
+        for partition in partitions
     ]
 
 
 def first_watermark(state: LogState, window_ms: int) -> int:
     """Return the first watermark (event time, ms): the end of the newest committed window, or the horizon if later.
 
-    Rows of earlier windows that are read again come with the next window, and are recognised there.
+    Rows of earlier windows that the job reads again come with its first window, where the committer drops them as
+    counted.
     """
     newest = [state.starts[-1] + window_ms] if state.starts else []
     return max([*newest, state.horizon.ms if state.horizon else 0, 0])
@@ -116,17 +126,8 @@ class BatchesToCommits(beam.PTransform[Any, Any]):
 
 
 def _to_one(part: Slice) -> tuple[int, Slice]:
+    """Give every slice one key, so that one worker commits the window."""
     return 0, part
-
-
-logger = logging.getLogger(__name__)
-
-_OVER: Final = {"finished", "failed", "canceled"}
-_REFUSALS: Final = (MissingRowsError.__name__, OutOfOrderError.__name__)
-"""Errors of the committer that persist on every retry: the engine did not deliver what the commits need."""
-_APPEARS_SECONDS: Final = 180.0
-_ENDS_SECONDS: Final = 60.0
-_PAUSE_SECONDS: Final = 0.25
 
 
 class EngineError(UserError):
@@ -154,9 +155,9 @@ def submit(
 
 
 class FlinkJob:
-    """The job of a name on Flink, also one that a killed driver has left.
+    """The Flink job of a given name: finds, watches and cancels it, also if a killed driver has left it.
 
-    `flaw` tells why this job must be replaced by one from the committed offsets, "" if it need not.
+    `flaw` is the reason why the job must be replaced by a new one from the committed offsets, "" without a reason.
     """
 
     def __init__(self, client: FlinkClient, name: str, metrics: FlinkMetrics) -> None:
@@ -167,7 +168,7 @@ class FlinkJob:
 
     @property
     def obstacle(self) -> str:
-        """The reason why windows are not committed, as of the last look."""
+        """The likely reason why no window is committed, as of the last call of `state`."""
         seen = self._metrics
         if self._state is None:
             return f"Flink at {self._client.url} does not answer"
@@ -183,12 +184,12 @@ class FlinkJob:
 
     @property
     def failure(self) -> str:
-        """The newest failure of its tasks, "" before the first."""
+        """The newest failure of the job's tasks, "" before the first."""
         return self._metrics.newest_failure
 
     @property
     def watermarks_ms(self) -> dict[str, float]:
-        """Watermarks by partition number (event time), as of the last look; empty before the first."""
+        """Partition number -> watermark (event time, ms), as of the last call of `state`; empty before."""
         return self._metrics.watermarks_ms
 
     def cancel_others(self) -> None:
@@ -200,22 +201,22 @@ class FlinkJob:
     def appear(self) -> None:
         """Wait until Flink lists the submitted job; raises `EngineError`."""
         end = time.monotonic() + _APPEARS_SECONDS
-        while not (found := self._running()):
+        while not (jobs := self._running()):
             if time.monotonic() > end:
                 raise EngineError(f"Flink at {self._client.url} has no job {self._name}, though it was submitted")
             time.sleep(_PAUSE_SECONDS)
-        self._id, self.flaw = found[0].id, ""
+        self._id, self.flaw = jobs[0].id, ""
         logger.info("job %s runs as %s", self._id, self._name)
 
     def state(self) -> str | None:
-        """Return its Flink state in lower case, None while Flink does not answer; update the metrics."""
+        """Return the job's Flink state in lower case, None while Flink does not answer; update the metrics."""
         before = self._metrics.rows_dropped
-        found = self._state = self._metrics.look(self._client, self._id)
+        state = self._state = self._metrics.look(self._client, self._id)
         if any(name in self._metrics.newest_failure for name in _REFUSALS):
             self.flaw = self._metrics.newest_failure
         if self._metrics.rows_dropped > before:
             self.flaw = "Beam has dropped rows for lateness, which must not be"
-        return found
+        return state
 
     def cancel(self) -> None:
         """Cancel the job if it runs, and wait for its end; raises `EngineError` if it does not end."""
@@ -223,9 +224,11 @@ class FlinkJob:
             self._cancel(self._id)
 
     def _running(self) -> list[Job]:
+        """Return the jobs of this name that have not ended, newest first."""
         return [job for job in self._client.jobs() if job.name == self._name and job.state.lower() not in _OVER]
 
     def _cancel(self, job: str) -> None:
+        """Cancel a job by its id, and wait for its end; raises `EngineError` if it does not end."""
         self._client.cancel(job)
         end = time.monotonic() + _ENDS_SECONDS
         while self._client.job(job).state.lower() not in _OVER:
@@ -235,4 +238,5 @@ class FlinkJob:
 
 
 def _spelled(milliseconds: float) -> str:
+    """Return a time (Unix, ms) as text in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

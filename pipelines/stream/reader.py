@@ -25,10 +25,11 @@ from weir.contracts.base import columns
 from weir.contracts.base.models import FrozenModel
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError
-from weir.pipelines.sources.kafka.client import Asked, KafkaPartition
+from weir.pipelines.sources.kafka.client import KafkaPartition, PendingRequest
 from weir.pipelines.sources.kafka.lines import MessageLines, Taken
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, Watermark, consumer_of
+from weir.pipelines.stream.consumers import Fetched, LostError, PartitionConsumer, consumer_of
+from weir.pipelines.stream.watermark import Watermark
 from weir.pipelines.transforms.read import large
 from weir.readers import Block, BlockId, DeadLetter, Int64, Lines, Validator
 
@@ -53,9 +54,16 @@ WATERMARK: Final = "watermark_ms_"
 UNANSWERED: Final = "unanswered_ms_"
 """Since when the reader has had no answer from the brokers, Unix time; 0 while they answer."""
 
+logger = logging.getLogger(__name__)
+
+_FORM: Final = struct.Struct(">qq")
+_ANSWER_SECONDS: Final = 0.2
+_CHECK_SECONDS: Final = 5.0
+"""Pause between two checks of the topic id of a silent partition."""
+
 
 class Reading(FrozenModel):
-    """Read a partition from offset `start` on, with the initial watermark `watermark_ms` (event time).
+    """What a reader reads: a partition from offset `start` on, with the first watermark `watermark_ms` (event time).
 
     `job` is unique among the jobs of the store, `clock` is the clock of the store, `batch_messages` limits a batch.
     """
@@ -69,12 +77,9 @@ class Reading(FrozenModel):
     batch_messages: int
 
 
-_FORM: Final = struct.Struct(">qq")
-
-
 @dataclass(frozen=True)
 class Mark(CheckpointMark):
-    """A checkpoint: the offset of the next batch, and the watermark before it (event time, ms)."""
+    """A Beam checkpoint of a reader: the offset of the next batch, and the watermark before that batch (ms)."""
 
     start: int
     watermark_ms: int
@@ -88,7 +93,7 @@ class MarkCoder(Coder):
         return _FORM.pack(value.start, value.watermark_ms)
 
     def decode(self, encoded: bytes) -> Mark:
-        """Return the mark."""
+        """Return the mark that 16 bytes encode."""
         return Mark(*_FORM.unpack(encoded))
 
     def is_deterministic(self) -> bool:
@@ -123,17 +128,11 @@ class Batch:
         return int(self.rows.nbytes)
 
 
-logger = logging.getLogger(__name__)
-
-_ANSWER_SECONDS: Final = 0.2
-_DOUBT_SECONDS: Final = 5.0
-
-
 class PartitionReader(UnboundedReader):
-    """Reads a partition from a mark, or else from the start of its source.
+    """Reads a partition batch by batch, from a mark, or else from the start of its source.
 
-    It ends for good, so that it does not hold back windows, if the topic was re-created or the broker has lost its
-    offset. Its earlier batches are committed; the driver detects the cause and logs it.
+    It ends for good, so that it does not hold back windows, if the topic was re-created or the broker has lost the
+    offset to read. The batches before are committed; the driver detects the cause and logs it.
     """
 
     def __init__(self, reading: Reading, mark: Mark | None) -> None:
@@ -147,9 +146,9 @@ class PartitionReader(UnboundedReader):
         )
         self._spelling = MessageLines(config, reading.clock)
         self._validator = Validator(config)
-        self._waiting: tuple[Batch, Taken, Asked[str]] | None = None
+        self._waiting: tuple[Batch, Taken, PendingRequest[str]] | None = None
         self._current: Batch | None = None
-        self._question: Asked[str] | None = None
+        self._question: PendingRequest[str] | None = None
         self._next_question = 0.0
         self._is_over = False
         number = reading.partition.number
@@ -162,9 +161,9 @@ class PartitionReader(UnboundedReader):
 
     def advance(self) -> bool:
         """Read the next batch, if there is one; waits for .4 s at most."""
-        found = not self._is_over and self._advance()
+        has_batch = not self._is_over and self._advance()
         self._shown.set(self._watermark.ms)
-        return found
+        return has_batch
 
     def _advance(self) -> bool:
         consumer = consumer_of(self._reading.config, self._reading.partition)
@@ -173,8 +172,8 @@ class PartitionReader(UnboundedReader):
             if self._waiting is None:
                 self._read(consumer)
             if self._waiting is not None:
-                return self._take_over()
-            self._listen(consumer)
+                return self._accept()
+            self._follow_clock(consumer)
         except LostError as error:
             self._end(f"the broker has nothing at offset {self._at} any more ({error})")
         except BrokerAwayError as error:
@@ -186,30 +185,34 @@ class PartitionReader(UnboundedReader):
     def _read(self, consumer: PartitionConsumer) -> None:
         """Read and validate a batch, which waits until the brokers have confirmed the topic id."""
         reading = self._reading
-        found = consumer.fetch(self._at, reading.batch_messages, reading.config.chunk_bytes)
-        if found is not None:
-            asked = consumer.client.ask_topic_id()
-            taken = self._spelling.take(found.messages)
-            self._waiting = self._batch(found, taken), taken, asked
+        fetched = consumer.fetch(self._at, reading.batch_messages, reading.config.chunk_bytes)
+        if fetched is not None:
+            request = consumer.client.ask_topic_id()
+            taken = self._spelling.take(fetched.messages)
+            self._waiting = self._batch(fetched, taken), taken, request
 
-    def _batch(self, found: Fetched, taken: Taken) -> Batch:
+    def _batch(self, fetched: Fetched, taken: Taken) -> Batch:
+        """Return the validated rows and dead letters of fetched messages."""
         lines, faults = self._spelling.spelled(taken.lines)
         key = self._reading.partition.key
-        valid, letters = self._validator.validate(Block(BlockId(key, self._at), lines, faults, found.stop))
+        valid, letters = self._validator.validate(Block(BlockId(key, self._at), lines, faults, fetched.stop))
         return Batch(
             partition=key,
             job=self._reading.job,
             start=self._at,
-            stop=found.stop,
+            stop=fetched.stop,
             watermark_ms=self._watermark.ms,
-            size=found.size,
+            size=fetched.size,
             rows=valid.rows,
             letters=letters.letters,
             skipped=taken.valueless,
         )
 
-    def _take_over(self) -> bool:
-        """Make the waiting batch current if it is of the right topic; raises `BrokerAwayError`."""
+    def _accept(self) -> bool:
+        """Make the waiting batch current once the topic id is confirmed; end the reader if it is another topic's.
+
+        Return whether there is a new current batch. Raises `BrokerAwayError`.
+        """
         if self._waiting is None or (topic_id := self._waiting[2].answer(_ANSWER_SECONDS)) is None:
             return False
         (batch, taken, _), self._waiting = self._waiting, None
@@ -221,19 +224,19 @@ class PartitionReader(UnboundedReader):
         self._watermark.read(newest, taken.arrived_ms, self._reading.clock.event_ms())
         return True
 
-    def _listen(self, consumer: PartitionConsumer) -> None:
+    def _follow_clock(self, consumer: PartitionConsumer) -> None:
         """Advance the watermark with the clock while the partition has no unread messages."""
         until = consumer.silent_until(self._at)
         if until is not None:
             self._watermark.silent(self._reading.clock.event_ms(until))
-        self._doubt(consumer)
+        self._check_topic(consumer)
 
-    def _doubt(self, consumer: PartitionConsumer) -> None:
-        """Check the topic id at intervals; a re-created topic may lack this partition."""
+    def _check_topic(self, consumer: PartitionConsumer) -> None:
+        """Check the topic id of a silent partition at intervals; end the reader if the topic was re-created."""
         if self._question is None:
             if time.monotonic() >= self._next_question:
                 self._question = consumer.client.ask_topic_id()
-                self._next_question = time.monotonic() + _DOUBT_SECONDS
+                self._next_question = time.monotonic() + _CHECK_SECONDS
             return
         question, self._question = self._question, None
         try:
@@ -247,6 +250,7 @@ class PartitionReader(UnboundedReader):
             self._end("its topic was deleted and created again")
 
     def _end(self, why: str) -> None:
+        """End the reader for good, and log why."""
         logger.error("%s ends: %s", self._reading.partition.name, why)
         self._is_over = True
 

@@ -1,6 +1,6 @@
 """Slices: the rows of a batch by window, and how far partitions are read once a window is committed.
 
-docs/store.md, "Under an engine", shows why this holds whatever other writers commit meanwhile.
+docs/store.md, "Under an engine", shows why each row counts once whatever other writers commit meanwhile.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from weir.contracts import SourceSpan, Store, read_format
 from weir.contracts.base import columns
-from weir.pipelines.runs.positions import LettersWritten
+from weir.pipelines.runs.progress import LettersWritten
 from weir.pipelines.stream.reader import Batch
 from weir.pipelines.transforms.read import large
 from weir.pipelines.transforms.split import keyed, runs_of
@@ -27,9 +27,10 @@ __all__ = ["Coverage", "MissingRowsError", "OutOfOrderError", "Scatter", "Slice"
 
 @dataclass(frozen=True)
 class Tile:
-    """Positions [start, stop) of a partition that a batch has read completely.
+    """Positions [start, stop) of a partition that a batch has read completely, with the end of the partition, `size`.
 
-    `open` announces rows of later windows among them: window start (ms) -> lowest and highest position.
+    `open` announces the batch's rows of later windows: window start (ms) -> lowest and highest position. `letters` are
+    the batch's dead letters, `skipped` the positions of messages without a value (n,).
     """
 
     start: int
@@ -77,13 +78,16 @@ class Scatter(beam.DoFn):
         self._secret = found.key_secret if found else ""
 
     def process(self, element: Batch) -> Iterator[Any]:
-        """Cut one batch."""
-        for start_ms, one in slices_of(element, self._window_ms, self._secret):
-            yield TimestampedValue(one, max(start_ms, element.watermark_ms) / 1000)
+        """Cut one batch into slices."""
+        for start_ms, rows in slices_of(element, self._window_ms, self._secret):
+            yield TimestampedValue(rows, max(start_ms, element.watermark_ms) / 1000)
 
 
 def slices_of(batch: Batch, window_ms: int, secret: str) -> Iterator[tuple[int, Slice]]:
-    """Yield (window start in ms, slice) of a batch, in order of time."""
+    """Yield (window start in ms, slice) of a batch, in order of time; rows get keys by the store's key `secret`.
+
+    Rows of windows before the watermark are in the slice of the window that the batch's watermark lies in.
+    """
     home = batch.watermark_ms // window_ms * window_ms
     times = batch.rows.column(columns.TIMESTAMP).to_numpy()
     windows = np.maximum(times // window_ms * window_ms, home)
@@ -94,16 +98,17 @@ def slices_of(batch: Batch, window_ms: int, secret: str) -> Iterator[tuple[int, 
     tile = Tile(batch.start, batch.stop, batch.size, waiting, batch.letters, batch.skipped)
     for start_ms, places in ({home: np.empty(0, np.int64)} | runs).items():
         # take, not slice: a pickled slice carries its whole parent.
-        found = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
-        yield start_ms, Slice(batch.partition, batch.job, batch.stop, found, tile if start_ms == home else None)
+        part = rows if len(places) == rows.num_rows else rows.take(pa.array(places))
+        yield start_ms, Slice(batch.partition, batch.job, batch.stop, part, tile if start_ms == home else None)
 
 
 def _ends(positions: Int64) -> tuple[int, int]:
+    """Return the lowest and the highest position."""
     return int(positions.min()), int(positions.max())
 
 
 class OutOfOrderError(Exception):
-    """The engine delivered a window before one that must be committed first; it must deliver them again."""
+    """The engine delivered a window before another that must be committed first; it must deliver both again."""
 
 
 class MissingRowsError(Exception):
@@ -112,9 +117,10 @@ class MissingRowsError(Exception):
 
 @dataclass(frozen=True)
 class Coverage:
-    """The slices of one window in one partition: the tiles in order, and the highest `stop` of the slices as `reach`.
+    """What the slices of one window cover of a partition.
 
-    Each row below `reach` of this or an earlier window has come by now; `came` (n,) are the positions in these slices.
+    `tiles` are in order; `reach` is the highest `stop` of the slices: the engine has delivered all rows of this and
+    earlier windows below `reach`. `came` (n,) are the positions of the rows in the slices.
     """
 
     partition: str
@@ -126,19 +132,19 @@ class Coverage:
     @classmethod
     def of(cls, slices: Iterable[Slice]) -> dict[str, "Coverage"]:
         """Return the coverage by partition; raises `OutOfOrderError` for a hole between two tiles."""
-        found = defaultdict[str, list[Slice]](list)
-        for one in slices:
-            found[one.partition].append(one)
-        return {key: cls._of(key, ones) for key, ones in found.items()}
+        grouped = defaultdict[str, list[Slice]](list)
+        for part in slices:
+            grouped[part.partition].append(part)
+        return {key: cls._of(key, several) for key, several in grouped.items()}
 
     @classmethod
     def _of(cls, key: str, slices: list[Slice]) -> "Coverage":
-        tiles = sorted((one.tile for one in slices if one.tile), key=lambda tile: (tile.start, tile.stop))
+        tiles = sorted((part.tile for part in slices if part.tile), key=lambda tile: (tile.start, tile.stop))
         for before, tile in pairwise(tiles):
             if tile.start != before.stop:
                 raise OutOfOrderError(f"{key}: positions [{tile.start}, {tile.stop}) came after {before.stop}")
-        positions = [one.rows.column(columns.POSITION).to_numpy() for one in slices]
-        return cls(key, slices[0].job, tuple(tiles), max(one.stop for one in slices), np.concatenate(positions))
+        positions = [part.rows.column(columns.POSITION).to_numpy() for part in slices]
+        return cls(key, slices[0].job, tuple(tiles), max(part.stop for part in slices), np.concatenate(positions))
 
     def after(
         self, before: SourceSpan, counted: Mapping[int, int], start_ms: int, panes: Collection[int]
@@ -172,6 +178,7 @@ class Coverage:
         )
 
     def _bounds(self, panes: Collection[int], stop: int) -> dict[int, int]:
+        """Return window start (ms) -> position below which all its rows are counted, for windows with a pane."""
         return dict.fromkeys(panes, self.reach) if self.reach < stop else {}
 
     def _reached(self, before: SourceSpan) -> int:
@@ -180,20 +187,20 @@ class Coverage:
         # Another job must start at `resume`, since it does not have the earlier job's waiting rows.
         end = before.reached if is_next else before.resume
         first = self.tiles[0].start if self.tiles else end
-        found = max([before.reached if is_next else 0, *(tile.stop for tile in self.tiles)])
-        if first > end or self.reach > found:
+        reached = max([before.reached if is_next else 0, *(tile.stop for tile in self.tiles)])
+        if first > end or self.reach > reached:
             raise OutOfOrderError(
                 f"{self.partition}: positions {first} to {self.reach} came, {end} is next; another job or run has "
                 "committed meanwhile, or a window before is missing"
             )
-        return found
+        return reached
 
 
 @dataclass
 class _Waiting:
-    """Rows that wait for their windows, in the form of `SourceSpan.open`; incomplete from `unlisted` on.
+    """The rows of a partition that wait for their windows, in the form of `SourceSpan.open`; complete below `unlisted`.
 
-    `resume`, `stop` and `counted` are the values before the window.
+    `resume`, `stop` and `counted` are from the commits before the window.
     """
 
     resume: int
@@ -204,11 +211,12 @@ class _Waiting:
 
     @classmethod
     def of(cls, span: SourceSpan, counted: Mapping[int, int]) -> "_Waiting":
+        """Return the waiting rows that a span records."""
         opened = {at: dict(batches) for at, batches in span.open.items()}
         return cls(span.resume, span.stop, counted, opened, span.listed)
 
     def close(self, seen: Coverage, start_ms: int) -> None:
-        """Complete the windows up to `start_ms`, as far as the slices reach; raises `MissingRowsError`."""
+        """Remove the rows of windows up to `start_ms` below `seen.reach`; raises `MissingRowsError`."""
         came = set(seen.came.tolist())
         for at in [at for at in self.open if at <= start_ms]:
             waiting = {last: first for last, first in self.open[at].items() if last >= self.counted.get(at, 0)}
@@ -230,22 +238,22 @@ class _Waiting:
             self.unlisted = max(self.unlisted, tiles[-1].stop)
 
     def lowest(self, stop: int) -> int:
-        """Return the lowest position of a row that may wait, else `stop`."""
+        """Return the lowest position of a row that may wait for its window, `stop` if no row waits."""
         firsts = (first for batches in self.open.values() for first in batches.values())
         return min([stop, *firsts, *([self.unlisted] if self.unlisted < self.stop else [])])
 
 
 def with_letters(span: SourceSpan, new: Iterable[LettersWritten]) -> SourceSpan:
-    """Return a span with the dead letters of its commit, without files wholly below `resume`."""
+    """Return a span with the files of dead letters of its commit added, and files wholly below `resume` left out."""
     new = list(new)
-    last = span.letters | {one.file.name: one.last for one in new}
-    sums = span.letter_checksums | {one.file.name: one.file.checksum for one in new}
+    last = span.letters | {letters.file.name: letters.last for letters in new}
+    sums = span.letter_checksums | {letters.file.name: letters.file.checksum for letters in new}
     reaching = {name: position for name, position in last.items() if position >= span.resume}
     return span.model_copy(
         update={
-            "dead": span.dead + sum(one.file.rows or 0 for one in new),
+            "dead": span.dead + sum(letters.file.rows or 0 for letters in new),
             "letters": reaching,
             "letter_checksums": {name: sums[name] for name in reaching if name in sums},
-            "inherited": tuple(one for one in span.inherited if max(one.counted.values()) > span.resume),
+            "inherited": tuple(windows for windows in span.inherited if max(windows.counted.values()) > span.resume),
         }
     )

@@ -25,6 +25,7 @@ def set_up_logging() -> None:
 
 
 def _end_with_pool() -> None:
+    """Wait for the end of the pool's process, then end this process."""
     pool = multiprocessing.parent_process()
     assert pool is not None  # noqa: S101 - a worker is never started otherwise
     pool.join()

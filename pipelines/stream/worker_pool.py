@@ -1,9 +1,9 @@
 """Worker pool: starts Beam Python workers on request, ``python -m weir.pipelines.stream.worker_pool [HOST:PORT]``.
 
-It serves Beam's ``--environment_type=EXTERNAL`` in place of Beam's own pool. That pool listens on all interfaces,
+It serves Beam's ``--environment_type=EXTERNAL`` in place of Beam's own pool. Beam's pool listens on all interfaces,
 though its clients can run code; starts an interpreter per worker, which takes seconds to import Beam and the pipeline;
 and blocks workers that print much. Here workers are forked from a process that has imported both, so that a job
-recovers fast from a lost worker; they end with the pool.
+recovers fast from a lost worker. Workers end with the pool.
 """
 
 import logging
@@ -55,7 +55,7 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):
     def StopWorker(  # noqa: N802 - the name of the call
         self, request: api.StopWorkerRequest, _context: grpc.ServicerContext
     ) -> api.StopWorkerResponse:
-        """Stop a worker; an unknown one counts as stopped."""
+        """Stop a worker; an unknown worker counts as stopped."""
         with self._lock:
             worker = self._workers.pop(request.worker_id, None)
         if worker is not None:

@@ -12,14 +12,22 @@ import pyarrow as pa
 
 from weir.contracts import Commit, HistoryFiles, Store
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Run
-from weir.pipelines.transforms.commit import CommitRun, Made, Start, WindowSketches, WriteShards
+from weir.pipelines.runs.run import Run
+from weir.pipelines.transforms.commit import CommitRun, RunPart, Start, WindowSketches, WriteShards
 from weir.pipelines.transforms.count import CountItemsAndUsers
 from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow
 from weir.pipelines.transforms.exposure import AttachExposure
 from weir.pipelines.transforms.histories import DELTAS, AttachHistories
 from weir.pipelines.transforms.read import DEAD, PROGRESS, ListChunks, ReadChunk, Validate, WriteDeadLetters
-from weir.pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Piece, Release, Reopen
+from weir.pipelines.transforms.split import (
+    OPEN,
+    AssignWindows,
+    EmitClosed,
+    Keyed,
+    MergeProgress,
+    ReloadPending,
+    ShardSlice,
+)
 
 __all__ = ["ROWS", "BlocksToWindows", "ReadBlocks", "RowsToWindows"]
 
@@ -28,7 +36,7 @@ ROWS: Final = "rows"
 
 
 class ReadBlocks(beam.PTransform[Any, Any]):
-    """`Reading`s to a dict: blocks under ``blocks``, letters and progress of whole files under `DEAD`, `PROGRESS`."""
+    """`Reading`s to a dict: `Block`s under ``blocks``, dead letters of whole files and progress under their tags."""
 
     def __init__(self, config: PipelineConfig) -> None:
         super().__init__()
@@ -59,27 +67,27 @@ class RowsToWindows(beam.PTransform[Any, Any]):
     def expand(self, read: Any) -> Any:
         """Add the transforms."""
         store, run, config = self._store, self._run, self._config
-        locate = beam.ParDo(Locate(store, run)).with_output_types(Keyed)
-        located = read[ROWS] | "Locate" >> locate.with_outputs(PROGRESS, main="keyed")
-        seen = (read[PROGRESS], located[PROGRESS]) | "All progress" >> beam.Flatten()
+        assign = beam.ParDo(AssignWindows(store, run)).with_output_types(Keyed)
+        assigned = read[ROWS] | "AssignWindows" >> assign.with_outputs(PROGRESS, main="keyed")
+        seen = (read[PROGRESS], assigned[PROGRESS]) | "All progress" >> beam.Flatten()
         progress = beam.pvalue.AsSingleton(seen | "Merge progress" >> beam.CombineGlobally(MergeProgress()))  # type: ignore[no-untyped-call]
-        release = beam.ParDo(Release(store, run, config), progress).with_output_types(tuple[int, Piece])
-        rows = self._with_rows_in_hand(located.keyed, progress)
-        released = rows | "Release" >> release.with_outputs(OPEN, DEAD, main="pieces")
+        emit = beam.ParDo(EmitClosed(store, run, config), progress).with_output_types(tuple[int, ShardSlice])
+        rows = self._with_pending(assigned.keyed, progress)
+        emitted = rows | "EmitClosed" >> emit.with_outputs(OPEN, DEAD, main="slices")
         # Write each collection separately: after a Flatten, Beam would hold all letters of a run until its last block.
         letters = [
-            found | f"Write dead letters {number}" >> beam.ParDo(WriteDeadLetters(store, run))
-            for number, found in enumerate((*read[DEAD], released[DEAD]))
-            if found != ()
+            refused | f"Write dead letters {number}" >> beam.ParDo(WriteDeadLetters(store, run))
+            for number, refused in enumerate((*read[DEAD], emitted[DEAD]))
+            if refused != ()
         ]
         shards = (
-            released.pieces
+            emitted.slices
             | "Group by shard" >> beam.GroupByKey()
             | "De-duplicate" >> beam.ParDo(Deduplicate(store, run))
         )
         start = read[PROGRESS].pipeline | "Start" >> beam.Create([Start()], reshuffle=False)
         written, deltas = self._write(shards)
-        parts = (start, *letters, released[OPEN], written, deltas, self._count(shards))
+        parts = (start, *letters, emitted[OPEN], written, deltas, self._count(shards))
         return (
             parts
             | "All parts" >> beam.Flatten()
@@ -88,16 +96,16 @@ class RowsToWindows(beam.PTransform[Any, Any]):
             | "Commit" >> beam.ParDo(CommitRun(store, run, config), progress).with_output_types(Commit)
         )
 
-    def _with_rows_in_hand(self, keyed: Any, progress: Any) -> Any:
-        """Add the pending rows of earlier runs, if there are any."""
+    def _with_pending(self, keyed: Any, progress: Any) -> Any:
+        """Return the collection of keyed rows with the pending rows of earlier runs, if there are any."""
         if not self._run.open_rows:
             return keyed
-        kept = keyed.pipeline | "Rows in hand" >> beam.Create(self._run.open_rows, reshuffle=False)
-        reopened = kept | "Reopen" >> beam.ParDo(Reopen(self._store, self._run), progress)
-        return (keyed, reopened) | "All rows" >> beam.Flatten()
+        files = keyed.pipeline | "Rows in hand" >> beam.Create(self._run.open_rows, reshuffle=False)
+        pending = files | "ReloadPending" >> beam.ParDo(ReloadPending(self._store, self._run), progress)
+        return (keyed, pending) | "All rows" >> beam.Flatten()
 
     def _write(self, shards: Any) -> tuple[Any, Any]:
-        """Add the writing of examples and history files; return the collections of their reports."""
+        """Attach histories and exposure, and write the examples; return shard reports, and history files."""
         store, run, config = self._store, self._run, self._config
         attach = beam.ParDo(AttachHistories(store, run, config, self._before)).with_output_types(ShardWindow)
         attached = shards | "Attach histories" >> attach.with_outputs(DELTAS, main="windows")
@@ -108,6 +116,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         return windows | "Write shards" >> beam.ParDo(WriteShards(store, run, config)), attached[DELTAS]
 
     def _count(self, shards: Any) -> Any:
+        """Return the collection of the `WindowSketches` of all windows."""
         return (
             shards
             | "Items and users" >> beam.FlatMap(_items_and_users)
@@ -127,9 +136,11 @@ class BlocksToWindows(RowsToWindows):
 
 
 def _items_and_users(shard: tuple[int, list[ShardWindow]]) -> Iterator[tuple[int, tuple[pa.Table, pa.Table]]]:
+    """Yield (window start in ms, (its items, its users)) for the windows of a shard."""
     for window in shard[1]:
         yield window.name.start_ms, (window.items, window.users)
 
 
-def _to_one(part: Made) -> tuple[int, Made]:
+def _to_one(part: RunPart) -> tuple[int, RunPart]:
+    """Give every element one key, so that one worker commits the run."""
     return 0, part

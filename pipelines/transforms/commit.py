@@ -34,15 +34,16 @@ from weir.contracts.interactions.features import UserFeatures
 from weir.contracts.storage.artefacts import write_table
 from weir.contracts.storage.documents import read_document, write_document
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import LettersWritten, OpenRows, Progress, Run, panes_before
+from weir.pipelines.runs.progress import LettersWritten, PendingRows, Progress
+from weir.pipelines.runs.run import Run, panes_before
 from weir.pipelines.transforms.count import SketchCoder, empty_sketch
 from weir.pipelines.transforms.deduplicate import ShardWindow, newest_known
 
 __all__ = [
     "CommitRun",
-    "Made",
     "RunCommit",
     "RunOutcome",
+    "RunPart",
     "RunParts",
     "ShardReport",
     "Start",
@@ -50,10 +51,15 @@ __all__ = [
     "WriteShards",
 ]
 
+_OUTCOME: Final = "outcome.json"
+
 
 @dataclass(frozen=True)
 class ShardReport:
-    """Report of one shard of a window for the commit; `file` is None if the shard has no examples."""
+    """What the commit needs to know of one shard of a pane: its file of examples, None without examples, and counts.
+
+    `items` are its positives' items with their counts (`ITEMS_SCHEMA`), `features` their newest item features.
+    """
 
     name: WindowName
     file: FileEntry | None
@@ -67,7 +73,10 @@ class ShardReport:
 
 
 class WriteShards(beam.DoFn):
-    """`ShardWindow` with histories to `ShardReport`; the commit lists only the files of the attempt that counts."""
+    """`ShardWindow` with histories to `ShardReport`; writes the examples as a Parquet file.
+
+    A retried bundle writes another file; the commit lists the files of one attempt only.
+    """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
         self._store = store
@@ -76,13 +85,13 @@ class WriteShards(beam.DoFn):
         self._schema = examples_schema(config.history_length, config.exposed_items, config.user_features)
 
     def process(self, element: ShardWindow) -> Iterator[ShardReport]:
-        """Write the examples of one shard."""
-        file, said = None, UserFeatures()
+        """Write the examples of one shard of a window."""
+        file, user_features = None, UserFeatures()
         if len(element.rows):
             table = element.rows.select(self._schema.names).cast(self._schema)
             name = WindowName.examples(element.shard, secrets.token_hex(4))
             file = write_table(self._store, f"{element.name.folder(self._run.id)}/{name}", table)
-            said = UserFeatures.of(table, self._names)
+            user_features = UserFeatures.of(table, self._names)
         yield ShardReport(
             element.name,
             file,
@@ -92,7 +101,7 @@ class WriteShards(beam.DoFn):
             element.max_event_ms,
             element.features,
             element.exposure,
-            said,
+            user_features,
         )
 
 
@@ -106,11 +115,11 @@ class WindowSketches:
 
 
 class Start:
-    """Element of every run, so that a run without rows reaches `CommitRun`, too."""
+    """An element that each run adds to its outputs, so that a run without rows reaches `CommitRun`, too."""
 
 
-Made: TypeAlias = ShardReport | WindowSketches | HistoryFile | LettersWritten | OpenRows | Start
-"""Outputs of a run's transforms, the input of its commit."""
+RunPart: TypeAlias = ShardReport | WindowSketches | HistoryFile | LettersWritten | PendingRows | Start
+"""An output of a run's transforms, and so an input of the run's commit."""
 
 
 @dataclass
@@ -128,11 +137,11 @@ class RunParts:
 
     panes: dict[int, _Pane] = field(default_factory=dict)
     letters: dict[str, list[LettersWritten]] = field(default_factory=lambda: defaultdict(list))
-    open_rows: list[OpenRows] = field(default_factory=list)
+    open_rows: list[PendingRows] = field(default_factory=list)
     histories: list[HistoryFile] = field(default_factory=list)
 
     @classmethod
-    def of(cls, elements: Iterable[Made], store: Store, run: Run) -> "RunParts":
+    def of(cls, elements: Iterable[RunPart], store: Store, run: Run) -> "RunParts":
         """Group the outputs of the transforms."""
         parts = cls()
         for element in elements:
@@ -143,7 +152,7 @@ class RunParts:
                 parts.panes.setdefault(element.start_ms, _Pane(name)).sketches = element
             elif isinstance(element, LettersWritten):
                 parts.letters[element.file.partition].append(element)
-            elif isinstance(element, OpenRows):
+            elif isinstance(element, PendingRows):
                 parts.open_rows.append(element)
             elif isinstance(element, HistoryFile):
                 parts.histories.append(element)
@@ -152,14 +161,17 @@ class RunParts:
 
 @dataclass(frozen=True)
 class RunCommit:
-    """Makes the commit of a run."""
+    """Builds the commit of a run from its outputs; does not append it to the log."""
 
     store: Store
     run: Run
     config: PipelineConfig
 
     def of(self, parts: RunParts, spans: dict[str, SourceSpan]) -> Commit:
-        """Write the files that need the whole run, and return the commit; panes are ordered by time."""
+        """Write the item list and sketches of each pane, and return the commit, its panes ordered by time.
+
+        `spans` maps each partition to the span that the commit records.
+        """
         at, now = self.run.base.cursor, time.time()
         panes = sorted(parts.panes.values(), key=lambda pane: pane.name)
         return Commit(
@@ -170,7 +182,7 @@ class RunCommit:
             sequence=at.sequence,
             panes=tuple(self._manifest(pane, at.sequence + place, now) for place, pane in enumerate(panes)),
             sources=spans,
-            letters=tuple(one.file for key in sorted(parts.letters) for one in parts.letters[key]),
+            letters=tuple(written.file for key in sorted(parts.letters) for written in parts.letters[key]),
             covered=at.sequence + len(panes) if panes else 0,
             histories=tuple(sorted(parts.histories, key=lambda file: file.shard)),
             redaction=self.run.base.redaction,
@@ -202,7 +214,7 @@ class RunCommit:
     def _user_features(self, pane: _Pane) -> UserFeatures:
         """Merge the user features of all shards by file name, so that the bits do not depend on report order."""
         written = [(report.file.name, report.user_features) for report in pane.reports if report.file is not None]
-        parts = [said for _, said in sorted(written, key=itemgetter(0))]
+        parts = [user_features for _, user_features in sorted(written, key=itemgetter(0))]
         return UserFeatures.merged([UserFeatures.nothing(self.config.user_features), *parts])
 
     def _write_items(self, pane: _Pane) -> FileEntry:
@@ -214,8 +226,9 @@ class RunCommit:
         return write_table(self.store, f"{pane.name.folder(self.run.id)}/{WindowName.items()}", items)
 
     def _write_sketches(self, pane: _Pane) -> list[FileEntry]:
-        if (found := pane.sketches) is not None:
-            items, users = map(SketchCoder.decompressed, (found.items, found.users))
+        """Write the sketches of items and of users, empty ones without positives; return their entries."""
+        if (sketches := pane.sketches) is not None:
+            items, users = map(SketchCoder.decompressed, (sketches.items, sketches.users))
         else:
             items = users = empty_sketch(self.config.sketch).to_bytes()
         folder = pane.name.folder(self.run.id)
@@ -224,11 +237,9 @@ class RunCommit:
 
 
 def _required(panes: list[_Pane], spans: dict[str, SourceSpan]) -> list[str]:
-    wanted = [HISTORIES] if panes else []
-    return [*wanted, SPANS] if any(span.counted for span in spans.values()) else wanted
-
-
-_OUTCOME: Final = "outcome.json"
+    """Return the features of the store that readers of the commit must know."""
+    features = [HISTORIES] if panes else []
+    return [*features, SPANS] if any(span.counted for span in spans.values()) else features
 
 
 class RunOutcome(Document):
@@ -242,7 +253,7 @@ class RunOutcome(Document):
     newest_ms: int
     read: tuple[str, ...] = Field(description="partitions that could be read")
     spans: dict[str, SourceSpan]
-    open_rows: tuple[OpenRows, ...] = Field(description="rows that wait for their window to close")
+    open_rows: tuple[PendingRows, ...] = Field(description="rows that wait for their window to close")
 
     @classmethod
     def of(cls, store: Store, run: Run) -> "RunOutcome":
@@ -251,7 +262,7 @@ class RunOutcome(Document):
 
 
 class CommitRun(beam.DoFn):
-    """All outputs of a run (`Made`) to its commit, if there is anything to commit.
+    """All outputs of a run (`RunPart`) to its commit, if there is anything to commit.
 
     All elements have one key, so one worker makes the commit. A retry finds its earlier commit by the writer's name.
     """
@@ -261,8 +272,8 @@ class CommitRun(beam.DoFn):
         self._run = run
         self._config = config
 
-    def process(self, element: tuple[int, Iterable[Made]], progress: Progress) -> Iterator[Commit]:
-        """Commit a run."""
+    def process(self, element: tuple[int, Iterable[RunPart]], progress: Progress) -> Iterator[Commit]:
+        """Commit a run if it has panes, dead letters or, with `flush`, new positions; write its `RunOutcome`."""
         parts = RunParts.of(element[1], self._store, self._run)
         spans = self._run.spans(progress, parts.letters)
         outcome = RunOutcome(
@@ -283,9 +294,10 @@ class CommitRun(beam.DoFn):
 
     def _has_moved(self, spans: Mapping[str, SourceSpan]) -> bool:
         """Return whether spans have changed without a pane, as after blank lines and empty files."""
-        known = self._run.base.sources
-        return any(key not in known or known[key] != span for key, span in spans.items())
+        before = self._run.base.sources
+        return any(key not in before or before[key] != span for key, span in spans.items())
 
-    def _waiting(self, parts: RunParts, progress: Progress) -> tuple[OpenRows, ...]:
-        kept = (rows for rows in self._run.open_rows if not self._run.is_closed(rows.start_ms, progress))
-        return (*kept, *parts.open_rows)
+    def _waiting(self, parts: RunParts, progress: Progress) -> tuple[PendingRows, ...]:
+        """Return the files of rows, of earlier runs and of this run, whose windows stay open."""
+        earlier = (rows for rows in self._run.open_rows if not self._run.is_closed(rows.start_ms, progress))
+        return (*earlier, *parts.open_rows)

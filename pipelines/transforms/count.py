@@ -23,7 +23,7 @@ def empty_sketch(config: SketchConfig) -> FrequencyEstimator:
 
 
 class SketchCoder(beam.coders.Coder):
-    """Compresses sketches: most cells are zero until a window is large."""
+    """Beam coder of sketches, compressed with zstd: most cells are zero until a window is large."""
 
     def encode(self, value: FrequencyEstimator) -> bytes:
         """Return the uncompressed size (8 bytes) and the compressed bytes."""
@@ -39,11 +39,11 @@ class SketchCoder(beam.coders.Coder):
     def decompressed(encoded: bytes) -> bytes:
         """Return the bytes of `FrequencyEstimator.to_bytes`."""
         size = int.from_bytes(encoded[:8], "little")
-        found: bytes = pa.decompress(encoded[8:], size, codec="zstd", asbytes=True)
-        return found
+        data: bytes = pa.decompress(encoded[8:], size, codec="zstd", asbytes=True)
+        return data
 
     def estimate_size(self, value: FrequencyEstimator) -> int:
-        """Return the uncompressed size: Beam asks after each step."""
+        """Return the uncompressed size (bytes), which costs no encoding: Beam asks after each step."""
         return value.nbytes
 
     def is_deterministic(self) -> bool:
@@ -52,9 +52,9 @@ class SketchCoder(beam.coders.Coder):
 
 
 class CountKeys(beam.CombineFn):
-    """Tables of keys (in `column`) and counts to one encoded sketch (`SketchCoder`).
+    """Combines tables of keys (in `column`) and counts into one sketch, encoded by `SketchCoder`.
 
-    The sum of conservative sketches is an upper bound, a little looser than one sketch of the whole.
+    The sum of several conservative sketches is an upper bound, a little looser than one sketch of all keys.
     """
 
     def __init__(self, config: SketchConfig, column: str) -> None:
@@ -87,7 +87,7 @@ class CountKeys(beam.CombineFn):
 
 
 class CountItemsAndUsers(TupleCombineFn):
-    """Pairs of tables (items, users) to the pair of their encoded sketches."""
+    """Combines pairs of tables (items, users), each with counts, into the pair of their encoded sketches."""
 
     def __init__(self, config: SketchConfig) -> None:
         combiners = CountKeys(config, columns.ITEM_KEY), CountKeys(config, columns.USER_KEY)

@@ -1,4 +1,4 @@
-"""De-duplicate: merge the pieces of one window and user shard into one table in order of time, each event once."""
+"""De-duplicate: merge the rows of one window and user shard into one table in order of time, each event once."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,27 +26,33 @@ from weir.contracts import (
 from weir.contracts.base import columns
 from weir.contracts.commits.log_state import Panes
 from weir.contracts.commits.window_log import as_redacted
-from weir.pipelines.runs.positions import Run, panes_before, redacted_before
+from weir.pipelines.runs.run import Run, panes_before, redacted_before
 from weir.pipelines.transforms.read import large
-from weir.pipelines.transforms.split import Piece
+from weir.pipelines.transforms.split import ShardSlice
 from weir.readers import Int64
 
 __all__ = ["Deduplicate", "ShardWindow", "newest_known", "observed"]
 
+_IDENTITY: Final = [columns.USER_KEY, columns.EVENT_KEY]
+_NO_EVENTS: Final = pa.table({name: pa.array([], pa.int64()) for name in _IDENTITY})
+
 
 def observed(rows: pa.Table) -> pa.Table | None:
-    """Return the keyed rows with the newest known value of any feature; None without features."""
+    """Return the keyed rows that hold the newest known value of some item feature; None without item features.
+
+    The columns are item key, user key, timestamp and features, as `newest_known` needs.
+    """
     if columns.FEATURES not in rows.column_names:
         return None
-    kept = rows.select([columns.ITEM_KEY, columns.USER_KEY, columns.TIMESTAMP, columns.FEATURES])
-    return kept.take(pa.array(np.unique(np.concatenate([*_newest(kept).values()]))))
+    selected = rows.select([columns.ITEM_KEY, columns.USER_KEY, columns.TIMESTAMP, columns.FEATURES])
+    return selected.take(pa.array(np.unique(np.concatenate([*_newest(selected).values()]))))
 
 
-def newest_known(items: pa.Table, found: Sequence[pa.Table], names: FeatureNames) -> pa.Table:
-    """Return the items (ordered by key) with the newest known value of each feature in the observed rows."""
+def newest_known(items: pa.Table, parts: Sequence[pa.Table], names: FeatureNames) -> pa.Table:
+    """Add a column per feature to `items` (ordered by key): the newest known value in `parts`, tables of `observed`."""
     if not names.all:
         return items
-    rows = pa.concat_tables(found).combine_chunks()
+    rows = pa.concat_tables(parts).combine_chunks()
     keys = rows[columns.ITEM_KEY].to_numpy()
     struct = rows[columns.FEATURES].combine_chunks()
     for name, newest in _newest(rows).items():
@@ -59,7 +65,7 @@ def newest_known(items: pa.Table, found: Sequence[pa.Table], names: FeatureNames
 
 
 def _newest(rows: pa.Table) -> dict[str, Int64]:
-    """Return feature -> indices of rows, one per item with a known value: the newest.
+    """Return feature -> indices of the rows with the newest known value of each item (m <= number of items).
 
     Ties in time go to the largest user key, then to the last row, so the result does not depend on chunks or shards.
     """
@@ -72,10 +78,6 @@ def _newest(rows: pa.Table) -> dict[str, Int64]:
         _, first = np.unique(keys[known], return_index=True)
         newest[feature.name] = known[first]
     return newest
-
-
-_IDENTITY: Final = [columns.USER_KEY, columns.EVENT_KEY]
-_NOBODY: Final = pa.table({name: pa.array([], pa.int64()) for name in _IDENTITY})
 
 
 @large
@@ -105,7 +107,7 @@ class ShardWindow:
 
 
 class Deduplicate(beam.DoFn):
-    """(shard, its `Piece`s) to (shard, its `ShardWindow`s, in order of time).
+    """(shard, its `ShardSlice`s) to (shard, its `ShardWindow`s, in order of time).
 
     Events of a user with one `event_id` count once per window, also across panes: the first in order of (time,
     partition, position) stays. An event without an id is never a duplicate.
@@ -119,30 +121,31 @@ class Deduplicate(beam.DoFn):
         """Open the committed windows."""
         self._log, self._commits = WindowLog(self._store), CommitLog(self._store)
 
-    def process(self, element: tuple[int, Iterable[Piece]]) -> Iterator[tuple[int, list[ShardWindow]]]:
-        """Merge the pieces of one shard, window by window."""
-        shard, pieces = element
-        of_window = defaultdict[int, list[Piece]](list)
-        for piece in pieces:
-            of_window[piece.start_ms].append(piece)
+    def process(self, element: tuple[int, Iterable[ShardSlice]]) -> Iterator[tuple[int, list[ShardWindow]]]:
+        """Merge the slices of one shard, window by window."""
+        shard, slices = element
+        of_window = defaultdict[int, list[ShardSlice]](list)
+        for rows in slices:
+            of_window[rows.start_ms].append(rows)
         yield shard, [self._merged(shard, start, of_window[start]) for start in sorted(of_window)]
 
-    def _merged(self, shard: int, start: int, pieces: list[Piece]) -> ShardWindow:
+    def _merged(self, shard: int, start: int, slices: list[ShardSlice]) -> ShardWindow:
+        """Return one shard of the window that starts at `start` (ms), without duplicates."""
         panes = panes_before(self._store, self._run.base.cursor, start)
         name = self._run.name(start, panes)
-        rows = _in_order(pieces)
-        kept = _where(rows, self._first_of_each(rows, panes, start, shard))
-        labels = kept[columns.LABEL].to_numpy()
+        rows = _in_order(slices)
+        distinct = _where(rows, self._first_of_each(rows, panes, start, shard))
+        labels = distinct[columns.LABEL].to_numpy()
         times = rows[columns.TIMESTAMP].to_numpy()
         counts = WindowCounts(
             events=int((labels != Label.IGNORE).sum()),
             positives=int((labels == Label.POSITIVE).sum()),
             negatives=int((labels == Label.NEGATIVE).sum()),
             ignored=int((labels == Label.IGNORE).sum()),
-            duplicates=len(rows) - len(kept),
+            duplicates=len(rows) - len(distinct),
             late=int((labels != Label.IGNORE).sum()) if name.pane else 0,
         )
-        events, positive = _where(kept, labels != Label.IGNORE), _where(kept, labels == Label.POSITIVE)
+        events, positive = _where(distinct, labels != Label.IGNORE), _where(distinct, labels == Label.POSITIVE)
         examples = events.drop_columns(
             [name for name in (columns.ITEM_ID, columns.FEATURES) if name in events.column_names]
         )
@@ -150,24 +153,28 @@ class Deduplicate(beam.DoFn):
         return ShardWindow(name, shard, examples, items, users, features, counts, int(times.min()), int(times.max()))
 
     def _first_of_each(self, rows: pa.Table, panes: Panes, start_ms: int, shard: int) -> npt.NDArray[np.bool_]:
+        """Mark the rows (n,) whose event is neither in an earlier row nor in an earlier pane of the window."""
         identified = np.flatnonzero(rows[columns.EVENT_KEY].is_valid().to_numpy())
         first = np.ones(len(rows), np.bool_)
         if len(identified):
-            found = _identities(rows.select(_IDENTITY).take(pa.array(identified)))
+            events = _identities(rows.select(_IDENTITY).take(pa.array(identified)))
             before = self._committed(panes.commit, start_ms, shard)
-            first[identified] = _is_first(np.concatenate([before, found]))[len(before) :]
+            first[identified] = _is_first(np.concatenate([before, events]))[len(before) :]
         return first
 
     def _committed(self, number: int, start_ms: int, shard: int) -> npt.NDArray[np.void]:
-        """Return the identities of a window's committed events, pane by pane, the last one first."""
-        found, redacted = [_identities(_NOBODY)], redacted_before(self._store, self._run.base.cursor)
+        """Return (user key, event key) of a window's committed events in a shard, as one structured column (n,).
+
+        `number` is the commit of the window's newest pane, -1 without one; older panes follow.
+        """
+        events, redacted = [_identities(_NO_EVENTS)], redacted_before(self._store, self._run.base.cursor)
         while number >= 0:
             listed = (pane for pane in self._commits.get(number).panes if pane.start_ms == start_ms)
             [pane] = (as_redacted(self._commits, pane, redacted) for pane in listed)
             if shard in pane.examples:
-                found.append(_identities(self._log.examples(pane, shard, _IDENTITY).drop_null()))
+                events.append(_identities(self._log.examples(pane, shard, _IDENTITY).drop_null()))
             number = pane.previous
-        return np.concatenate(found)
+        return np.concatenate(events)
 
 
 def _identities(rows: pa.Table) -> npt.NDArray[np.void]:
@@ -191,32 +198,35 @@ def _is_first(identities: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
     return first
 
 
-def _where(rows: pa.Table, wanted: npt.NDArray[np.bool_]) -> pa.Table:
-    """Return the wanted rows (n,), without a copy if all are wanted."""
-    return rows if wanted.all() else rows.filter(pa.array(wanted))
+def _where(rows: pa.Table, marked: npt.NDArray[np.bool_]) -> pa.Table:
+    """Return the marked rows (n,), without a copy if all are marked."""
+    return rows if marked.all() else rows.filter(pa.array(marked))
 
 
 def _items(positive: pa.Table) -> pa.Table:
+    """Return the distinct items of positives: key, id and count."""
     keys, first, counts = np.unique(positive[columns.ITEM_KEY].to_numpy(), return_index=True, return_counts=True)
     # Accepted rows of one key have one id.
-    found = [keys, positive[columns.ITEM_ID].take(pa.array(first)), counts]
-    return pa.table(found, names=[columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
+    values = [keys, positive[columns.ITEM_ID].take(pa.array(first)), counts]
+    return pa.table(values, names=[columns.ITEM_KEY, columns.ITEM_ID, columns.COUNT])
 
 
 def _users(positive: pa.Table) -> pa.Table:
+    """Return the distinct user keys of positives with their counts."""
     return pa.table(
         np.unique(positive[columns.USER_KEY].to_numpy(), return_counts=True), names=[columns.USER_KEY, columns.COUNT]
     )
 
 
-def _in_order(pieces: Iterable[Piece]) -> pa.Table:
-    found = sorted(pieces, key=lambda piece: piece.partition)
+def _in_order(slices: Iterable[ShardSlice]) -> pa.Table:
+    """Return the rows of all slices in order of (time, partition, position)."""
+    parts = sorted(slices, key=lambda part: part.partition)
     # Rows of a rebuild have one column more than rows of the log.
-    tables = [pa.Table.from_batches([piece.rows]) for piece in found]
+    tables = [pa.Table.from_batches([part.rows]) for part in parts]
     rows = pa.concat_tables(tables, promote_options="default")
-    partitions = np.repeat(np.arange(len(found)), [piece.rows.num_rows for piece in found])
-    # Pieces of one partition share its rank, so that positions order their rows.
-    names = [piece.partition for piece in found]
+    partitions = np.repeat(np.arange(len(parts)), [part.rows.num_rows for part in parts])
+    # Slices of one partition share its rank, so that positions order their rows.
+    names = [part.partition for part in parts]
     rank = np.cumsum([0, *(before != after for before, after in pairwise(names))])[partitions]
     order = np.lexsort((rows[columns.POSITION].to_numpy(), rank, rows[columns.TIMESTAMP].to_numpy()))
     return rows.take(pa.array(order)).combine_chunks()

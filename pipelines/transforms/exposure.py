@@ -23,7 +23,7 @@ from weir.contracts import PADDING_KEY, CorruptArtefactError, ExposureCounts, La
 from weir.contracts.base import columns
 from weir.contracts.served_lists import ServedList, joined_list, lists_by_token, read_segment, segment_of
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Run
+from weir.pipelines.runs.run import Run
 from weir.pipelines.transforms.deduplicate import ShardWindow
 
 __all__ = ["AttachExposure", "passed_over"]
@@ -35,6 +35,8 @@ _CACHED_BYTES: Final = 64 << 20
 
 
 class _Click(NamedTuple):
+    """A positive with an attribution token: its row, the token, and its user and item key."""
+
     row: int
     token: str
     user: int
@@ -42,17 +44,18 @@ class _Click(NamedTuple):
 
 
 def passed_over(items: Sequence[int], item: int, chosen: set[int], limit: int) -> list[int]:
-    """Return up to `limit` items of a list that were seen and not chosen, in order of evidence.
+    """Return up to `limit` items of a served list that were seen and not chosen, the strongest evidence first.
 
-    First the items above the clicked `item`, the nearest first, then the one right below; without items in `chosen`.
+    First come the items above the clicked `item`, the nearest first, then the item right below; items in `chosen` are
+    left out.
     """
     at = items.index(item)
     seen = [*reversed(items[:at]), *items[at + 1 : at + 2]]
-    return [one for one in dict.fromkeys(seen) if one not in chosen and one != item][:limit]
+    return [other for other in dict.fromkeys(seen) if other not in chosen and other != item][:limit]
 
 
 class AttachExposure(beam.DoFn):
-    """`ShardWindow` to the same with an `exposed` column and counts of the outcomes of its tokens.
+    """`ShardWindow` to itself with an `exposed` column (n, limit) and counts of the outcomes of its tokens.
 
     Lists that a server has not written yet are not awaited: their tokens count as ``unknown_list``.
     """
@@ -68,8 +71,8 @@ class AttachExposure(beam.DoFn):
         clicks = _clicks(element.rows)
         fresh = [click for click in clicks if not is_carried[click.row]]
         outcomes, chosen = Counter(carried=len(clicks) - len(fresh)), _chosen(element.rows, fresh)
-        for click, found in self._joined(fresh, outcomes):
-            items = passed_over(found.items, click.item, chosen[click.user], self._limit)
+        for click, served in self._joined(fresh, outcomes):
+            items = passed_over(served.items, click.item, chosen[click.user], self._limit)
             keys[click.row, : len(items)] = items
         outcomes["items"] = int((keys != PADDING_KEY).sum())
         rows = element.rows.select([name for name in element.rows.column_names if name != columns.EXPOSED])
@@ -78,7 +81,7 @@ class AttachExposure(beam.DoFn):
         yield replace(element, rows=rows.append_column(self._field, lists), exposure=counts)
 
     def _carried(self, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return exposed items (n, limit), and which rows (n,) brought theirs from another store's windows."""
+        """Return exposed items (n, limit), and a mask (n,) of rows that another store's windows gave them to."""
         keys = np.full((len(rows), self._limit), PADDING_KEY, np.int64)
         if columns.EXPOSED not in rows.column_names:
             return keys, np.zeros(len(rows), np.bool_)
@@ -88,23 +91,23 @@ class AttachExposure(beam.DoFn):
         return keys, is_carried
 
     def _joined(self, clicks: Iterable[_Click], outcomes: Counter[str]) -> Iterator[tuple[_Click, ServedList]]:
-        """Yield the clicks that join a list, and count the outcome of every click."""
-        known = set[tuple[str, int, int]]()
-        for segment, ones in _by_segment(clicks).items():
-            lists, missing = self._found(segment, {click.token for click in ones})
-            for click in ones:
-                found = joined_list(lists.get(click.token, ()), click.user, click.item)
-                if found is None:
+        """Yield each click whose served list is found, with the list; count the outcome of every click."""
+        joined = set[tuple[str, int, int]]()
+        for segment, of_segment in _by_segment(clicks).items():
+            lists, missing = self._lists_of(segment, {click.token for click in of_segment})
+            for click in of_segment:
+                served = joined_list(lists.get(click.token, ()), click.user, click.item)
+                if served is None:
                     outcomes["other_item" if click.token in lists else missing] += 1
-                elif (place := (click.token, found.query, click.item)) in known:
+                elif (place := (click.token, served.query, click.item)) in joined:
                     outcomes["repeated"] += 1
                 else:
-                    known.add(place)
+                    joined.add(place)
                     outcomes["joined"] += 1
-                    yield click, found
+                    yield click, served
 
-    def _found(self, segment: str | None, tokens: set[str]) -> tuple[dict[str, list[ServedList]], str]:
-        """Return token -> lists for a segment, and the outcome of a token without a list."""
+    def _lists_of(self, segment: str | None, tokens: set[str]) -> tuple[dict[str, list[ServedList]], str]:
+        """Return token -> served lists for a segment, and the outcome to count for a token without a list."""
         if segment is None:
             return {}, "not_kept"
         try:
@@ -117,45 +120,46 @@ class AttachExposure(beam.DoFn):
 
 @dataclass
 class _Lists:
-    """Cache of the lists of segments, the last ones read up to `_CACHED_BYTES`; remembers missing segments, too."""
+    """Cache of the served lists of the segments used last, up to `_CACHED_BYTES`; remembers missing segments, too."""
 
     store: Store
-    _known: OrderedDict[str, pa.Table | None] = field(default_factory=OrderedDict, init=False)
+    _segments: OrderedDict[str, pa.Table | None] = field(default_factory=OrderedDict, init=False)
     _bytes: int = field(default=0, init=False)
 
     def of(self, segment: str) -> pa.Table | None:
-        """Return the lists of a segment, None if it does not exist; raises `CorruptArtefactError`."""
-        if segment not in self._known:
-            self._known[segment] = found = read_segment(self.store, segment)
-            self._bytes += 0 if found is None else found.nbytes
-        self._known.move_to_end(segment)
-        while self._bytes > _CACHED_BYTES and len(self._known) > 1:
-            _, oldest = self._known.popitem(last=False)
+        """Return the served lists of a segment, None if it does not exist; raises `CorruptArtefactError`."""
+        if segment not in self._segments:
+            self._segments[segment] = lists = read_segment(self.store, segment)
+            self._bytes += 0 if lists is None else lists.nbytes
+        self._segments.move_to_end(segment)
+        while self._bytes > _CACHED_BYTES and len(self._segments) > 1:
+            _, oldest = self._segments.popitem(last=False)
             self._bytes -= 0 if oldest is None else oldest.nbytes
-        return self._known[segment]
+        return self._segments[segment]
 
 
 def _clicks(rows: pa.Table) -> list[_Click]:
     """Return the positives with a token, in order of time."""
     tokens, labels = rows[columns.ATTRIBUTION_TOKEN], rows[columns.LABEL]
     places = np.flatnonzero(pc.and_(pc.equal(labels, Label.POSITIVE), pc.is_valid(tokens)).to_numpy())
-    found = rows.select([columns.ATTRIBUTION_TOKEN, columns.USER_KEY, columns.ITEM_KEY]).take(pa.array(places))
-    return list(map(_Click, places.tolist(), *(column.to_pylist() for column in found.columns)))
+    clicks = rows.select([columns.ATTRIBUTION_TOKEN, columns.USER_KEY, columns.ITEM_KEY]).take(pa.array(places))
+    return list(map(_Click, places.tolist(), *(column.to_pylist() for column in clicks.columns)))
 
 
 def _chosen(rows: pa.Table, clicks: Iterable[_Click]) -> Mapping[int, set[int]]:
-    """Return user -> items chosen in this pane, for the users of clicks; such items are no negatives."""
+    """Return user -> items chosen in this pane, which are no negatives, for the users of the clicks."""
     is_positive = rows[columns.LABEL].to_numpy() == Label.POSITIVE
     users, items = (rows[name].to_numpy()[is_positive] for name in (columns.USER_KEY, columns.ITEM_KEY))
-    wanted = np.isin(users, [click.user for click in clicks])
-    found = defaultdict[int, set[int]](set)
-    for user, item in zip(users[wanted].tolist(), items[wanted].tolist(), strict=True):
-        found[user].add(item)
-    return found
+    has_clicked = np.isin(users, [click.user for click in clicks])
+    chosen = defaultdict[int, set[int]](set)
+    for user, item in zip(users[has_clicked].tolist(), items[has_clicked].tolist(), strict=True):
+        chosen[user].add(item)
+    return chosen
 
 
 def _by_segment(clicks: Iterable[_Click]) -> Mapping[str | None, list[_Click]]:
-    found = defaultdict[str | None, list[_Click]](list)
+    """Return segment of served lists -> its clicks; None for tokens whose list is not kept."""
+    grouped = defaultdict[str | None, list[_Click]](list)
     for click in clicks:
-        found[segment_of(click.token)].append(click)
-    return found
+        grouped[segment_of(click.token)].append(click)
+    return grouped

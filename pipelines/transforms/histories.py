@@ -33,21 +33,23 @@ from weir.contracts import (
 from weir.contracts.base import columns
 from weir.contracts.histories.user_rows import unite
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Run
+from weir.pipelines.runs.run import Run
 from weir.pipelines.transforms.deduplicate import ShardWindow
 
 __all__ = ["DELTAS", "AttachHistories", "Attached", "TouchedUsers", "write_delta"]
 
-
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+
+DELTAS: Final = "deltas"
+"""The tag of written user files (`HistoryFile`)."""
 
 _AT_ONCE: Final = 1 << 16
 """Events whose histories are gathered at once."""
 
 
 class Attached(NamedTuple):
-    """The history before each of n events (n, L), and whether it is `unknown` (n,); an unknown one is empty."""
+    """The history before each of n events, item keys (n, L), and a mask (n,) of `unknown` histories, left empty."""
 
     history: ItemKeys
     unknown: Bool
@@ -67,9 +69,10 @@ class _Events(NamedTuple):
 
 
 class _Merged(NamedTuple):
-    """Kept items and events in one set of columns, ordered by user and time; `event` is -1 for a kept item.
+    """The items of user records and new events in the same columns (n,), ordered by user and time.
 
-    `owner` is the index of the user, `counts` whether the item enters later histories.
+    `owner` is the index of the user, `counts` whether the item enters later histories, `event` the index of the event,
+    or -1 for an item of a record.
     """
 
     owner: Int64
@@ -81,9 +84,10 @@ class _Merged(NamedTuple):
 
 @dataclass
 class TouchedUsers:
-    """The users `found`, ascending and distinct, with their `records`, which `extend` updates in place.
+    """The users of the events of one shard and run, with their `records`, which `extend` updates in place.
 
-    A record may hold more items than the `history` of an event, so that late events get their true history.
+    `found` is what the files before the run hold of the users, ascending and distinct. `history` is the length L of the
+    history of an event; a record may hold more items, so that late events get their true history.
     """
 
     found: FoundUsers
@@ -94,7 +98,7 @@ class TouchedUsers:
 
     @classmethod
     def of(cls, before: UserTable, users: UserKeys, history: int) -> "TouchedUsers":
-        """Look up users, in any order and with repeats; `history` is the number of items in a history."""
+        """Look up users (n,), in any order and with repeats, in the files before the run; `history` is L."""
         found = before.find(UserKeys(np.unique(users)))
         return cls(found, found.records(), history)
 
@@ -106,8 +110,9 @@ class TouchedUsers:
     def extend(self, rows: pa.Table) -> Attached:
         """Add the events of a window, in order of time, and return the history before each.
 
-        An event sees the positives of its user that are older, or as old and earlier in order. Its last L items are
-        known if at least L kept items precede it, or if the record never dropped an item; else its history is unknown.
+        `rows` needs the columns user key, item key, timestamp and label. The history of an event are the last L
+        positives of its user that are older, or as old and earlier in order. It is unknown if fewer than L items of the
+        record precede the event and the record has dropped older items.
         """
         names = (columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP)
         users, items, times = (rows[name].to_numpy() for name in names)
@@ -121,18 +126,18 @@ class TouchedUsers:
         late = is_late[owner]
         if len(users) and not late.any():
             return self._append(events)
-        found = Attached(ItemKeys(np.empty((len(users), self.history), np.int64)), np.empty(len(users), np.bool_))
+        attached = Attached(ItemKeys(np.empty((len(users), self.history), np.int64)), np.empty(len(users), np.bool_))
         for places, add in ((np.flatnonzero(~late), self._append), (np.flatnonzero(late), self._insert)):
             if len(places):
-                found.history[places], found.unknown[places] = add(events.take(places))
-        return found
+                attached.history[places], attached.unknown[places] = add(events.take(places))
+        return attached
 
     @property
     def _length(self) -> int:
         return int(self.records.items.shape[1])
 
     def _append(self, events: _Events) -> Attached:
-        """Extend users without newer kept items: their positives follow the record in order."""
+        """Add events that are not older than the records of their users, and return the history before each."""
         order = np.argsort(events.owner, kind="stable")
         owner, counts = events.owner[order], events.positive[order]
         is_first = np.diff(owner, prepend=-1) != 0
@@ -159,7 +164,7 @@ class TouchedUsers:
         return Attached(ItemKeys(history), unknown)
 
     def _insert(self, events: _Events) -> Attached:
-        """Extend users with newer kept items: kept items and events are sorted by time."""
+        """Add events of users with a late event: sort record items and events by time; return the histories."""
         owner, items, times, positive = events
         touched, local = np.unique(owner, return_inverse=True)
         is_cut, oldest = self._reach(touched)
@@ -186,6 +191,7 @@ class TouchedUsers:
         return totals > kept, oldest
 
     def _merge(self, touched: Int64, local: Int64, items: Int64, times: Int64, counts: Bool) -> _Merged:
+        """Merge the record items of `touched` users with events (n,); `local` (n,) indexes `touched`."""
         _, kept, kept_times = self.records.take(touched)
         row, column = np.nonzero(kept != PADDING_KEY)
         owner, all_times = np.concatenate([row, local]), np.concatenate([kept_times[row, column], times])
@@ -199,6 +205,7 @@ class TouchedUsers:
         )
 
     def _replace(self, touched: Int64, merged: _Merged, positives: Int64) -> None:
+        """Set the records of `touched` users to the newest merged items; add `positives` to their totals."""
         stops = np.cumsum(np.bincount(merged.owner, merged.counts, len(touched)).astype(np.int64))
         floors = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
         totals, items, times = self.records
@@ -207,24 +214,24 @@ class TouchedUsers:
         times[touched] = _last(merged.times[merged.counts], stops, floors, self._length, 0)
 
     def delta(self, bound: int) -> UserRows:
-        """Return the complete records and the new seen items, at most `bound` per user."""
+        """Return the complete records of the users, and at most `bound` new seen items of each."""
         owners, items = np.concatenate(self._owners), np.concatenate(self._items)
-        known = self._known(owners, items)
-        owners, items = np.concatenate([known[0], owners]), np.concatenate([known[1], items])
+        earlier = self._maybe_seen(owners, items)
+        owners, items = np.concatenate([earlier[0], owners]), np.concatenate([earlier[1], items])
         order = np.lexsort((items, owners))
         is_first = np.ones(len(order), np.bool_)
         is_first[1:] = (owners[order][1:] != owners[order][:-1]) | (items[order][1:] != items[order][:-1])
         # The sort is stable, so the first of equal pairs is the earliest.
         new = np.sort(order[is_first])
-        new = new[new >= len(known[0])]
+        new = new[new >= len(earlier[0])]
         new = new[np.argsort(owners[new], kind="stable")]
         counts = np.bincount(owners[new], minlength=len(self.users))
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        news = SeenItems(ItemKeys(items[new]), offsets, np.zeros(len(self.users), np.bool_))
-        return UserRows(self.users, self.records, unite([news], bound))
+        seen = SeenItems(ItemKeys(items[new]), offsets, np.zeros(len(self.users), np.bool_))
+        return UserRows(self.users, self.records, unite([seen], bound))
 
-    def _known(self, owners: Int64, items: Int64) -> tuple[Int64, Int64]:
-        """Return owners and items (m,) of earlier seen items that may equal one of the given pairs (n,)."""
+    def _maybe_seen(self, owners: Int64, items: Int64) -> tuple[Int64, Int64]:
+        """Return the (owner, item) pairs (m,) seen before the run that may equal one of the given pairs (n,)."""
         seen = self.found.seen(np.arange(len(self.users)))
         before = np.repeat(np.arange(len(self.users)), np.diff(seen.offsets))
         # The low bits of key plus owner exclude most seen items; the caller compares the rest exactly.
@@ -236,7 +243,7 @@ class TouchedUsers:
 
 
 def write_delta(store: Store, name: str, shard: int, rows: UserRows, bound: int) -> HistoryFile:
-    """Write rows as one file and return its entry."""
+    """Write the rows of a shard's users as the file `name`, with at most `bound` seen items each; return its entry."""
     length = rows.records.items.shape[1]
     file = write_user_file(
         store, name, [rows], users=len(rows.users), seen=len(rows.seen.items), length=length, bound=bound
@@ -245,7 +252,7 @@ def write_delta(store: Store, name: str, shard: int, rows: UserRows, bound: int)
 
 
 def _joined(records: Int64, new: Int64, starts: Int64, places: Int64) -> Int64:
-    """Return one array with the records (n, L) at `starts` (n,) and the new values (m,) at `places` (m,)."""
+    """Return a flat array with the records (n, L) from `starts` (n,) on and the new values (m,) at `places` (m,)."""
     joined = np.empty(records.size + len(new), np.int64)
     sliding_window_view(joined, records.shape[1], writeable=True)[starts] = records
     joined[places] = new
@@ -253,7 +260,7 @@ def _joined(records: Int64, new: Int64, starts: Int64, places: Int64) -> Int64:
 
 
 def _last(values: Int64, stop: Int64, floor: Int64, length: int, fill: int) -> Int64:
-    """Return values[max(floor, stop - length):stop] for each row, aligned to the right of (n, length)."""
+    """Return values[max(floor, stop - length):stop] for each of n rows, right-aligned in (n, length), else `fill`."""
     index = stop[:, None] - length + np.arange(length)
     valid = index >= floor[:, None]
     if not len(values):
@@ -261,29 +268,25 @@ def _last(values: Int64, stop: Int64, floor: Int64, length: int, fill: int) -> I
     return np.where(valid, values[np.where(valid, index, 0)], fill)
 
 
-DELTAS: Final = "deltas"
-"""The tag of written user files (`HistoryFile`)."""
-
-
 class AttachHistories(beam.DoFn):
-    """(shard, its `ShardWindow`s of the run) to the same with a `history` column, window after window.
+    """(shard, its `ShardWindow`s of the run) to the windows, each with a `history` column, in order of time.
 
-    The users of the run are looked up once in the files before it. Their updated records are one file, tagged `DELTAS`,
-    which counts only once committed; a retried bundle writes another file.
+    The users of the shard are looked up once in the history files `before` the run. Their updated records are written
+    as one file, tagged `DELTAS`, which counts only once committed; a retried bundle writes another file.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig, before: HistoryFiles) -> None:
         self._store = store
         self._run = run
         self._length, self._bound, self._cache = config.history_length, config.seen_items, config.cache
-        self._kept = config.kept_items
+        self._kept_items = config.kept_items
         self._before = before
 
     def process(self, element: tuple[int, Iterable[ShardWindow]]) -> Iterator[Any]:
         """Attach histories to the windows of one shard, in order of time."""
         shard, windows = element
         in_order = sorted(windows, key=lambda window: window.name)
-        before = open_shard(self._store, self._before, shard, self._kept, self._cache)
+        before = open_shard(self._store, self._before, shard, self._kept_items, self._cache)
         users = np.concatenate([window.rows[columns.USER_KEY].to_numpy() for window in in_order])
         touched = TouchedUsers.of(before, UserKeys(users), self._length)
         for window in in_order:
@@ -294,9 +297,11 @@ class AttachHistories(beam.DoFn):
             yield beam.pvalue.TaggedOutput(DELTAS, self._delta(shard, touched))
 
     def _delta(self, shard: int, touched: TouchedUsers) -> HistoryFile:
+        """Write the updated records of a shard's users as a new history file; return its entry."""
         name = HistoryFile.path(shard, self._run.id, secrets.token_hex(4))
         return write_delta(self._store, name, shard, touched.delta(self._bound), self._bound)
 
     def _attached(self, rows: pa.Table, history: ItemKeys) -> pa.Table:
+        """Return the rows with their histories (n, L) as a further column."""
         lists = pa.FixedSizeListArray.from_arrays(pa.array(history.ravel()), self._length)
         return rows.append_column(examples_schema(self._length).field(columns.HISTORY), lists)

@@ -1,4 +1,4 @@
-"""Read: from the readings of a run to valid interactions and dead letters; names and files of dead letters."""
+"""Read: list, read and validate the log, and write, name and read the files of dead letters."""
 
 import logging
 import pickle
@@ -15,7 +15,8 @@ from apache_beam.coders.typecoders import registry
 from weir.contracts import CorruptArtefactError, LetterFile, Store
 from weir.contracts.storage.store import checksum
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import END_OF_TIME, WHOLE_FILE, LettersWritten, PartitionProgress, Progress, Run
+from weir.pipelines.runs.progress import WHOLE_FILE, LettersWritten, PartitionProgress, Progress
+from weir.pipelines.runs.run import END_OF_TIME, Run
 from weir.readers import (
     Block,
     BlockId,
@@ -50,11 +51,24 @@ __all__ = [
 
 
 class _Large(Protocol):
+    """A pipeline element that knows its size in bytes."""
+
     @property
     def nbytes(self) -> int: ...
 
 
 T = TypeVar("T", bound=_Large)
+
+logger = logging.getLogger(__name__)
+
+DEAD: Final = "dead"
+"""The tag of dead letters (`Letters`)."""
+
+PROGRESS: Final = "progress"
+"""The tag of what a run has read (`Progress`)."""
+
+_FOLDER: Final = "dead-letters"
+_REASONS: Final = frozenset(map(str, Reason))
 
 
 class ElementCoder(beam.coders.Coder):
@@ -70,8 +84,8 @@ class ElementCoder(beam.coders.Coder):
 
     def decode(self, encoded: bytes) -> _Large:
         """Return the element."""
-        found: _Large = pickle.loads(encoded)  # noqa: S301 - made by another worker of this pipeline
-        return found
+        element: _Large = pickle.loads(encoded)  # noqa: S301 - made by another worker of this pipeline
+        return element
 
     def estimate_size(self, value: _Large) -> int:
         """Return the approximate size of the pickle, bytes."""
@@ -85,9 +99,6 @@ def large(cls: type[T]) -> type[T]:
 
 
 large(Block)
-
-DEAD: Final = "dead"
-"""The tag of dead letters (`Letters`)."""
 
 
 class Validate(beam.DoFn):
@@ -107,17 +118,11 @@ class Validate(beam.DoFn):
         yield valid
 
 
-logger = logging.getLogger(__name__)
-
-PROGRESS: Final = "progress"
-"""The tag of what a run has seen (`Progress`)."""
-
-
 class ListChunks(beam.DoFn):
-    """`Reading` to `Chunk`s.
+    """`Reading` to the `Chunk`s of its partition; dead letters are tagged `DEAD`, `Progress` is tagged `PROGRESS`.
 
-    A file with unreadable content becomes a dead letter; a failure of the file system is logged. Neither file counts as
-    read, so the next run tries again.
+    A file with unreadable content becomes a dead letter; a failure of the file system is logged. In both cases the file
+    does not count as read, so the next run tries again.
     """
 
     def __init__(self, config: PipelineConfig) -> None:
@@ -138,11 +143,11 @@ class ListChunks(beam.DoFn):
             logger.error("%s cannot be read now, the next run tries again: %s", partition.url, error)
             return
         yield beam.pvalue.TaggedOutput(DEAD, Letters(whole, ()))
-        seen = Progress(partitions={partition.key: PartitionProgress(stop)})
+        progress = Progress(partitions={partition.key: PartitionProgress(stop)})
         if partition.until is not None:
             # The file has more rows: the input is incomplete, and a commit must not record more as read.
-            seen.wanted[partition.key] = partition.until + 1
-        yield beam.pvalue.TaggedOutput(PROGRESS, seen)
+            progress.wanted[partition.key] = partition.until + 1
+        yield beam.pvalue.TaggedOutput(PROGRESS, progress)
         yield from chunks
 
 
@@ -160,12 +165,8 @@ class ReadChunk(beam.DoFn):
             yield block
 
 
-_FOLDER: Final = "dead-letters"
-_REASONS: Final = frozenset(map(str, Reason))
-
-
 class WriteDeadLetters(beam.DoFn):
-    """`Letters` to `LettersWritten`, without letters that an earlier commit records."""
+    """`Letters` of a block to `LettersWritten`: writes the letters that no earlier commit records as a file."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
@@ -176,11 +177,11 @@ class WriteDeadLetters(beam.DoFn):
         block = element.block
         if not element.letters:
             return
-        known = self._run.refused.get(block.partition, np.empty(0, np.int64))
+        refused = self._run.refused.get(block.partition, np.empty(0, np.int64))
         is_whole = block.start == WHOLE_FILE
-        positions = np.fromiter((WHOLE_FILE if is_whole else one.position for one in element.letters), np.int64)
-        is_known = np.isin(positions, known)
-        new = [letter for letter, seen in zip(element.letters, is_known.tolist(), strict=True) if not seen]
+        positions = np.fromiter((WHOLE_FILE if is_whole else letter.position for letter in element.letters), np.int64)
+        is_recorded = np.isin(positions, refused).tolist()
+        new = [letter for letter, recorded in zip(element.letters, is_recorded, strict=True) if not recorded]
         if not is_whole:
             new = [*self._uncounted(block.partition, new)]
         if not new:
@@ -193,11 +194,11 @@ class WriteDeadLetters(beam.DoFn):
         yield LettersWritten(file, END_OF_TIME if is_whole else max(letter.position for letter in new))
 
     def _uncounted(self, key: str, letters: list[DeadLetter]) -> Iterator[DeadLetter]:
-        """Yield the letters of rows that are in no window.
+        """Yield the letters of partition `key` whose rows are in no window.
 
-        A row below `stop` was valid when it was first read, and is refused because settings or the time of its file
-        have changed: it is pending or has counted. Without an event time this is unknown, and its letter gets
-        `may_have_counted`.
+        A row below the partition's `stop` was valid when it was first read, and is refused because settings or the time
+        of its file have changed: it is pending or has counted. Without an event time it is unknown which, and the
+        letter gets `may_have_counted`.
         """
         base = self._run.base
         stop = base.sources[key].stop if key in base.sources else 0
@@ -214,7 +215,7 @@ class WriteDeadLetters(beam.DoFn):
 
 
 def file_name(block: BlockId, run: str) -> str:
-    """Return a unique file name for the dead letters of a block.
+    """Return a new, unique file name for the dead letters that a run writes for a block.
 
     Letters that a retry refuses again go to the folder of the original letters.
     """
@@ -224,9 +225,9 @@ def file_name(block: BlockId, run: str) -> str:
 
 
 def retried(name: str, reason: str, line: int = 0) -> str:
-    """Return the partition key of the letters of one reason in a file of dead letters, given its first name.
+    """Return the partition key for retrying the letters of one `reason` in the file of dead letters `name`.
 
-    With `line`, the key of the rows of the letter at that line, which stands for several.
+    With `line`, the key for the rows of the letter at that line, if it stands for several rows.
     """
     return f"{name}#{reason}:{line}" if line else f"{name}#{reason}"
 
@@ -237,7 +238,7 @@ def is_retried(key: str) -> bool:
 
 
 def origin_of(name: str) -> str:
-    """Return the log partition of a file of dead letters, or of the key of a retried one."""
+    """Return the key of the log partition that a file of dead letters, or a key made by `retried`, came from."""
     return name.removeprefix(f"{_FOLDER}/").rpartition("/")[0]
 
 
@@ -248,16 +249,16 @@ def start_of(name: str) -> int:
 
 
 def read_dead_letters(store: Store, name: str, expected: str | None = None) -> list[DeadLetter]:
-    """Return the letters in a file, checked against a checksum if given; an absent file holds none.
+    """Return the letters in a file of dead letters; an absent file holds none.
 
-    Raises `CorruptArtefactError`.
+    Raises `CorruptArtefactError` if the file cannot be decoded or has another checksum than `expected`.
     """
     try:
         data = store.read(name)
     except FileNotFoundError:
         return []
-    if expected is not None and (found := checksum(data)) != expected:
-        raise CorruptArtefactError(store.path(name), f"has checksum {found}, its commit says {expected}")
+    if expected is not None and (actual := checksum(data)) != expected:
+        raise CorruptArtefactError(store.path(name), f"has checksum {actual}, its commit says {expected}")
     try:
         return msgspec.json.Decoder(DeadLetter).decode_lines(data)
     except msgspec.DecodeError as error:

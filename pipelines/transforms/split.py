@@ -1,4 +1,4 @@
-"""Split: cut batches of interactions into pieces, each of one event-time window and one user shard."""
+"""Split: cut batches of interactions into slices, each of one event-time window and one user shard."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ from weir.contracts import Horizon, Store, UserKeys, hash_ids, shards_of
 from weir.contracts.base import columns
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.runs.hash_collisions import COLLISION, KeyOwners, claimed, letters_of, new_claims, of_others, owners
-from weir.pipelines.runs.positions import (
-    OpenRows,
+from weir.pipelines.runs.progress import (
     Owners,
     PartitionProgress,
+    PendingRows,
     Progress,
-    Run,
     claims_in_hand,
     read_open_rows,
     write_open_rows,
 )
+from weir.pipelines.runs.run import Run
 from weir.pipelines.transforms.read import DEAD, PROGRESS, large
 from weir.readers import Fault, Int64, Reason, ValidatedBlock
 
 __all__ = [
     "OPEN",
+    "AssignWindows",
+    "EmitClosed",
     "Keyed",
-    "Locate",
     "MergeProgress",
-    "Piece",
-    "Release",
-    "Reopen",
+    "ReloadPending",
+    "ShardSlice",
     "before_retention",
     "by_shard",
     "keyed",
@@ -43,15 +43,15 @@ __all__ = [
 ]
 
 OPEN: Final = "open"
-"""The tag of rows that wait for their window to close (`OpenRows`)."""
+"""The tag of rows that wait for their window to close (`PendingRows`)."""
 
-_KEYED: Final = (columns.ITEM_ID, columns.TIMESTAMP, columns.LABEL, columns.WEIGHT, columns.ATTRIBUTION_TOKEN)
+_COPIED: Final = (columns.ITEM_ID, columns.TIMESTAMP, columns.LABEL, columns.WEIGHT, columns.ATTRIBUTION_TOKEN)
 
 
 @large
 @dataclass(frozen=True)
 class Keyed:
-    """Uncounted interactions of a partition, with keys; `windows` (n,) are window starts in ms."""
+    """Interactions of a partition that no commit has counted, with keys; `windows` (n,) are the window starts in ms."""
 
     partition: str
     windows: Int64
@@ -65,8 +65,8 @@ class Keyed:
 
 @large
 @dataclass(frozen=True)
-class Piece:
-    """Rows of `Keyed` in the window that starts at `start_ms` and one user shard."""
+class ShardSlice:
+    """The rows of a `Keyed` that are in the window that starts at `start_ms` and in one user shard."""
 
     partition: str
     start_ms: int
@@ -78,15 +78,15 @@ class Piece:
         return int(self.rows.nbytes)
 
 
-class Locate(beam.DoFn):
-    """`ValidatedBlock` to `Keyed`, without rows counted before; the progress is tagged `PROGRESS`."""
+class AssignWindows(beam.DoFn):
+    """`ValidatedBlock` to `Keyed`, without rows that have counted or been refused; `Progress` is tagged `PROGRESS`."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
         self._run = run
 
     def process(self, element: ValidatedBlock) -> Iterator[Any]:
-        """Find the window of every row."""
+        """Yield the new rows of one block with their windows and keys, and the progress."""
         key = element.block.partition
         times = element.rows.column(columns.TIMESTAMP).to_numpy()
         positions = element.rows.column(columns.POSITION).to_numpy()
@@ -111,13 +111,16 @@ class Locate(beam.DoFn):
 
 
 def keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
-    """Return valid interactions (`INTERACTION_SCHEMA`) with keys, without user and event ids."""
+    """Replace the user and event ids of valid interactions by keys, and add item keys to the item ids.
+
+    `rows` has the columns of `INTERACTION_SCHEMA`; rows that have keys already are returned unchanged.
+    """
     if columns.USER_KEY in rows.schema.names:
         # Rows of another store's windows (`batch.rebuild`) have the keys of this store already.
         return rows
     events = rows.column(columns.EVENT_ID)
     present = [name for name in (columns.FEATURES, columns.USER_FEATURES) if name in rows.schema.names]
-    fields = {name: rows.column(name) for name in (*_KEYED, columns.POSITION, *present)}
+    fields = {name: rows.column(name) for name in (*_COPIED, columns.POSITION, *present)}
     fields[columns.USER_KEY] = pa.array(hash_ids(rows.column(columns.USER_ID), secret))
     fields[columns.ITEM_KEY] = pa.array(hash_ids(rows.column(columns.ITEM_ID), secret))
     fields[columns.EVENT_KEY] = pa.array(hash_ids(events, secret), mask=events.is_null().to_numpy(zero_copy_only=False))
@@ -125,18 +128,18 @@ def keyed(rows: pa.RecordBatch, secret: str) -> pa.RecordBatch:
 
 
 class MergeProgress(beam.CombineFn):
-    """Merges `Progress`."""
+    """Combines the `Progress` of all blocks into the settled progress of the run."""
 
     def create_accumulator(self) -> Progress:
         """Return empty progress."""
         return Progress()
 
     def add_input(self, accumulator: Progress, element: Progress) -> Progress:
-        """Add one part."""
+        """Add the progress of one block."""
         return accumulator.add([element])
 
     def merge_accumulators(self, accumulators: Any) -> Progress:
-        """Merge all parts."""
+        """Merge the progress of several workers."""
         return Progress().add(accumulators)
 
     def extract_output(self, accumulator: Progress) -> Progress:
@@ -144,25 +147,25 @@ class MergeProgress(beam.CombineFn):
         return accumulator.settle()
 
 
-class Reopen(beam.DoFn):
-    """`OpenRows` of earlier runs to `Keyed`, for windows that this run closes."""
+class ReloadPending(beam.DoFn):
+    """`PendingRows` of earlier runs to `Keyed`, if this run closes their window; else nothing."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
         self._run = run
 
-    def process(self, element: OpenRows, progress: Progress) -> Iterator[Keyed]:
-        """Read the rows of a window that closes."""
+    def process(self, element: PendingRows, progress: Progress) -> Iterator[Keyed]:
+        """Read one file of pending rows, if its window closes."""
         if self._run.is_closed(element.start_ms, progress):
             rows = read_open_rows(self._store, element)
             yield Keyed(element.partition, np.full(rows.num_rows, element.start_ms), rows)
 
 
-class Release(beam.DoFn):
-    """`Keyed` to (shard, `Piece`).
+class EmitClosed(beam.DoFn):
+    """`Keyed` to (shard, `ShardSlice`) for the rows of windows that this run closes.
 
-    Rows of open windows are tagged `OPEN`; letters of rows before the horizon, and of items that do not own their key,
-    are tagged `DEAD`.
+    The rows of open windows are written to files, tagged `OPEN`. Rows before the retention horizon, and rows whose item
+    key belongs to another id, become dead letters, tagged `DEAD`.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
@@ -171,48 +174,45 @@ class Release(beam.DoFn):
         self._shards = config.user_shards
 
     def process(self, element: Keyed, progress: Progress) -> Iterator[Any]:
-        """Cut one batch."""
+        """Yield the slices, files of open windows and dead letters of one batch."""
         if (horizon := self._run.base.horizon) is not None:
-            element, found = without(element, element.windows < horizon.ms, before_retention(horizon))
-            yield from found
-        known = owners(self._store, self._run.base.cursor.sequence - 1)
-        wrong = of_others(element.rows, known, self._claims(progress))
-        element, found = without(element, wrong, COLLISION)
-        yield from found
-        yield from self._cut(element, progress, known)
-
-    def _claims(self, progress: Progress) -> Owners:
-        """Return key -> check of the claims that win: pending rows come before the rows of this run."""
-        found = dict(progress.contested)
-        for rows in reversed(self._run.open_rows):
-            found |= claims_in_hand(self._store, rows)
-        return found
-
-    def _cut(self, element: Keyed, progress: Progress, known: KeyOwners) -> Iterator[Any]:
-        closed = element.windows + self._run.window_ms <= self._run.watermark_ms(progress)
-        yield from self._kept(element, np.flatnonzero(~closed), known)
+            element, letters = without(element, element.windows < horizon.ms, before_retention(horizon))
+            yield from letters
+        key_owners = owners(self._store, self._run.base.cursor.sequence - 1)
+        wrong = of_others(element.rows, key_owners, self._claims(progress))
+        element, letters = without(element, wrong, COLLISION)
+        yield from letters
+        closed = self._run.is_closed(element.windows, progress)
+        yield from self._kept_open(element, np.flatnonzero(~closed), key_owners)
         yield from by_shard(element, np.flatnonzero(closed), self._shards)
 
-    def _kept(self, element: Keyed, rows: Int64, known: KeyOwners) -> Iterator[Any]:
+    def _claims(self, progress: Progress) -> Owners:
+        """Return key -> check of the winning claims: claims of pending rows win over claims of this run."""
+        claims = dict(progress.contested)
+        for rows in reversed(self._run.open_rows):
+            claims |= claims_in_hand(self._store, rows)
+        return claims
+
+    def _kept_open(self, element: Keyed, rows: Int64, key_owners: KeyOwners) -> Iterator[Any]:
+        """Write the rows at the given indices (n,) as a file per window; yield the files, tagged `OPEN`."""
         order = rows[np.argsort(element.windows[rows], kind="stable")]
         for start, stop in runs_of(element.windows[order]):
-            kept = element.rows.take(pa.array(order[start:stop]))
-            window = int(element.windows[order[start]])
-            claims = claimed(kept, known)
-            found = write_open_rows(self._store, self._run.folder, element.partition, window, kept, claims=claims)
-            yield beam.pvalue.TaggedOutput(OPEN, found)
+            batch = element.rows.take(pa.array(order[start:stop]))
+            window, claims = int(element.windows[order[start]]), claimed(batch, key_owners)
+            file = write_open_rows(self._store, self._run.folder, element.partition, window, batch, claims=claims)
+            yield beam.pvalue.TaggedOutput(OPEN, file)
 
 
-def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, Piece]]:
-    """Yield (user shard, piece) for the rows at the given indices (n,), in order of window and shard."""
+def by_shard(element: Keyed, rows: Int64, shards: int) -> Iterator[tuple[int, ShardSlice]]:
+    """Yield (user shard, its rows of one window) for the rows at the indices (n,), ordered by window and shard."""
     windows = element.windows[rows]
     of_row = shards_of(UserKeys(element.rows.column(columns.USER_KEY).to_numpy()[rows]), shards)
     order = np.lexsort((of_row, windows))
     windows, of_row, rows = windows[order], of_row[order], rows[order]
     for start, stop in runs_of(windows, of_row):
         # take, not slice: a pickled slice carries its whole parent.
-        piece = Piece(element.partition, int(windows[start]), element.rows.take(pa.array(rows[start:stop])))
-        yield int(of_row[start]), piece
+        batch = element.rows.take(pa.array(rows[start:stop]))
+        yield int(of_row[start]), ShardSlice(element.partition, int(windows[start]), batch)
 
 
 def before_retention(horizon: Horizon) -> Fault:
@@ -222,7 +222,7 @@ def before_retention(horizon: Horizon) -> Fault:
 
 
 def without(element: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault) -> tuple[Keyed, list[Any]]:
-    """Return the rows that are not `wrong` (n,), and the letters of the wrong ones as tagged output."""
+    """Return the rows not marked `wrong` (n,), and dead letters of the wrong rows, tagged `DEAD`."""
     if not wrong.any():
         return element, []
     refused = element.rows.take(pa.array(np.flatnonzero(wrong)))
@@ -232,7 +232,7 @@ def without(element: Keyed, wrong: npt.NDArray[np.bool_], fault: Fault) -> tuple
 
 
 def runs_of(*keys: Int64) -> Iterator[tuple[int, int]]:
-    """Yield [start, stop) of every run of equal values in sorted parallel columns."""
+    """Yield [start, stop) of each run of rows with equal values in parallel columns (n,), which are sorted."""
     if not len(keys[0]):
         return
     changes = np.any([key[1:] != key[:-1] for key in keys], axis=0)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.readers.files import ORIGIN, Event, write_delimited
-from tests.readers.test_quotes import breaks_of
+from tests.readers.test_row_ends import breaks_of
 from weir.readers import Format, LogConfig, Partition, Reading, Reason, UnreadableError, chunks_of, discover, read_log
 from weir.readers import delimited as delimited_module
 from weir.readers import lines as lines_module

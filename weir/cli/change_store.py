@@ -62,7 +62,7 @@ def forget(
     from weir.pipelines.maintenance.cleanup import Erasure
     from weir.pipelines.maintenance.erased_files import Forgotten
     from weir.pipelines.maintenance.erasure import forget_users
-    from weir.pipelines.runs.positions import open_files_of
+    from weir.pipelines.runs.progress import open_files_of
 
     found = read_format(session.store)
     if found is None:

@@ -111,7 +111,7 @@ def retry(
         raise UsageError(f"{unknown[0]}: there is no such reason; allowed: {', '.join(Reason)}")
     session = options.open({"pipeline.log": log})
     set_up_logging(session.notes)
-    from weir.pipelines.batch.read_dead_letters import Left
+    from weir.pipelines.batch.read_dead_letters import UnreadableCause
     from weir.pipelines.batch.retry import HINTS_OF_LEFT
     from weir.pipelines.batch.retry import retry as run
 
@@ -119,7 +119,7 @@ def retry(
     _print_facts(session, summary, json=json)
     for cause, count in summary.left.items():
         first = f"{counted(count, 'letter')} (the first: {summary.first_left[cause]})"
-        session.notes.print(plain(f"{first} {HINTS_OF_LEFT[Left(cause)]}"), soft_wrap=True)
+        session.notes.print(plain(f"{first} {HINTS_OF_LEFT[UnreadableCause(cause)]}"), soft_wrap=True)
 
 
 def stream(

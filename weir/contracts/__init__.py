@@ -26,9 +26,9 @@ from weir.contracts.bundles.manifest import (
     IndexInfo,
     IndexRows,
 )
-from weir.contracts.commits.clock import EventClock
 from weir.contracts.commits.commit import Commit, HistoryFile, HistoryFiles, Inherited, LetterFile, SourceSpan
 from weir.contracts.commits.commit_log import CommitLog, CommitTakenError
+from weir.contracts.commits.event_clock import EventClock
 from weir.contracts.commits.log_state import LogState
 from weir.contracts.commits.retention_horizon import Horizon, RetiredError, Retirement
 from weir.contracts.commits.window import (

@@ -27,6 +27,9 @@ from weir.contracts.storage.store import FileStat, Store
 
 __all__ = ["Finding", "Kind", "disagreements", "fault_of"]
 
+_PAUSE_SECONDS: Final = 1.0
+"""Longer than the time between the manifest of the first bundle and its promotion."""
+
 
 class Kind(StrEnum):
     """The fault of a file."""
@@ -45,20 +48,16 @@ class Finding(NamedTuple):
 
 
 def fault_of(store: Store, error: CorruptArtefactError) -> Finding:
-    """Return the finding of an error."""
+    """Return the finding that reports an error of a file of the store."""
     kind = Kind.MISSING if error.problem.startswith("is missing") else Kind.DAMAGED
     return Finding(kind, error.path.removeprefix(store.path("") + "/"), error.problem)
 
 
-_PAUSE_SECONDS: Final = 1.0
-"""Longer than the time between the manifest of the first bundle and its promotion."""
-
-
 def disagreements(store: Store, there: Mapping[str, FileStat], panes: Mapping[int, str]) -> Iterator[Finding]:
-    """Yield implied files that are missing, and documents that belong to another commit log.
+    """Yield a finding for each implied file that is missing, and each document of another commit log.
 
-    `there` is the listing of the store, and `panes` has the windows in the log by sequence. Damaged documents are
-    skipped.
+    `there` is the listing of the store, `panes` maps the sequence of a pane in the log to the pane's name. Damaged
+    documents are skipped.
     """
     yield from _of_head(store)
     for number in snapshots(store):
@@ -143,7 +142,7 @@ def _of_monitor(store: Store, there: Mapping[str, FileStat], panes: Mapping[int,
 
 
 class _Line:
-    """The checkpoints, evaluations and bundles of one line (the main one or a variant's)."""
+    """The checkpoints, evaluations and bundles of one line, `MAIN` or a variant, and their checks."""
 
     def __init__(self, store: Store, variant: str, there: Mapping[str, FileStat], panes: Mapping[int, str]) -> None:
         self.store, self.there, self.panes = store, there, panes
@@ -158,6 +157,7 @@ class _Line:
         return {name: found for name in names if (found := _read(self.store, name, model)) is not None}
 
     def disagreements(self, *, is_champion: bool) -> Iterator[Finding]:
+        """Yield the findings of the line; the champion must have a ``CURRENT``."""
         for name, mark in self.marks.items():
             yield from _of_place(self.store, name, mark.sequence - 1, mark.trained_commit)
         for name, manifest in self.manifests.items():
@@ -168,7 +168,7 @@ class _Line:
 
     @property
     def _evaluated(self) -> dict[int, str]:
-        """Names of the evaluations that the newest checkpoint implies, by sequence."""
+        """Sequence of a pane -> name of its evaluation, for the panes that the newest checkpoint was trained on."""
         last = max((mark.sequence if mark.batch else mark.sequence - 1 for mark in self.marks.values()), default=-1)
         return {
             sequence: f"{self.prefix}evaluations/{pane}.json"

@@ -74,7 +74,7 @@ class ServedFile(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> "ServedFile | None":
-        """Parse a file name; None if it is not that of a file of served lists."""
+        """Parse the name of a file of served lists; return None for any other name."""
         found = _NAME.fullmatch(name)
         if found is None or found[1] != found[3]:
             return None
@@ -126,7 +126,7 @@ def all_served(store: Store, hour: str = "*") -> list[ServedFile]:
 
 
 def served_files(store: Store, hour: str = "*") -> list[ServedFile]:
-    """Return one file per segment, oldest first, of one hour or of all: the one with the fewest rows.
+    """Return the file with the fewest rows of each segment, of one hour or of all hours, oldest first.
 
     A segment has two files while erasure replaces the older one.
     """
@@ -137,7 +137,7 @@ def served_files(store: Store, hour: str = "*") -> list[ServedFile]:
 
 
 def read_segment(store: Store, segment: str) -> pa.Table | None:
-    """Return the lists of a segment, None if it has no file; raises `CorruptArtefactError`."""
+    """Return the served lists of a segment, None without a file; raises `CorruptArtefactError`."""
     for name in store.glob(f"{FOLDER}/{_hour(segment)}/{segment}-*.parquet"):
         file = ServedFile.of(name)
         if file is not None and (table := read_served(store, file)) is not None:
@@ -182,16 +182,16 @@ class ServedList(NamedTuple):
 
 
 def lists_by_token(lists: pa.Table, tokens: set[str], secret: str) -> dict[str, list[ServedList]]:
-    """Return the lists of the given tokens from a table (`SERVED_SCHEMA`); `secret` is that of the store's keys."""
-    wanted = lists.filter(pc.is_in(lists[columns.ATTRIBUTION_TOKEN], value_set=pa.array(sorted(tokens), pa.string())))
-    found = defaultdict[str, list[ServedList]](list)
-    for row in wanted.to_pylist():
+    """Return token -> its lists in a table (`SERVED_SCHEMA`), for given tokens; `secret` is the store's key secret."""
+    rows = lists.filter(pc.is_in(lists[columns.ATTRIBUTION_TOKEN], value_set=pa.array(sorted(tokens), pa.string())))
+    by_token = defaultdict[str, list[ServedList]](list)
+    for row in rows.to_pylist():
         items = hash_ids(pa.array(row[columns.ITEM_IDS], pa.string()), secret).tolist()
-        one = ServedList(row[columns.BUNDLE_VERSION], row[columns.QUERY], row[columns.USER_KEY], items)
-        found[row[columns.ATTRIBUTION_TOKEN]].append(one)
-    return found
+        served = ServedList(row[columns.BUNDLE_VERSION], row[columns.QUERY], row[columns.USER_KEY], items)
+        by_token[row[columns.ATTRIBUTION_TOKEN]].append(served)
+    return by_token
 
 
 def joined_list(lists: Iterable[ServedList], user: int, item: int) -> ServedList | None:
-    """Return the list of a call that an event joins: it has the item, and its user is the event's or unnamed."""
-    return next((one for one in lists if one.user in {None, user} and item in one.items), None)
+    """Return the first list of a call that has the item and names no user or the event's user; None without one."""
+    return next((served for served in lists if served.user in {None, user} and item in served.items), None)

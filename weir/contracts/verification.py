@@ -29,6 +29,48 @@ from weir.contracts.storage.store import FileEntry, FileStat, Store, checksum
 
 __all__ = ["Finding", "Kind", "Report", "expected_files", "histories_of", "retired_files", "verify"]
 
+_THREADS: Final = 8
+"""Files that are read in parallel."""
+_YOUNG_SECONDS: Final = 3600.0
+"""A younger file that is not listed may belong to work in progress."""
+_DOCUMENTS: Final = (
+    "STORE.json",
+    "SETTINGS.json",
+    "CLOCK.json",
+    "commits/*",
+    "bundles/CURRENT",
+    "bundles/PIN",
+    "bundles/TRIAL.json",
+    "bundles/*/*.json",
+    "checkpoints/*/*.json",
+    "evaluations/*",
+    "monitor/*",
+    "variants/CHAMPION.json",
+    "variants/*/COMPARISON.json",
+    "variants/*/bundles/CURRENT",
+    "variants/*/bundles/PIN",
+    "variants/*/bundles/TRIAL.json",
+    "variants/*/bundles/*/*.json",
+    "variants/*/checkpoints/*/*.json",
+    "variants/*/evaluations/*",
+)
+"""Documents, which carry their own checksum."""
+_SEALED: Final = ("state/item-keys", "state/popularity")
+"""Sealed files, which carry their own checksum."""
+_UNCHECKED: Final = (
+    "weir.yaml",
+    "generated.jsonl",
+    "log/*",
+    "logs/*",
+    "state/demo",
+    "state/settings.json",
+    "state/replay.json",
+    "state/replay-of",
+    "state/*.lock",
+    "state/runs/*",
+)
+"""Files of users, or of running processes: not checked."""
+
 
 class _Listing(Document):
     """The common fields of manifests and checkpoint marks; `parent` is the checkpoint or bundle that it continues."""
@@ -40,9 +82,10 @@ class _Listing(Document):
 def expected_files(
     store: Store, there: dict[str, FileStat], state: HistoryFiles, findings: list[Finding], panes: dict[int, str]
 ) -> dict[str, FileEntry]:
-    """Return the files that commits and manifests list, by name; unreadable commits and manifests become findings.
+    """Return name -> entry of the files that commits and manifests list.
 
-    Adds the names of the windows in the log to `panes`, by sequence.
+    Adds a finding for each unreadable commit or manifest to `findings`, and sequence -> name of the panes in the log to
+    `panes`. `there` is the listing of the store, `state` the history files in use.
     """
     expected = _committed(store, state, findings, panes)
     for name in there:
@@ -62,7 +105,7 @@ def expected_files(
 
 
 def _broken(store: Store, name: str, parent: CheckpointRef | BundleRef) -> Iterator[Finding]:
-    """Yield a finding if the parent of a checkpoint or bundle, given by its document, is missing or changed."""
+    """Yield a finding if the `parent` that a checkpoint or bundle (document `name`) continues is missing or changed."""
     path = mark_path(parent.name) if isinstance(parent, CheckpointRef) else f"bundles/{parent.version}/{MANIFEST}"
     # A variant's line is a store within this one.
     path = "/".join([*(name.split("/")[:2] if name.startswith("variants/") else ()), path])
@@ -103,7 +146,10 @@ def _committed(
 
 
 def retired_files(store: Store, there: dict[str, FileStat], findings: list[Finding]) -> dict[str, FileEntry]:
-    """Return the files that the remaining commits list for retired panes and commits; any may be removed already."""
+    """Return name -> entry of the files of retired panes and commits whose commits still exist.
+
+    Any of the files may be removed already. Adds a finding for each damaged commit to `findings`.
+    """
     log = CommitLog(store)
     if (horizon := log.horizon()) is None:
         return {}
@@ -167,53 +213,6 @@ def _commits(store: Store, findings: list[Finding]) -> Iterator[Commit]:
             break
         commit, before = step
         yield commit
-
-
-_THREADS: Final = 8
-"""Files that are read in parallel."""
-
-_YOUNG_SECONDS: Final = 3600.0
-"""A younger file that is not listed may belong to work in progress."""
-
-_DOCUMENTS: Final = (
-    "STORE.json",
-    "SETTINGS.json",
-    "CLOCK.json",
-    "commits/*",
-    "bundles/CURRENT",
-    "bundles/PIN",
-    "bundles/TRIAL.json",
-    "bundles/*/*.json",
-    "checkpoints/*/*.json",
-    "evaluations/*",
-    "monitor/*",
-    "variants/CHAMPION.json",
-    "variants/*/COMPARISON.json",
-    "variants/*/bundles/CURRENT",
-    "variants/*/bundles/PIN",
-    "variants/*/bundles/TRIAL.json",
-    "variants/*/bundles/*/*.json",
-    "variants/*/checkpoints/*/*.json",
-    "variants/*/evaluations/*",
-)
-"""Documents, which carry their own checksum."""
-
-_SEALED: Final = ("state/item-keys", "state/popularity")
-"""Sealed files, which carry their own checksum."""
-
-_UNCHECKED: Final = (
-    "weir.yaml",
-    "generated.jsonl",
-    "log/*",
-    "logs/*",
-    "state/demo",
-    "state/settings.json",
-    "state/replay.json",
-    "state/replay-of",
-    "state/*.lock",
-    "state/runs/*",
-)
-"""Files of users, or of running processes: not checked."""
 
 
 @dataclass

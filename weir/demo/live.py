@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from weir.contracts import UserError
 from weir.demo.generator import GeneratorConfig, generate
 from weir.pipelines.kafka_config import KafkaConfig, Topic
-from weir.pipelines.sources.kafka.client import PATIENCE_SECONDS, Renewed, client_settings
+from weir.pipelines.sources.kafka.client import PATIENCE_SECONDS, ReplaceableClient, client_settings
 
 __all__ = ["live_events", "produce"]
 
@@ -79,7 +79,9 @@ class _Sender:
         self._waiting: dict[int, bytes] = {}
         self._heard = time.monotonic()
         try:
-            self._renewed = Renewed(f"{topic}: events", partial(Producer, client_settings(topic, kafka)), _give_up)
+            self._renewed = ReplaceableClient(
+                f"{topic}: events", partial(Producer, client_settings(topic, kafka)), _give_up
+            )
         except KafkaException as error:
             raise UserError(f"pipeline.kafka.options: {error.args[0].str()}") from error
         self._producer = self._renewed.client

@@ -24,7 +24,7 @@ OF_READING: Final = frozenset(
 """Reasons for which a row was not even decoded, so that its columns do not matter."""
 
 OUTSIDE: Final = frozenset({Reason.AHEAD_OF_ARRIVAL, Reason.TIMESTAMP_OUT_OF_RANGE, Reason.BEFORE_RETENTION})
-"""Reasons that lie in the time of a file or in a setting, not in the row."""
+"""Reasons whose cause lies in the time of a file or in a setting, not in the row."""
 
 _FINAL: Final = OF_READING | {Reason.REPEATED_FIELD, Reason.KEY_COLLISION, Reason.BEFORE_RETENTION}
 """Reasons that no setting lifts, or whose letters hold no row."""
@@ -60,7 +60,7 @@ _NUMBER: Final = re.compile(rb'(?:^|[,;\t|])[\s"]*\d{9,}(?:\.\d*)?[\s"]*(?:$|[,;
 
 
 def then_retry(reason: str) -> str:
-    """Return advice to append for committed dead letters: how to read their rows again; "" if a retry is no use."""
+    """Return the advice to retry committed dead letters of a reason; "" for a reason that a retry cannot lift."""
     return "" if reason in _FINAL else f"; then `weir retry {reason}` reads these rows again"
 
 
@@ -97,6 +97,7 @@ def _of_content(partition: Partition, head: bytes, reason: str) -> str:
 
 
 def _of_text(partition: Partition, head: bytes, reason: str) -> str:
+    """Return the advice about a file whose text starts with `head`, "" if the text seems to match its name."""
     form = partition.format
     if encoding := _wide(head):
         return f"the text is {encoding}, not UTF-8: convert it: {_converted(partition, encoding)}"
@@ -161,12 +162,14 @@ def _value_of(line: bytes) -> object:
 
 
 def _converted(partition: Partition, encoding: str) -> str:
+    """Return the command line that converts a file from an encoding to UTF-8."""
     ending = _ending(Format.DELIMITED if partition.format in _DELIMITED else Format.JSON_LINES, "")
     return _piped(partition, f"iconv -f {encoding} -t UTF-8", f".utf8{ending}")
 
 
-def _by_line(partition: Partition, what: str) -> str:
-    return _piped(partition, f"jq -c {quote(what)}", ".lines.jsonl")
+def _by_line(partition: Partition, query: str) -> str:
+    """Return the command line that writes the results of a jq query one per line."""
+    return _piped(partition, f"jq -c {quote(query)}", ".lines.jsonl")
 
 
 def _piped(partition: Partition, command: str, ending: str) -> str:
@@ -176,6 +179,7 @@ def _piped(partition: Partition, command: str, ending: str) -> str:
 
 
 def _inflated(head: bytes) -> bytes:
+    """Return the first bytes of gzipped content, b"" if it is damaged."""
     try:
         return zlib.decompressobj(31).decompress(head, _HEAD)
     except zlib.error:

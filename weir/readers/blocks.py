@@ -37,7 +37,8 @@ __all__ = [
     "cuts",
 ]
 
-
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
 _RAW_BYTES = 1024
 _OF_ALL = re.compile(r" \(all (\d+) rows refused\)\Z")
 
@@ -158,7 +159,7 @@ class DeadLetter(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def row(self) -> bytes | None:
-        """The row as it came; None if the letter does not have all of it."""
+        """The bytes of the refused row; None if the letter holds only a part of the row."""
         raw = self.raw.encode() if self.encoding == "utf-8" else base64.b64decode(self.raw)
         return raw if raw and len(raw) == self.size else None
 
@@ -180,13 +181,9 @@ def _spell(raw: bytes) -> tuple[str, str]:
     return base64.b64encode(head).decode(), "base64"
 
 
-Bool = npt.NDArray[np.bool_]
-Int64 = npt.NDArray[np.int64]
-
-
 @dataclass(frozen=True, order=True)
 class BlockId:
-    """A position in a partition: `start` is that of the block, -1 stands for the whole file."""
+    """The identity of a block: its partition and the position where it starts, -1 for the whole file."""
 
     partition: str
     start: int
@@ -249,8 +246,8 @@ class TableRows:
 class Block:
     """Raw rows of one partition, and the faults found while reading: (position, fault, raw bytes).
 
-    `stop` is the position after its last row, if only reading shows it. Rows with an event time after `latest_ms` are
-    wrong: they arrived earlier.
+    `stop` is the position after the last row, if it was unknown before reading. A row with an event time after
+    `latest_ms` is invalid, because it arrived earlier.
     """
 
     id: BlockId
@@ -287,8 +284,8 @@ class ValidatedBlock:
 class Reading:
     """A request to read `partition` from position `start`, at which a row starts.
 
-    With `only_whole_lines`, the text after the last newline waits. `latest_ms` is the newest event time that its rows
-    may have (`weir.readers.sources`).
+    With `only_whole_lines`, the text after the last newline is left to a later reading. `latest_ms` is the newest event
+    time that the rows of the partition may have (`weir.readers.sources`).
     """
 
     partition: Partition
@@ -299,11 +296,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of work: positions [start, stop) of a partition; bytes from `limit` on are not read.
+    """A piece of a partition to read at once: positions [start, stop); bytes from `limit` on are not read.
 
-    Rows below `skip`, at which a row starts, are left out; `stop` is 0 if only reading shows it. Parquet is read by row
-    groups, from `row_group` on. `latest_ms` is the newest event time that the rows may have. A chunk of CSV or TSV has
-    the `header`, and starts and stops at rows.
+    Rows below `skip`, at which a row starts, are left out; `stop` is 0 if the end is unknown before reading. Parquet is
+    read by row groups, from `row_group` on. `latest_ms` is the newest event time that the rows may have. A chunk of CSV
+    or TSV has the `header`, and starts and stops at rows.
     """
 
     partition: Partition

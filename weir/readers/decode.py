@@ -43,10 +43,10 @@ TEXTS = (columns.USER_ID, columns.ITEM_ID, columns.EVENT_ID, columns.EVENT_TYPE,
 
 @dataclass
 class Decoded:
-    """Columns of n rows.
+    """Columns of n decoded rows, and the rows `refused` in decoding.
 
-    `weights` are numbers, and a mask of values that are no numbers. `timeless` marks rows without a timestamp, `value`
-    returns the log's value of a field in a row, `raw` a row's bytes; `refused` are the rows that did not decode.
+    `texts` are the text fields by name; `weights` are numbers, and a mask of values that are no numbers; `timeless`
+    marks rows without a timestamp. `value(field, row)` returns a value as the log has it, `raw(row)` the row's bytes.
     """
 
     texts: dict[str, pa.Array]
@@ -65,7 +65,7 @@ _LONGEST: Final = 40
 
 
 def absent(field: str, names: Sequence[str], where: str) -> str:
-    """Return the message for an absent field: the names that exist, and the setting to change."""
+    """Return a clause about a field that `where` (file or line) lacks: the `names` there, and the setting to change."""
     shown = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:_NAMED]]
     listed = ", ".join([*shown, "..."] if len(names) > _NAMED else shown) or "none"
     return f"the {where} has {listed}: name the right one with pipeline.columns.{field}"

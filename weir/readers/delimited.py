@@ -1,7 +1,7 @@
 """CSV and TSV: the header of a file, and columns from rows of text.
 
-`split_row` applies the rules (`weir.contracts.interactions.delimited`) exactly, to headers and values, read or not; the
-other functions are faster ways to the same result.
+`split_row` applies the rules (`weir.contracts.interactions.csv_rows`) exactly and to all columns; the other functions
+are faster ways to the same result.
 """
 
 import codecs
@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from weir.contracts.interactions.delimited import DELIMITERS, blanks_beside, delimiter_of, row_of
+from weir.contracts.interactions.csv_rows import DELIMITERS, blanks_beside, delimiter_of, row_of
 from weir.readers.blocks import Block, BlockId, Fault, Header, Int64, Lines, Reason
 from weir.readers.lines import MAX_LINE_BYTES, RowCutter
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 from weir.readers.sources import Format, LogFile, Partition, has_ending
 
 __all__ = ["first_row", "header_of", "parse_header", "read_columns", "rows_of", "split_row", "with_header"]
@@ -33,9 +33,9 @@ csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
 
 
 def header_of(file: LogFile, partition: Partition, *, only_whole: bool = False) -> Header | None:
-    """Return the header of a file; raises an `Exception` of any type for an invalid first row.
+    """Return the header of a CSV or TSV file; raises an `Exception` of any type for an invalid first row.
 
-    With `only_whole`, returns None while the row has no line break.
+    With `only_whole`, returns None while the first row has no line break.
     """
     is_tsv = has_ending(partition.key, (".tsv", ".tsv.gz"))
     file.seek(0)
@@ -48,8 +48,11 @@ def header_of(file: LogFile, partition: Partition, *, only_whole: bool = False) 
 
 
 def first_row(read: Callable[[int], bytes], *, is_tsv: bool) -> tuple[bytes, bool]:
-    """Return the first row of a text, without its line break, and whether it has one."""
-    cutter = RowCutter(Quotes("\t" if is_tsv else DELIMITERS))
+    """Return the first row of a text, without its line break, and whether the row has a line break.
+
+    `read` returns the next bytes of the text, up to a number.
+    """
+    cutter = RowCutter(QuoteTracker("\t" if is_tsv else DELIMITERS))
     while cutter.held <= MAX_LINE_BYTES and (piece := read(_PIECE)):
         rows, _ = cutter.cut(piece)
         if rows:
@@ -58,7 +61,7 @@ def first_row(read: Callable[[int], bytes], *, is_tsv: bool) -> tuple[bytes, boo
 
 
 def parse_header(raw: bytes, *, is_tsv: bool) -> Header:
-    """Parse a first row; raises `ValueError` if it is no valid row."""
+    """Parse the first row of a file; raises `ValueError` if it is no valid row."""
     text = raw.decode("utf-8-sig")
     delimiter = "\t" if is_tsv else delimiter_of(text)
     if (count := "".join(text.split('"')[::2]).count(delimiter) + 1) > _MAX_COLUMNS:
@@ -72,7 +75,7 @@ def parse_header(raw: bytes, *, is_tsv: bool) -> Header:
 def rows_of(data: bytes, *, is_tsv: bool) -> Lines:
     """Return the rows of a whole file; raises an `Exception` of any type for an invalid first row."""
     header = parse_header(first_row(io.BytesIO(data).read, is_tsv=is_tsv)[0], is_tsv=is_tsv)
-    cutter, rows, positions = RowCutter(Quotes(header.delimiter)), list[bytes](), list[Int64]()
+    cutter, rows, positions = RowCutter(QuoteTracker(header.delimiter)), list[bytes](), list[Int64]()
     for start in range(0, len(data), _PIECE):
         found, places = cutter.cut(data[start : start + _PIECE])
         rows += found
@@ -115,7 +118,7 @@ def read_columns(lines: Sequence[bytes], header: Header, wanted: Collection[str]
 
 
 def _all_at_once(lines: Sequence[bytes], header: Header, places: Mapping[str, int]) -> dict[str, pa.Array] | None:
-    """Return columns whose unquoted values keep their blanks, or None if a row may be faulty."""
+    """Return name -> column of all rows parsed at once, with blanks around values, or None if a row may be faulty."""
     text = b"\n".join(lines)
     if max(map(len, lines), default=0) > MAX_LINE_BYTES:
         return None
@@ -162,7 +165,7 @@ def _without_quotes(text: bytes, rows: int, header: Header, places: Mapping[str,
 
 
 def _trimmed(found: dict[str, pa.Array], lines: Sequence[bytes], header: Header) -> dict[str, pa.Array]:
-    """Return columns without blanks around values; rows with quotes are split again, as blanks within quotes count."""
+    """Strip the blanks around values; rows with quotes are split again, since blanks within quotes count."""
     trimmed = {name: pc.ascii_trim(values, blanks_beside(header.delimiter)) for name, values in found.items()}
     for name, values in found.items():
         changed = pc.not_equal(values, trimmed[name]).to_numpy(zero_copy_only=False)

@@ -1,7 +1,7 @@
-"""The cost in memory of rows to read, found without parsing them: limits how much one run reads.
+"""The cost in memory of rows to read, measured without parsing them: limits how much one run reads.
 
-Neither the size of a file nor its footer shows it: a line may have two bytes, and a page of a few bytes may decode to
-gigabytes. So the ends of the rows are found before a run reads them.
+Neither the size of a file nor its footer shows this cost: a line may have two bytes, and a page of a few bytes may
+decode to gigabytes. So the ends of the rows are found before a run reads the rows.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from weir.readers.config import LogConfig
 from weir.readers.delimited import header_of
 from weir.readers.lines import MAX_LINE_BYTES, RowEnds, inflated
 from weir.readers.parquet import columns_of, row_group_starts, row_sizes
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 from weir.readers.sources import Format, LogFile, Partition
 
 __all__ = ["PIECE_COST", "Extent", "cost_of", "extents", "most_cost"]
@@ -52,7 +52,7 @@ def most_cost(partition: Partition, start: int) -> float:
 def extents(reading: Reading, config: LogConfig) -> Iterator[Extent]:
     """Yield the costs of the rows of a file from the start of a reading on, without an unfinished last row.
 
-    Ends at damage, after which nothing is read. Errors of the file system are raised.
+    Ends where the file is damaged, since the rows after that are not read. Errors of the file system are raised.
     """
     with reading.partition.open() as file:
         try:
@@ -75,7 +75,7 @@ def _rows(file: LogFile, reading: Reading, config: LogConfig) -> Iterator[tuple[
     header = None
     if partition.format in (Format.DELIMITED, Format.GZIP_DELIMITED):
         header = header_of(file, partition)
-    quotes = Quotes(header.delimiter) if header else None
+    quotes = QuoteTracker(header.delimiter) if header else None
     ends = RowEnds(quotes, counts_lines=True) if is_gzip else RowEnds(quotes, start)
     pieces = inflated(file, checked=False) if is_gzip else _pieces(file, start, partition.size)
     yield from map(ends.take, pieces)

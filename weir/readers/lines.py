@@ -17,7 +17,7 @@ import pyarrow.csv
 
 from weir.readers.blocks import Block, BlockId, Chunk, Fault, Int64, Lines, Reason, TableRows, cuts
 from weir.readers.config import LogColumns
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 from weir.readers.sources import LogFile, has_ending, printable
 
 __all__ = [
@@ -58,7 +58,7 @@ def end_of_lines(file: LogFile, size: int, start: int = 0) -> int:
 
 
 def read_lines(file: LogFile, chunk: Chunk, rows: int) -> Iterator[Block]:
-    """Yield one block, of the lines that start within the chunk; blocks of `_SHORT * rows` lines if there are more."""
+    """Yield the lines that start within a chunk: one block, or blocks of `_SHORT * rows` lines if there are more."""
     is_first = chunk.start == chunk.skip
     begin = chunk.start if is_first else chunk.start - 1
     file.seek(begin)
@@ -112,7 +112,7 @@ class RowEnds:
     Positions count bytes from `start`, or line breaks if `counts_lines`.
     """
 
-    def __init__(self, quotes: Quotes | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
+    def __init__(self, quotes: QuoteTracker | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
         self._quotes = quotes
         self._counts_lines = counts_lines
         self._read = start
@@ -138,7 +138,7 @@ class RowCutter:
     Positions count bytes from `start`, or line breaks if `counts_lines`.
     """
 
-    def __init__(self, quotes: Quotes | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
+    def __init__(self, quotes: QuoteTracker | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
         self._quotes = quotes
         self._counts_lines = counts_lines
         self._read = self.position = start
@@ -171,7 +171,10 @@ class RowCutter:
         return found, positions
 
     def end(self) -> tuple[list[bytes], Int64, int]:
-        """Return the text after the last row as one row, its position, and the position after it."""
+        """End the text: return the rest after the last line break as a row, its position, and the position after it.
+
+        The lists are empty without a rest.
+        """
         if not self._rest:
             return [], np.empty(0, np.int64), self.position
         return [bytes(self._rest)], np.array([self.position]), self._read + self._counts_lines
@@ -185,8 +188,8 @@ class RowCutter:
         self._rest += piece[: max(0, MAX_LINE_BYTES + 1 - len(self._rest))]
 
 
-def read_rows(file: LogFile, chunk: Chunk, quotes: Quotes, rows: int) -> Iterator[Block]:
-    """Yield one block, of the rows of a chunk that starts and stops at rows; several as in `read_lines`."""
+def read_rows(file: LogFile, chunk: Chunk, quotes: QuoteTracker, rows: int) -> Iterator[Block]:
+    """Yield the rows of a chunk that starts and stops at rows, as one block, or as several as `read_lines` does."""
     cutter, at, start = RowCutter(quotes, chunk.start), chunk.start, chunk.start
     lines, positions, most = list[bytes](), np.empty(0, np.int64), _SHORT * rows
     file.seek(at)
@@ -207,7 +210,7 @@ class _DamagedError(Exception):
 
 
 def read_gzip_lines(
-    file: LogFile, chunk: Chunk, rows: int, size: int, quotes: Quotes | None = None, *, checked: bool = True
+    file: LogFile, chunk: Chunk, rows: int, size: int, quotes: QuoteTracker | None = None, *, checked: bool = True
 ) -> Iterator[Block]:
     """Yield blocks of at most `rows` lines and `size` bytes; if the file is damaged, the last block has the fault.
 

@@ -1,4 +1,4 @@
-"""Read the first or the last rows of a log and judge them before anything is written."""
+"""Read and validate the first or the last rows of a log, before anything is written."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,18 +17,19 @@ from weir.readers.validate import Validator
 
 __all__ = ["ENOUGH_ROWS", "FirstLook", "Newest", "first_look", "read_newest", "row_count"]
 
-
 ENOUGH_ROWS: Final = 1000
-"""This number of rows without a valid one is no accident."""
-
+"""If this number of rows has no valid row, the settings are wrong."""
 _BYTES: Final = 1 << 18
 _REACH: Final = 1 << 24
+_BLOCK_ROWS: Final = 1 << 16
+_BLOCK_BYTES: Final = 8 << 20
 
 
 @dataclass
 class FirstLook:
-    """Findings: `reasons` counts rows, `firsts` has the first letter of each reason, `files` the files by key.
+    """The result of validating rows: their number, how many are valid, and why the others are refused.
 
+    `reasons` counts refused rows by reason, `firsts` has the first letter of each reason, `files` the files by key.
     `start_ms` is the oldest event time of the first block with a valid row.
     """
 
@@ -40,7 +41,7 @@ class FirstLook:
     start_ms: int | None = None
 
     def add(self, rows: int, valid: int, letters: Sequence[DeadLetter]) -> None:
-        """Add the result of a block."""
+        """Add the number of rows, the number of valid rows and the dead letters of a block."""
         self.rows += rows
         self.valid += valid
         counts = Counter(letter.reason for letter in letters)
@@ -96,7 +97,10 @@ def first_look(
 
 
 def _chunks(partition: Partition, latest_ms: int | None) -> Iterator[Chunk]:
-    """Yield the chunks of a file, of a large CSV in steps, as listing them reads the file; raises `UnreadableError`."""
+    """Yield the chunks of a file; raises `UnreadableError`.
+
+    The chunks of a large CSV are listed in steps, because listing them reads the file.
+    """
     start, reach = 0, _REACH if partition.format is Format.DELIMITED else partition.size
     while True:
         head = replace(partition, size=min(partition.size, reach))
@@ -115,10 +119,6 @@ def row_count(block: Block) -> int:
         return len(block.faults)
     rows = without_blanks(content.lines, content.positions)[1] if isinstance(content, Lines) else content.positions
     return len(rows) + len(block.faults)
-
-
-_BLOCK_ROWS: Final = 1 << 16
-_BLOCK_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,7 @@ def _backwards(partitions: Sequence[Partition], size: int) -> Iterator[Chunk | B
 
 
 def _by_reason(dead: Letters) -> Letters:
+    """Replace each letter by the first letter with the same reason, to save memory."""
     firsts = dict[str, DeadLetter]()
     return Letters(dead.block, tuple(firsts.setdefault(letter.reason, letter) for letter in dead.letters))
 

@@ -1,4 +1,4 @@
-"""Blocks of rows from Parquet files, where the size of a row is unknown before it is read."""
+"""Read Parquet files as blocks of rows of bounded size; the size of a row is unknown before it is decoded."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,13 +30,13 @@ class _DamagedError(Exception):
 
 
 def columns_of(config: LogConfig) -> dict[str, bool]:
-    """Return the columns in the settings, and whether each may hold lists."""
+    """Return name -> whether the column may hold lists, for the columns that the settings name."""
     names = [*config.columns.model_dump().values(), *config.features.all]
     return {name: name in config.features.categorical for name in names}
 
 
 def row_group_starts(file: LogFile) -> list[int]:
-    """Return the number of the first row of each row group, and the number of rows.
+    """Return the number of the first row of each row group, and at last the number of all rows.
 
     Raises an `Exception` of any type for a file that is not Parquet.
     """

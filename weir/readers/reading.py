@@ -1,4 +1,4 @@
-"""Cut a log into chunks, which can be read in any order, and read chunks of any format as blocks of raw rows."""
+"""Cut files of a log into chunks, which can be read in any order, and read chunks as blocks of raw rows."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -13,17 +13,18 @@ from weir.readers.config import LogConfig
 from weir.readers.delimited import header_of, with_header
 from weir.readers.lines import MAX_LINE_BYTES, end_of_lines, read_gzip_lines, read_lines, read_pairs, read_rows
 from weir.readers.parquet import FEW_ROWS, columns_of, read_parquet, row_group_starts
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 from weir.readers.sources import Format, LogFile, Partition, same_start
 from weir.readers.validate import Validator
 
 __all__ = ["UnreadableError", "chunks_of", "read_chunk", "read_log"]
 
-
 logger = logging.getLogger(__name__)
 
 _NEAR: Final = 1 << 13
 _FAR: Final = 1 << 20
+_BLOCK_ROWS: Final = 1 << 16
+_BLOCK_BYTES: Final = 8 << 20
 
 
 class UnreadableError(Exception):
@@ -35,7 +36,7 @@ class UnreadableError(Exception):
 
 
 def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
-    """Return the chunks of a file, and the position after the last row, 0 if that is unknown before reading.
+    """Return the chunks of a file, and the position after its last row, 0 if the position is unknown before reading.
 
     JSON Lines are cut at multiples of `size` bytes, CSV and TSV at the next row; gzip is one chunk, Parquet has one per
     row group, or per several small ones. CSV and TSV files are read up to once, to follow their quotes.
@@ -59,6 +60,7 @@ def chunks_of(reading: Reading, size: int) -> tuple[list[Chunk], int]:
 
 
 def _of_content(file: LogFile, reading: Reading, size: int) -> tuple[list[Chunk], int]:
+    """Return what `chunks_of` returns for an open file; raises `UnreadableError` for content of another format."""
     partition = reading.partition
     try:
         if partition.format is Format.JSON_LINES:
@@ -79,6 +81,7 @@ def _of_content(file: LogFile, reading: Reading, size: int) -> tuple[list[Chunk]
 
 
 def _row_groups(file: LogFile, reading: Reading) -> tuple[list[Chunk], int]:
+    """Return the chunks of a Parquet file, and the position after its last row."""
     partition, start = reading.partition, reading.start
     edges = row_group_starts(file)
     end = edges[-1] if partition.until is None else min(partition.until, edges[-1])
@@ -95,6 +98,7 @@ def _row_groups(file: LogFile, reading: Reading) -> tuple[list[Chunk], int]:
 
 
 def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
+    """Return the chunks of JSON Lines, of `step` bytes, and the position after the last complete line."""
     partition, start = reading.partition, reading.start
     size = partition.size if partition.until is None else partition.until
     whole = end_of_lines(file, size, start)
@@ -108,7 +112,7 @@ def _line_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk
 
 
 def _is_whole_value(file: LogFile, start: int, stop: int) -> bool:
-    """Return whether a last line without a newline is complete; otherwise its rest may still come."""
+    """Return whether the bytes [start, stop), a last line without a newline, are a complete JSON value."""
     if not start < stop <= start + MAX_LINE_BYTES:
         return False
     file.seek(start)
@@ -120,6 +124,7 @@ def _is_whole_value(file: LogFile, start: int, stop: int) -> bool:
 
 
 def _row_chunks(file: LogFile, reading: Reading, step: int) -> tuple[list[Chunk], int]:
+    """Return the chunks of a CSV or TSV file, of about `step` bytes, and the position after the last complete row."""
     partition, start = reading.partition, reading.start
     header = header_of(file, partition, only_whole=reading.only_whole_lines)
     if header is None:
@@ -172,7 +177,7 @@ def _next_row(file: LogFile, header: Header, known: int, edge: int, size: int) -
 
 def _last_row(file: LogFile, header: Header, known: int, size: int) -> tuple[int, bool]:
     """Return the position after the last whole row within `size` bytes, and whether quotes are open at the end."""
-    for begin, quotes in (_followed(file, header, known, size), (known, Quotes(header.delimiter))):
+    for begin, quotes in (_followed(file, header, known, size), (known, QuoteTracker(header.delimiter))):
         last, at = known, begin
         file.seek(at)
         while at < size and (piece := file.read(min(_FAR, size - at))):
@@ -185,18 +190,17 @@ def _last_row(file: LogFile, header: Header, known: int, size: int) -> tuple[int
     return last, quotes.is_open
 
 
-def _followed(file: LogFile, header: Header, known: int, place: int) -> tuple[int, Quotes]:
-    """Return where to start following quotes up to `place`: at `known`, a start of a row, or at a nearer place."""
-    quotes, begin = Quotes(header.delimiter), max(known, place - _NEAR)
+def _followed(file: LogFile, header: Header, known: int, place: int) -> tuple[int, QuoteTracker]:
+    """Return a position before `place` at which the state of quotes is certain, and a tracker from there on.
+
+    The position is `known`, the start of a row, or nearer to `place`.
+    """
+    quotes, begin = QuoteTracker(header.delimiter), max(known, place - _NEAR)
     if begin > known:
         file.seek(begin)
         if (found := quotes.behind(file.read(place - begin))) is not None:
             return begin + found[0], found[1]
     return known, quotes
-
-
-_BLOCK_ROWS: Final = 1 << 16
-_BLOCK_BYTES: Final = 8 << 20
 
 
 def read_log(partitions: Iterable[Partition], config: LogConfig) -> Iterator[tuple[ValidatedBlock, Letters]]:
@@ -212,6 +216,7 @@ def read_log(partitions: Iterable[Partition], config: LogConfig) -> Iterator[tup
 
 
 def _blocks_of(partition: Partition, config: LogConfig) -> Iterator[Block]:
+    """Yield the blocks of a finished file; for an unreadable file, a block with the fault."""
     try:
         chunks, _ = chunks_of(Reading(partition), _BLOCK_BYTES)
     except UnreadableError as error:
@@ -233,6 +238,7 @@ def read_chunk(chunk: Chunk, config: LogConfig, rows: int, size: int, *, checked
 
 
 def _guarded(file: LogFile, chunk: Chunk, blocks: Iterator[Block]) -> Iterator[Block]:
+    """Yield the blocks; end with a block that holds a fault if the content is damaged or the file was rewritten."""
     at = chunk.start
     try:
         for block in blocks:
@@ -257,10 +263,10 @@ def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int
             return read_gzip_lines(file, chunk, rows, size, checked=checked)
         case Format.DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
-            return with_header(read_rows(file, chunk, Quotes(chunk.header.delimiter), rows), chunk.header)
+            return with_header(read_rows(file, chunk, QuoteTracker(chunk.header.delimiter), rows), chunk.header)
         case Format.GZIP_DELIMITED:
             assert chunk.header is not None  # noqa: S101 - `chunks_of` has read it
-            quotes = Quotes(chunk.header.delimiter)
+            quotes = QuoteTracker(chunk.header.delimiter)
             return with_header(read_gzip_lines(file, chunk, rows, size, quotes, checked=checked), chunk.header)
         case Format.PARQUET:
             return read_parquet(file, chunk, rows, size, columns_of(config))
@@ -269,6 +275,7 @@ def _blocks(file: LogFile, chunk: Chunk, config: LogConfig, rows: int, size: int
 
 
 def _refused(chunk: Chunk, position: int, fault: Fault) -> Block:
+    """Return a block without rows that holds a fault at a position."""
     return Block(BlockId(chunk.partition.key, position), None, ((position, fault, b""),))
 
 

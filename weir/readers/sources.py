@@ -44,6 +44,14 @@ __all__ = [
     "topic_of",
 ]
 
+logger = logging.getLogger(__name__)
+
+FINGERPRINT_BYTES: Final = 4096
+_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
+"""Names that file systems give to a file's time of change, or of creation if files cannot change."""
+_TICK_SECONDS = 1.0
+"""Resolution of times: a second on object stores and some file systems, the kernel's tick on others."""
+
 
 class LogFile:
     """A file open for reading bytes; `failure` is the error that its file system raised, or None.
@@ -104,9 +112,6 @@ class LogFile:
         self.close()
 
 
-logger = logging.getLogger(__name__)
-
-
 class TopicError(UserError):
     """A Kafka topic was named where only files are read."""
 
@@ -155,12 +160,6 @@ _UNREAD: Final[Mapping[str, str]] = {
 """Ending of a file that is not read -> advice."""
 
 PAIR_SUFFIXES: Final[Mapping[str, Format]] = {".txt.gz": Format.PAIRS, ".txt": Format.PAIRS}
-
-_MODIFIED = ("mtime", "LastModified", "last_modified", "updated", "created")
-"""Names that file systems give to a file's time of change, or of creation if files cannot change."""
-
-_TICK_SECONDS = 1.0
-"""Resolution of times: a second on object stores and some file systems, the kernel's tick on others."""
 
 
 @dataclass(frozen=True)
@@ -281,7 +280,7 @@ def _partition(fs: Any, path: str, info: dict[str, Any], root: str, suffixes: Ma
 
 
 def _problem(key: str, info: dict[str, Any]) -> str | None:
-    """Return the reason why a file in a readable format is no partition, or None."""
+    """Return the reason why a file in a readable format is left out of the log, or None."""
     if info["type"] != "file":
         return "it is no regular file; a link would be read besides what it points to: name that file as the log"
     try:
@@ -298,6 +297,7 @@ def _warn_left_out(path: str, problem: str) -> None:
 
 
 def _arrival_ms(fs: Any, info: dict[str, Any]) -> int | None:
+    """Return the time of change (ms since 1970) in a file's metadata, None if the file system has none."""
     found = next((info[name] for name in _MODIFIED if info.get(name) is not None), None)
     if isinstance(found, str):
         found = datetime.fromisoformat(found)
@@ -329,12 +329,9 @@ def latest_event_ms(partition: Partition, clock: EventClock, config: LogConfig) 
     return clock.event_ms(arrived) + round(60_000 * config.clock_tolerance_minutes)
 
 
-FINGERPRINT_BYTES: Final = 4096
-
-
 @dataclass(frozen=True)
 class KnownFile:
-    """A partition as the last run that read it saw it."""
+    """Size, fingerprint and time of change of a file when a run read it last."""
 
     size: int
     fingerprint: str
@@ -387,12 +384,14 @@ def identified(partition: Partition, known: Mapping[str, KnownFile]) -> Partitio
 
 
 def _continues(partition: Partition, head: bytes, before: KnownFile) -> bool:
+    """Return whether a file still starts with the bytes that were read, and has not become smaller."""
     covered = _covered(before.fingerprint)
     has_same_start = not covered or _spell(head[:covered]) == before.fingerprint
     return partition.size >= before.size and has_same_start
 
 
 def _newest_key(name: str, known: Mapping[str, KnownFile]) -> str:
+    """Return the key of the newest generation of a file."""
     key, number = name, 2
     while (later := f"{name}@{number}") in known:
         key, number = later, number + 1

@@ -35,7 +35,7 @@ _NUMBER: Final = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def mixed_millis(values: Sequence[int | float | str | None], unit: TimestampUnit, zone: str = "") -> Millis:
-    """Convert the timestamps of JSON lines, whose type may vary between lines; for `zone` see `arrow_millis`."""
+    """Convert the timestamps (n,) of JSON lines, whose types may differ, as `arrow_millis` does for one type."""
     with suppress(pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         return arrow_millis(pa.array(values), unit, zone)
     millis, readable = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
@@ -53,7 +53,7 @@ def _kind(value: Any) -> str:
 
 
 def arrow_millis(values: pa.Array, unit: TimestampUnit, zone: str = "") -> Millis:
-    """Convert a column of numbers, texts, bytes of text, or timestamps; nulls are unreadable.
+    """Convert a column (n,) of numbers, texts, bytes of text, or timestamps; nulls are unreadable.
 
     `zone` applies to texts without one; if it is empty, these are unreadable. Raises `TypeError` for other types.
     """
@@ -99,6 +99,7 @@ def _integers(whole: pa.Array, is_beyond: pa.Array, unit: TimestampUnit) -> Mill
 
 
 def _numbers(values: pa.Array, unit: TimestampUnit) -> Millis:
+    """Convert integers or floats (n,) of a unit; nulls and NaN are unreadable."""
     readable = pc.is_valid(values).to_numpy(zero_copy_only=False)
     numbers = pc.fill_null(values, 0).to_numpy(zero_copy_only=False)
     if numbers.dtype.kind == "f":
@@ -119,6 +120,7 @@ def _wide(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _in_millis(numbers: npt.NDArray[Any], unit: TimestampUnit) -> npt.NDArray[np.int64]:
+    """Return milliseconds of numbers (n,); with unit "auto", the size of each number decides its unit."""
     if unit != "auto":
         return _scaled(numbers, unit)
     size = np.abs(numbers)

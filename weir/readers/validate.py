@@ -40,7 +40,7 @@ _REFUSED: Final = 2
 
 @dataclass
 class _Verdict:
-    """The rows that pass; the first fault found in a row is reported."""
+    """The result of the checks so far: a mask (n,) of the rows that `passed`, and the first fault of each other row."""
 
     passed: Bool
     faults: dict[int, Fault] = field(default_factory=dict)
@@ -266,7 +266,7 @@ def _unreadable(content: Lines | TableRows, error: Exception) -> tuple[int, Faul
 
 
 def _shown(value: Any) -> str:
-    """Return a value as the log spells it; texts are quoted."""
+    """Return a value for a message, as the log spells it; texts are quoted, long values cut."""
     if isinstance(value, pa.Scalar):
         value = value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     said = repr(value) if isinstance(value, str) else str(value)

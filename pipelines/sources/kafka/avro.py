@@ -143,7 +143,7 @@ def _with_plain_times(schema: Any) -> Any:
 
 
 def malformed(detail: str) -> Fault:
-    """Return the fault of a message that cannot be decoded."""
+    """Return the fault of a message that cannot be decoded as Avro."""
     return Fault(Reason.MALFORMED_AVRO, detail)
 
 
@@ -173,7 +173,7 @@ class AvroLines:
         self._encode = msgspec.json.Encoder(decimal_format="number").encode
 
     def __call__(self, value: bytes) -> bytes | Fault:
-        """Return a message as a line, or its fault; raises `BrokerAwayError`."""
+        """Return a message value as a JSON line, or the fault of the message; raises `BrokerAwayError`."""
         if len(value) <= _HEAD.size or value[0]:
             return malformed(f"{len(value)} bytes that start with {value[:1].hex()}; expected 00 and a schema's number")
         _, number = _HEAD.unpack_from(value)
@@ -195,7 +195,7 @@ class AvroLines:
         return self._line(found, self._odd[number])
 
     def _without_others(self, content: BytesIO, schema: Any) -> Any:
-        """Return only the known fields of a record, None if they cannot be decoded either."""
+        """Return the record with only the fields that the settings name, None if they cannot be decoded either."""
         if not isinstance(schema, dict) or "fields" not in schema:
             return None
         fields = [field for field in schema["fields"] if field["name"] in self._names]
@@ -245,7 +245,7 @@ def _text(name: str, value: bytes, *, is_uuid: bool) -> str | Fault:
 
 
 def _odd_fields(schema: Any, names: set[str]) -> dict[str, bool]:
-    """Return the fields in `names` whose values JSON does not have -> whether they are fixed-size UUIDs."""
+    """Return field -> whether it is a UUID of fixed size, for the fields in `names` whose values JSON does not have."""
     named = schema.get("__named_schemas", {}) if isinstance(schema, Mapping) else {}
     odd: dict[str, bool] = {}
     for record in _types(schema, named):
@@ -259,7 +259,7 @@ def _odd_fields(schema: Any, names: set[str]) -> dict[str, bool]:
 
 
 def _types(kind: Any, named: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the types of a union, with names resolved."""
+    """Yield the types of a union, or the one type, with names of types replaced by their definitions."""
     if isinstance(kind, list):
         for one in kind:
             yield from _types(one, named)

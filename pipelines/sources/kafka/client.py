@@ -40,10 +40,10 @@ from weir.pipelines.kafka_config import (
 
 __all__ = [
     "PATIENCE_SECONDS",
-    "Asked",
     "Connection",
     "KafkaPartition",
-    "Renewed",
+    "PendingRequest",
+    "ReplaceableClient",
     "TopicClient",
     "client_settings",
     "connected",
@@ -59,13 +59,13 @@ _LONGEST_SECONDS: Final = 15.0
 T = TypeVar("T")
 
 
-class Renewed(Generic[T]):
-    """Holds a client from `make`, and replaces it once it has failed for five seconds.
+class ReplaceableClient(Generic[T]):
+    """Holds a Kafka client from `make`, and replaces the client once it has failed for five seconds. Thread-safe.
 
     A librdkafka client (2.16) may lose its brokers for good though a new client reaches them: if the last broker
-    connection closes while an answer without brokers arrives, its broker search is cancelled for good. `drop` gets the
-    replaced client. While none works, each new client gets twice the time of the previous one, at most fifteen seconds.
-    Thread-safe.
+    connection closes while an answer without brokers arrives, its broker search is cancelled for good. `drop` is called
+    with each replaced client. While no client works, each new client gets twice the time of the previous one, at most
+    fifteen seconds.
     """
 
     def __init__(self, name: str, make: Callable[[], T], drop: Callable[[T], None]) -> None:
@@ -119,7 +119,7 @@ _SLACK_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Asked(Generic[T]):
+class PendingRequest(Generic[T]):
     """A pending request to the brokers; `at` is when it was sent (wall clock, seconds)."""
 
     _future: "Future[Any]"
@@ -162,12 +162,12 @@ class KafkaPartition:
 
     @property
     def recorded_size(self) -> int:
-        """Its size as commits record it."""
+        """The end offset, as commits record it."""
         return self.size
 
     @property
     def name(self) -> str:
-        """Its name for people."""
+        """The partition's name for people."""
         return f"partition {self.number} of topic {self.topic}"
 
     @property
@@ -223,9 +223,9 @@ def _new_admin(topic: Topic, settings: dict[str, Any]) -> AdminClient:
 
 
 class TopicClient:
-    """Admin client of one topic; raises `KafkaSettingsError` if no client can be created.
+    """Admin client of one topic: its partitions, offsets and id. Raises `KafkaSettingsError` for invalid settings.
 
-    It may be kept forever: a connection that fails for seconds is replaced.
+    A `TopicClient` may be kept forever: a connection that fails for seconds is replaced.
     """
 
     def __init__(self, topic: Topic, config: KafkaConfig) -> None:
@@ -237,7 +237,7 @@ class TopicClient:
             # Otherwise an admin client creates the topic that it asks about.
             "allow.auto.create.topics": False,
         }
-        self._renewed = Renewed(f"{topic}: questions", partial(_new_admin, topic, settings), _unused.put)
+        self._renewed = ReplaceableClient(f"{topic}: questions", partial(_new_admin, topic, settings), _unused.put)
         weakref.finalize(self, self._renewed.close)
 
     @property
@@ -263,12 +263,12 @@ class TopicClient:
         """Return the topic id, "" if brokers have none; raises the errors of `partitions`."""
         return _spelled(self._describe())
 
-    def ask_topic_id(self) -> "Asked[str]":
+    def ask_topic_id(self) -> "PendingRequest[str]":
         """Request the topic id without waiting."""
         admin = self._renewed.client
         return self._asked(admin, self._describing(admin), _spelled)
 
-    def ask_end(self, number: int) -> "Asked[int]":
+    def ask_end(self, number: int) -> "PendingRequest[int]":
         """Request the end offset of a partition, open transactions included, without waiting."""
         admin = self._renewed.client
         wanted = {TopicPartition(self._topic.name, number): OffsetSpec.latest()}
@@ -277,12 +277,12 @@ class TopicClient:
         [future] = admin.list_offsets(wanted, **ways).values()
         return self._asked(admin, future, partial(self._offset, admin))
 
-    def _asked(self, admin: AdminClient, future: "Future[Any]", read: Callable[[Any], T]) -> "Asked[T]":
+    def _asked(self, admin: AdminClient, future: "Future[Any]", read: Callable[[Any], T]) -> "PendingRequest[T]":
         limit = self._config.timeout_seconds + _SLACK_SECONDS
-        return Asked(future, read, partial(self._renewed.worked, admin), partial(self._away, admin), limit)
+        return PendingRequest(future, read, partial(self._renewed.worked, admin), partial(self._away, admin), limit)
 
     def begin(self, partitions: Iterable[KafkaPartition]) -> dict[int, int]:
-        """Return partition number -> first offset to read, by `kafka.start`; raises `BrokerAwayError`."""
+        """Return partition number -> first offset to read, as `kafka.start` says; raises `BrokerAwayError`."""
         partitions, start = list(partitions), self._config.start
         if start == "earliest":
             return {one.number: one.first for one in partitions}
@@ -307,7 +307,7 @@ class TopicClient:
         return {one.partition: one.offset for one in found if one.topic == self._topic.name and one.offset >= 0}
 
     def offsets(self, numbers: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
-        """Return partition number -> offset, of committed messages; raises `BrokerAwayError`."""
+        """Return partition number -> offset that `spec` means among committed messages; raises `BrokerAwayError`."""
         wanted = {TopicPartition(self._topic.name, number): spec for number in numbers}
         if not wanted:
             return {}
@@ -397,7 +397,7 @@ def new_consumer(config: PipelineConfig) -> Consumer:
 
 @dataclass
 class Connection:
-    """A consumer and a client that checks its topic; not reused once it `has_failed`."""
+    """A consumer and a client that checks the consumer's topic; a connection that `has_failed` is not used again."""
 
     consumer: Consumer
     topic: TopicClient
@@ -415,7 +415,7 @@ _idle: dict[str, list[Connection]] = defaultdict(list)
 
 @contextmanager
 def connected(config: PipelineConfig) -> Iterator[Connection]:
-    """Lend a connection of this process."""
+    """Yield an idle or new connection of this process, which becomes idle again after the block."""
     free = _idle[f"{config.log} {config.kafka.model_dump_json()}"]
     connection = free.pop() if free else Connection.open(config)
     try:

@@ -23,7 +23,7 @@ __all__ = ["PASSING", "CopiedTopic", "OffsetRange", "RangeReader", "copy_topic",
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """Read offsets [start, stop) of a partition, but end once the rows cost about `limit` (`run_bytes`).
+    """Offsets [start, stop) of a partition to read, up to rows that cost about `limit` (`run_bytes`).
 
     Offsets below `known` have been read before, by this process or as of a commit. `clock` is the clock of the store.
     """
@@ -68,10 +68,11 @@ PASSING: Final = {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaErro
 
 @dataclass
 class RangeReader:
-    """Reads a range; afterwards `reached` is the end offset and `skipped` the number of new messages without a value.
+    """Reads an offset range as blocks. Afterwards `reached` is the offset after the last message read.
 
-    Offsets without a message (compaction, transactions) are passed over. It ends early, between two messages, if the
-    range exceeds its byte limit, if no broker or schema registry answers, or if the topic was re-created.
+    `skipped` is then the number of new messages without a value. Offsets without a message (compaction, transactions)
+    are passed over. Reading ends early, between two messages, if the range exceeds its byte limit, if no broker or
+    schema registry answers, or if the topic was re-created.
     """
 
     wanted: OffsetRange
@@ -86,7 +87,7 @@ class RangeReader:
         self._spelling = MessageLines(self.config, self.wanted.clock)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the blocks; raises `KafkaSettingsError`."""
+        """Yield the blocks of the range in order; raises `KafkaSettingsError`."""
         partition = self.wanted.partition
         with connected(self.config) as connection:
             connection.consumer.assign([TopicPartition(partition.topic, partition.number, self.wanted.start)])
@@ -146,7 +147,7 @@ class RangeReader:
         return taken.lines, int((taken.valueless >= self.wanted.known).sum())
 
     def _hear(self, messages: list[Message]) -> None:
-        """Handle errors and the end of the partition."""
+        """Handle the errors among consumed messages, and the end of the partition."""
         for message in messages:
             if (error := message.error()) is None:
                 continue
@@ -220,7 +221,7 @@ def copy_topic(
 
 
 def _copy(wanted: OffsetRange, config: PipelineConfig, folder: Path) -> Iterator[tuple[int, int]]:
-    """Write a range; yield the number of lines and the end offset of each block."""
+    """Write the messages of a range as a file; yield the number of lines and the end offset of each block."""
     if wanted.start >= wanted.stop:
         return
     reader = RangeReader(wanted, config)

@@ -81,7 +81,7 @@ class MessageLines:
         self._clock, self._tolerance = clock, config.clock_tolerance_minutes
 
     def take(self, messages: list[Message]) -> Taken:
-        """Return the values of error-free messages, in order of offsets."""
+        """Return the values and arrival times of error-free messages, which are in order of offsets."""
         offsets: Int64 = np.array([message.offset() for message in messages], np.int64)
         values = [message.value() or b"" for message in messages]
         stamps = np.array([message.timestamp()[1] for message in messages], np.int64)

@@ -12,7 +12,7 @@ from weir.contracts import LogState, SourceSpan, Store
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError, StoppedPartitionError, Topic
 from weir.pipelines.metrics import TopicMetrics
-from weir.pipelines.runs.positions import PartitionProgress, Progress
+from weir.pipelines.runs.progress import PartitionProgress, Progress
 from weir.pipelines.sources.kafka.client import KafkaPartition, TopicClient
 from weir.pipelines.sources.kafka.consume import OffsetRange, RangeReader, plan_ranges
 from weir.pipelines.sources.kafka.lines import to_line
@@ -50,7 +50,7 @@ _REASONS: Final = {
 
 @dataclass
 class TopicSource(LogSource[KafkaPartition]):
-    """The topic of the settings."""
+    """The Kafka topic that the settings name, as a source."""
 
     config: PipelineConfig
     metrics: TopicMetrics
@@ -77,7 +77,7 @@ class TopicSource(LogSource[KafkaPartition]):
     def starts(self, partitions: list[KafkaPartition], state: LogState, in_hand: InHand) -> dict[str, SourceSpan]:
         """Return the start spans of new partitions, and of partitions whose gap is accepted.
 
-        They are committed before reading, because "latest" would be another place after a restart.
+        The spans are committed before reading, because "latest" would be another offset after a restart.
         """
         seen = Seen.of(state, in_hand)
         partitions = [_named(one, seen.known) for one in partitions]
@@ -96,7 +96,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return [one for one in partitions if one.key not in reasons]
 
     def cut(self, found: list[KafkaPartition], state: LogState, in_hand: InHand) -> Iterator[list[KafkaPartition]]:
-        """Yield all partitions again while unread offsets remain; a run ends after about `run_bytes`."""
+        """Yield all partitions once per run, while unread offsets remain; a run ends after about `run_bytes`."""
         left = self._unread(found, Seen.of(state, in_hand))
         while True:
             before, number = left, state.number
@@ -111,7 +111,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return plan_ranges(partitions, seen, self.config.run_bytes - seen.held)
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
-        """Read, validate and commit; a topic has no dead letters about a whole partition."""
+        """Add the transforms that read and validate the topic and commit the run."""
         spread = readings | "Spread" >> beam.Reshuffle()
         read = spread | "Read" >> beam.ParDo(ReadRange(self.config)).with_output_types(Block).with_outputs(
             DEAD, PROGRESS, main="blocks"
@@ -140,7 +140,7 @@ class TopicSource(LogSource[KafkaPartition]):
         self.metrics.away.set(0)
 
     def _begin(self, new: list[KafkaPartition], known: Mapping[str, SourceSpan]) -> dict[str, SourceSpan]:
-        """Return start spans of new partitions; partitions added to a known topic start at their first offset."""
+        """Return key -> start span of new partitions; those added to a known topic start at their first offset."""
         if not new:
             return {}
         if any(key.startswith(new[0].topic_key) for key in known):
@@ -155,7 +155,10 @@ class TopicSource(LogSource[KafkaPartition]):
         }
 
     def _pass_over(self, one: KafkaPartition, seen: Seen) -> tuple[str, SourceSpan]:
-        """Return key and span after a gap; a truncation starts a new generation, as offsets mean other messages."""
+        """Return the key and span with which a partition continues after a gap, and count the lost offsets.
+
+        A truncated partition gets the key of a new generation, because its offsets now mean other messages.
+        """
         start = seen.start(one.key)
         if start < one.first:
             before = seen.known[one.key]

@@ -78,7 +78,7 @@ def origin(tmp_path: Path) -> Store:
     return store
 
 
-@pytest.mark.parametrize("step", ["_leave", "_go_on"])
+@pytest.mark.parametrize("step", ["_leave", "_hand_over"])
 @pytest.mark.parametrize("is_after", [False, True])
 def test_a_cut_over_that_was_killed_is_run_again(
     tmp_path: Path, origin: Store, monkeypatch: pytest.MonkeyPatch, step: str, is_after: bool
@@ -96,7 +96,7 @@ def test_a_cut_over_that_was_killed_is_run_again(
         patch.setattr(cutting, step, killed)
         with pytest.raises(KeyboardInterrupt):
             cut_over(origin, store, config)
-    if not (step == "_go_on" and is_after):
+    if not (step == "_hand_over" and is_after):
         with pytest.raises(MovedStoreError, match="is being rebuilt"):
             ingest(store, config, registry=CollectorRegistry())
     cut_over(origin, store, config)

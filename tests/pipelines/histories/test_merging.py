@@ -37,7 +37,7 @@ def test_a_merged_file_says_what_its_files_said(
         name = HistoryFile.path(0, "run", str(number))
         files.append(HistoryFile.of(name, write_rows(store, name, plain, LENGTH, bound=BOUND), 0, LENGTH))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(merging, "_ROWS", together)
+        patch.setattr(merging, "_USERS_AT_ONCE", together)
         merged = FileMerge(store, LocalCache(), BOUND)(files, "merge")
     assert merged.replaces == tuple(file.name for file in files)
     assert merged.rows == len({user for people in found for user in people})
@@ -60,7 +60,7 @@ def test_a_merge_that_is_ended_leaves_no_file(tmp_path: Path, monkeypatch: pytes
         if not left[0]:
             raise InterruptedError
 
-    monkeypatch.setattr(merging, "_ROWS", 10)
+    monkeypatch.setattr(merging, "_USERS_AT_ONCE", 10)
     with pytest.raises(InterruptedError):
         FileMerge(store, LocalCache(), BOUND, check)(files, "merge")
     assert sorted(store.find()) == sorted(names)

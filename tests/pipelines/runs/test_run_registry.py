@@ -13,7 +13,7 @@ from tests.contracts.panes import a_pane
 from weir.contracts import Store, WindowLog
 from weir.contracts.commits.commit_log import Cursor
 from weir.contracts.storage.local_files import new_draft
-from weir.pipelines.runs.positions import Base, Run
+from weir.pipelines.runs.run import Base, Run
 from weir.pipelines.runs.run_registry import (
     GRACE_SECONDS,
     BusyStoreError,

@@ -8,7 +8,7 @@ from tests.readers.files import Event, write_delimited, write_gzip, write_lines,
 from weir.contracts import LogState
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError
-from weir.pipelines.runs.positions import END_OF_TIME
+from weir.pipelines.runs.run import END_OF_TIME
 from weir.pipelines.sources.log import FileSource, log_source
 from weir.pipelines.sources.plan import InHand, Seen, file_readings
 from weir.readers import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from weir.contracts import SourceSpan
 from weir.contracts.commits.commit import LetterFile
-from weir.pipelines.runs.positions import LettersWritten
+from weir.pipelines.runs.progress import LettersWritten
 from weir.pipelines.stream.slices import Coverage, MissingRowsError, OutOfOrderError, Slice, Tile, with_letters
 
 NOBODY = np.empty(0, np.int64)

@@ -16,7 +16,7 @@ from weir.contracts import LogState, Store
 from weir.pipelines.batch.ingest import _Driver
 from weir.pipelines.batch.run_once import run_once
 from weir.pipelines.metrics import PipelineMetrics
-from weir.pipelines.runs.positions import Base
+from weir.pipelines.runs.run import Base
 from weir.readers import Reading
 
 FEATURES = {"categorical": ["genre"], "dense": ["price"]}

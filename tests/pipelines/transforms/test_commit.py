@@ -21,8 +21,9 @@ from weir.contracts import (
 from weir.contracts.interactions.features import UserFeatures
 from weir.contracts.storage.store import FileEntry
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Base, LettersWritten, OpenRows, PartitionProgress, Progress, Run
-from weir.pipelines.transforms.commit import CommitRun, Made, RunOutcome, ShardReport, Start
+from weir.pipelines.runs.progress import LettersWritten, PartitionProgress, PendingRows, Progress
+from weir.pipelines.runs.run import Base, Run
+from weir.pipelines.transforms.commit import CommitRun, RunOutcome, RunPart, ShardReport, Start
 from weir.readers import Format, Partition
 from weir.sketches import CountMinSketch
 
@@ -40,7 +41,7 @@ def report(start: int, items: list[tuple[int, str, int]]) -> ShardReport:
     )
 
 
-REPORTS: list[Made] = [
+REPORTS: list[RunPart] = [
     Start(),
     report(20_000, [(5, "e", 1)]),
     report(0, [(3, "c", 2), (1, "a", 1)]),
@@ -49,7 +50,7 @@ REPORTS: list[Made] = [
 ]
 
 
-def commit(store: Store, run: Run = RUN, made: list[Made] = REPORTS, progress: Progress = PROGRESS) -> RunOutcome:
+def commit(store: Store, run: Run = RUN, made: list[RunPart] = REPORTS, progress: Progress = PROGRESS) -> RunOutcome:
     list(CommitRun(store, run, CONFIG).process((0, made), progress))
     return RunOutcome.of(store, run)
 
@@ -117,7 +118,7 @@ def test_what_is_known_of_users_is_the_same_to_the_bit_in_any_order_of_the_repor
     config = CONFIG.model_copy(update={"user_features": FeatureNames(categorical=["lives"], dense=["age"])})
     # Sums of these differ in their last bits from order to order.
     moments = [(3.0, 0.1, 0.3), (7.0, 1e9 / 3, 1e-3), (1.0, -0.7, 0.0)]
-    reports: list[Made] = [
+    reports: list[RunPart] = [
         replace(
             report(0, []),
             file=FileEntry(name=WindowName.examples(shard), size=1, checksum="", rows=1),
@@ -145,7 +146,7 @@ def test_a_window_without_an_example_names_the_features_too(tmp_path: Path) -> N
 def test_a_later_run_is_numbered_on_and_its_panes_name_those_before(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
     commit(store)
-    late: list[Made] = [replace(report(0, []), name=WindowName(0, 10_000, 1)), report(30_000, [])]
+    late: list[RunPart] = [replace(report(0, []), name=WindowName(0, 10_000, 1)), report(30_000, [])]
     commit(store, following(store, id="two"), late)
     found = [(m.sequence, m.start_ms, m.pane, m.previous, m.attempt) for m in WindowLog(store).committed()]
     assert found[3:] == [(3, 0, 1, 0, "two"), (4, 30_000, 0, -1, "two")]
@@ -156,7 +157,7 @@ def test_dead_letters_alone_are_a_commit_without_a_pane_and_rows_in_hand_hold_th
     store, run = Store(str(tmp_path)), replace(RUN, flush=False, lateness_ms=50_000)
     file = LetterFile(name="dead-letters/a/0-one.jsonl", size=1, checksum="", rows=2, partition="a", reasons={"x": 2})
     progress = Progress(25_000, {"a": PartitionProgress(9, 2, {20_000: 4})})
-    rows = OpenRows("a", 20_000, "state/runs/one/rows.arrow", 4)
+    rows = PendingRows("a", 20_000, "state/runs/one/rows.arrow", 4)
     outcome = commit(store, run, [Start(), LettersWritten(file, 7), rows], progress)
     assert outcome.commit is not None
     assert outcome.commit.panes == ()

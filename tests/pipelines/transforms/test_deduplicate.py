@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from weir.contracts import ITEMS_SCHEMA, FeatureNames, Store, items_schema
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Base, Run
+from weir.pipelines.runs.run import Base, Run
 from weir.pipelines.transforms.deduplicate import Deduplicate, ShardWindow, newest_known, observed
-from weir.pipelines.transforms.split import Piece
+from weir.pipelines.transforms.split import ShardSlice
 from weir.readers.features import with_features
 
 SCHEMA = pa.schema(
@@ -54,7 +54,7 @@ def merged(found: list[Row], cuts: int) -> ShardWindow:
                 dict(zip(SCHEMA.names, (f"i{time}", time, label, 1.0, None, at, user, time + 1, event), strict=True))
                 for _, at, time, label, event, user in mine[at : at + cuts]
             ]
-            pieces.append(Piece(name, 0, pa.RecordBatch.from_pylist(table, SCHEMA)))
+            pieces.append(ShardSlice(name, 0, pa.RecordBatch.from_pylist(table, SCHEMA)))
     [(shard, [window])] = Deduplicate(Store("memory://d"), RUN).process((3, reversed(pieces)))
     assert shard == window.shard == 3
     return window
@@ -90,7 +90,7 @@ def test_windows_of_a_shard_come_in_order_of_time() -> None:
     pieces = []
     for start in (20_000, 0, 10_000, 20_000):
         row = dict(zip(SCHEMA.names, ("i", start + 1, 1, 1.0, None, len(pieces), 7, 9, None), strict=True))
-        pieces.append(Piece("a", start, pa.RecordBatch.from_pylist([row], SCHEMA)))
+        pieces.append(ShardSlice("a", start, pa.RecordBatch.from_pylist([row], SCHEMA)))
     [(_, windows)] = Deduplicate(Store("memory://d"), RUN).process((3, pieces))
     assert [(window.name.start_ms, window.counts.events) for window in windows] == [(0, 1), (10_000, 1), (20_000, 2)]
 

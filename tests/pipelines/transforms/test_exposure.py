@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.pipelines import support
 from weir.contracts import PADDING_KEY, ExposureCounts, Store, WindowCounts, WindowName, hash_id
 from weir.contracts.served_lists import SERVED_SCHEMA, new_segment, served_token, write_served
-from weir.pipelines.runs.positions import Base, Run
+from weir.pipelines.runs.run import Base, Run
 from weir.pipelines.transforms import exposure
 from weir.pipelines.transforms.deduplicate import ShardWindow
 from weir.pipelines.transforms.exposure import AttachExposure, passed_over
@@ -203,7 +203,7 @@ def test_a_file_is_read_once_for_all_its_clicks_and_only_so_many_stay_in_memory(
     lists = exposure._Lists(store)
     for segment in [*segments, segments[0], "20200101T000000Z-00000000"]:
         assert lists.of(segment) == tables.get(segment)
-        assert len(lists._known) == 1
+        assert len(lists._segments) == 1
     for file in (tmp_path / "store").rglob("*.parquet"):
         file.unlink()
     assert lists.of("20200101T000000Z-00000000") is None

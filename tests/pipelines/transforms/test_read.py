@@ -20,7 +20,8 @@ from tests.pipelines import support
 from tests.pipelines.support import Event
 from weir.contracts import CorruptArtefactError, SourceSpan, Store, checksum
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import END_OF_TIME, WHOLE_FILE, Base, LettersWritten, Progress, Run
+from weir.pipelines.runs.progress import WHOLE_FILE, LettersWritten, Progress
+from weir.pipelines.runs.run import END_OF_TIME, Base, Run
 from weir.pipelines.stream.reader import Batch
 from weir.pipelines.stream.slices import Slice
 from weir.pipelines.transforms.deduplicate import ShardWindow
@@ -32,7 +33,7 @@ from weir.pipelines.transforms.read import (
     read_dead_letters,
     start_of,
 )
-from weir.pipelines.transforms.split import Keyed, Piece
+from weir.pipelines.transforms.split import Keyed, ShardSlice
 from weir.readers import Block, BlockId, Chunk, DeadLetter, Fault, Letters, Lines, Partition, Reading, Reason, discover
 
 CONFIG = PipelineConfig(chunk_bytes=100, chunk_rows=2)
@@ -79,7 +80,7 @@ def test_a_damaged_footer_is_a_letter_and_no_progress(tmp_path: Path) -> None:
     assert (chunks, progress, letters.letters[0].reason) == ([], [], "unreadable_file")
 
 
-@pytest.mark.parametrize("kind", [Batch, Block, Keyed, Piece, ShardWindow, Slice])
+@pytest.mark.parametrize("kind", [Batch, Block, Keyed, ShardSlice, ShardWindow, Slice])
 def test_beam_uses_it_for_all_that_holds_rows(kind: type) -> None:
     assert isinstance(registry.get_coder(kind), ElementCoder)
     assert isinstance(registry.get_coder(Tuple[int, kind]).coders()[1], ElementCoder)
@@ -87,7 +88,7 @@ def test_beam_uses_it_for_all_that_holds_rows(kind: type) -> None:
 
 @given(st.lists(st.text(max_size=20), max_size=50))
 def test_what_is_encoded_comes_back_and_its_size_is_known_before(ids: list[str]) -> None:
-    piece = Piece("a", 10_000, pa.RecordBatch.from_pydict({"item_id": pa.array(ids, pa.string())}))
+    piece = ShardSlice("a", 10_000, pa.RecordBatch.from_pydict({"item_id": pa.array(ids, pa.string())}))
     encoded = ElementCoder().encode(piece)
     assert ElementCoder().decode(encoded) == piece
     assert 0 <= len(encoded) - piece.nbytes < 1000
@@ -100,7 +101,7 @@ def test_a_block_is_as_large_as_its_lines() -> None:
 
 def test_to_say_how_large_an_element_is_does_not_encode_it() -> None:
     """A function cannot be pickled, so encoding would fail."""
-    piece = Piece(lambda: None, 0, pa.RecordBatch.from_pydict({"item_id": ["one"]}))  # type: ignore[arg-type]
+    piece = ShardSlice(lambda: None, 0, pa.RecordBatch.from_pydict({"item_id": ["one"]}))  # type: ignore[arg-type]
     assert beam.coders.TupleCoder([beam.coders.VarIntCoder(), ElementCoder()]).estimate_size((1, piece)) > 0
     with pytest.raises(Exception, match="pickle"):
         ElementCoder().encode(piece)

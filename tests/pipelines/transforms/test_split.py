@@ -8,9 +8,18 @@ from hypothesis import strategies as st
 
 from weir.contracts import INTERACTION_SCHEMA, SourceSpan, Store, hash_id
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import Base, OpenRows, Progress, Run
+from weir.pipelines.runs.progress import PendingRows, Progress
+from weir.pipelines.runs.run import Base, Run
 from weir.pipelines.transforms.read import PROGRESS
-from weir.pipelines.transforms.split import OPEN, Keyed, Locate, MergeProgress, Release, Reopen, runs_of
+from weir.pipelines.transforms.split import (
+    OPEN,
+    AssignWindows,
+    EmitClosed,
+    Keyed,
+    MergeProgress,
+    ReloadPending,
+    runs_of,
+)
 from weir.readers import BlockId, ValidatedBlock
 
 CONFIG = PipelineConfig(window_seconds=10, user_shards=3)
@@ -53,7 +62,7 @@ def test_every_uncounted_row_is_in_the_piece_of_its_closed_window_and_shard_or_k
     store = Store("memory://split")
     run = a_run(flush=flush, refused={"p": np.array(sorted(refused), np.int64)})
     keyed, progress = list[Keyed](), Progress()
-    for element in Locate(store, run).process(batch(found)):
+    for element in AssignWindows(store, run).process(batch(found)):
         if isinstance(element, Keyed):
             keyed.append(element)
         else:
@@ -71,9 +80,9 @@ def test_every_uncounted_row_is_in_the_piece_of_its_closed_window_and_shard_or_k
     assert (seen.dead, seen.stop) == (4, len(found))
     assert seen.lowest == {time // 10_000 * 10_000: at for at, _, time in reversed(fresh)}
     watermark = 10**15 if flush else max(29_000, progress.max_event_ms) - 3000
-    released, kept = [], list[OpenRows]()
+    released, kept = [], list[PendingRows]()
     for element in keyed:
-        for found_piece in Release(store, run, CONFIG).process(element, progress):
+        for found_piece in EmitClosed(store, run, CONFIG).process(element, progress):
             if isinstance(found_piece, TaggedOutput):
                 assert found_piece.tag == OPEN
                 kept.append(found_piece.value)
@@ -87,8 +96,8 @@ def test_every_uncounted_row_is_in_the_piece_of_its_closed_window_and_shard_or_k
     assert sorted(released) == closed
     # What is kept comes back once its window closes, and not before.
     waiting = [(at, hash_id(user), time) for at, user, time in fresh if time // 10_000 * 10_000 + 10_000 > watermark]
-    assert not [rows for one in kept for rows in Reopen(store, run).process(one, progress)]
-    later = [(one, rows) for one in kept for rows in Reopen(store, a_run(flush=True)).process(one, progress)]
+    assert not [rows for one in kept for rows in ReloadPending(store, run).process(one, progress)]
+    later = [(one, rows) for one in kept for rows in ReloadPending(store, a_run(flush=True)).process(one, progress)]
     came_back = []
     for one, found_rows in later:
         assert set(found_rows.windows.tolist()) == {one.start_ms}

@@ -15,7 +15,7 @@ from weir.contracts.commits.commit_log import Cursor
 from weir.contracts.commits.retention_horizon import MonitorPlace
 from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.pipelines.runs.positions import open_files_of
+from weir.pipelines.runs.progress import open_files_of
 from weir.pipelines.sources.source import MovedStoreError
 
 

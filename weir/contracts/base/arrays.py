@@ -1,4 +1,4 @@
-"""Immutable arrays that share data between versions, and sorted distinct values."""
+"""Immutable maps and rows whose versions share arrays (`Overlay`, `Layers`), and the distinct values of an array."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +9,13 @@ import numpy.typing as npt
 
 __all__ = ["Layers", "Overlay", "ascending"]
 
-
 Number = TypeVar("Number", bound=np.generic)
+Scalar = TypeVar("Scalar", bound=np.generic)
+Rows = npt.NDArray[np.int64]
+_NONE: Final[Rows] = np.empty(0, np.int64)
+_BLOCK: Final = 1 << 14
+"""Rows per piece."""
+Keys = npt.NDArray[np.int64]
 
 
 def ascending(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
@@ -24,15 +29,11 @@ def ascending(values: npt.NDArray[Number]) -> npt.NDArray[Number]:
     return ordered[is_first]
 
 
-Keys = npt.NDArray[np.int64]
-Scalar = TypeVar("Scalar", bound=np.generic)
-
-
 @dataclass(frozen=True, eq=False)
 class Overlay(Generic[Scalar]):
     """Immutable map from distinct, ascending `keys` (m,) to `values` (m, ...).
 
-    A new version costs time and memory in proportion to the overlay, not to the array below it.
+    A changed copy costs time and memory in proportion to m, not to the array whose rows the overlay replaces.
     """
 
     keys: Keys
@@ -47,7 +48,7 @@ class Overlay(Generic[Scalar]):
         return len(self.keys)
 
     def find(self, keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return the places of `keys` (any shape) in this overlay, and a mask of the keys that it has."""
+        """Return the places of `keys` (any shape) in this overlay, and a mask of the keys that the overlay has."""
         if not len(self.keys):
             return np.zeros(np.shape(keys), np.int64), np.zeros(np.shape(keys), np.bool_)
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
@@ -73,18 +74,12 @@ class Overlay(Generic[Scalar]):
         return Overlay(every[order], merged)
 
 
-Rows = npt.NDArray[np.int64]
-_NONE: Final[Rows] = np.empty(0, np.int64)
-_BLOCK: Final = 1 << 14
-"""Rows per piece."""
-
-
 @dataclass(frozen=True, eq=False)
 class Layers(Generic[Scalar]):
-    """Immutable values of `count` rows: the array `base` (n, ...), with later values in `over`.
+    """Immutable values of `count` rows: the array `base` (n, ...), and the values of changed and new rows in `over`.
 
-    The rows `gone`, ascending, have no value. A change costs in proportion to what changed since the base, not to its
-    size.
+    The rows `gone`, ascending, have no value. A changed copy costs in proportion to the rows changed since `base`, not
+    to the size of `base`.
     """
 
     base: npt.NDArray[Scalar]
@@ -125,7 +120,7 @@ class Layers(Generic[Scalar]):
         return self._part(0, self.count, empty)
 
     def pieces(self, empty: Any) -> Iterator[npt.NDArray[Scalar]]:
-        """Yield the array that `merged` returns, in blocks of rows."""
+        """Yield the values of all rows in order, in blocks; rows that are gone have the value `empty`."""
         for first in range(0, self.count, _BLOCK):
             yield self._part(first, min(first + _BLOCK, self.count), empty)
 
@@ -145,7 +140,7 @@ class Layers(Generic[Scalar]):
         return size - int(np.searchsorted(self.over.keys, size)) - int(np.searchsorted(self.gone, size))
 
     def replaced(self, rows: Rows, values: npt.NDArray[Scalar], gone: Rows) -> "Layers[Scalar]":
-        """Return these rows without `gone` and with `values` (m, ...) at distinct `rows` (m,), which may be new."""
+        """Return a copy with `values` (m, ...) at distinct `rows` (m,), old or new, and no values at rows `gone`."""
         all_gone = np.concatenate([self.gone, gone])
         return Layers(
             self.base,

@@ -41,6 +41,6 @@ class IncompatibleBundleError(CorruptArtefactError):
 
 
 def in_one_line(error: ValidationError) -> str:
-    """Return what is wrong with a document, field by field, without pydantic's surrounding text."""
+    """Return the problems of a document, field by field, in one line without pydantic's surrounding text."""
     details = error.errors(include_url=False, include_input=False)
     return "; ".join(": ".join(filter(None, [".".join(map(str, d["loc"])), d["msg"]])) for d in details)

@@ -51,7 +51,7 @@ PADDING_KEY = Key(0)
 
 
 def hash_id(raw: str, secret: str = "") -> Key:
-    """Return the key of one id; `secret` is that of the store, in hexadecimal digits, "" without one."""
+    """Return the key of one id; `secret` is the store's key secret, in hexadecimal digits, "" without a secret."""
     if secret:
         digest = hashlib.blake2b(raw.encode(), digest_size=8, key=bytes.fromhex(secret)).digest()
         unsigned = int.from_bytes(digest, "little")

@@ -28,13 +28,14 @@ from weir.contracts.base.models import StoredModel
 
 __all__ = ["GATE_CASES", "Interval", "Pool", "Running", "boundary", "of_newest_windows", "window_of"]
 
-
 GATE_CASES: Final = 200
 """Least number of events to compare bundles on: the gate looks back until it has this number."""
-
 _MOST_WINDOWS: Final = 1000
 """Limit on windows in memory, in case each has hardly any cases."""
-
+_RATES: Final = np.geomspace(1e-4, 0.95, 48)
+"""The l of the mixture: for any V from 1 to 1e8 one of them is near the best; the mixture costs a factor of 48."""
+_PSI: Final = -np.log1p(-_RATES) - _RATES
+_HALVINGS: Final = 32
 T = TypeVar("T")
 
 
@@ -44,10 +45,10 @@ def window_of(pane: str) -> str:
 
 
 def of_newest_windows(panes: Iterable[tuple[str, T]], windows: int) -> list[T]:
-    """Return the values of the newest `windows` windows in the given order; each comes with the name of its pane."""
+    """Return the values of the panes of the newest `windows` windows, in order; `panes` are (name of pane, value)."""
     given = list(panes)
     newest = set(sorted({window_of(name) for name, _ in given})[-windows:])
-    return [one for name, one in given if window_of(name) in newest]
+    return [value for name, value in given if window_of(name) in newest]
 
 
 @dataclass
@@ -64,13 +65,13 @@ class _Sums:
 
 @dataclass
 class Pool:
-    """Pools the means of panes, by kind and k; each kind has its own number of cases."""
+    """Pools the means of panes over windows, by kind of measure and cut-off k, until there are `enough` cases."""
 
     enough: int = GATE_CASES
     _windows: dict[str, dict[str, _Sums]] = field(default_factory=dict, init=False)
 
     def add(self, pane: str, kind: str, means: Mapping[int, float], cases: int) -> None:
-        """Add the means by k over the cases of a pane."""
+        """Add the means (k -> mean) of one kind over the `cases` of a pane."""
         if not cases or not means:
             return
         kinds = self._windows.setdefault(window_of(pane), {})
@@ -79,7 +80,7 @@ class Pool:
             del self._windows[min(self._windows)]
 
     def means(self, kind: str) -> dict[int, float]:
-        """Return means by k over the newest windows that together have `enough` cases, or over all."""
+        """Return k -> mean over the newest windows that together have `enough` cases, or over all windows."""
         pooled = _Sums()
         for window in sorted(self._windows, reverse=True):
             if (sums := self._windows[window].get(kind)) is not None:
@@ -87,13 +88,6 @@ class Pool:
             if pooled.cases >= self.enough:
                 break
         return {k: value / pooled.cases for k, value in pooled.values.items()}
-
-
-_RATES: Final = np.geomspace(1e-4, 0.95, 48)
-"""The l of the mixture: for any V from 1 to 1e8 one of them is near the best; the mixture costs a factor of 48."""
-
-_PSI: Final = -np.log1p(-_RATES) - _RATES
-_HALVINGS: Final = 32
 
 
 class Interval(NamedTuple):

@@ -83,17 +83,17 @@ class BundleLog:
             return None
 
     def lost(self) -> CorruptArtefactError | None:
-        """Return the error of a missing ``CURRENT`` beside promoted bundles; None if there is no such fault.
+        """Return the error if ``CURRENT`` is missing although bundles were promoted, else None.
 
         Its message names the bundle to promote: the pinned one, or the newest that passed the gate.
         """
         if self.store.exists(_CURRENT):
             return None
         versions = self.versions()
-        passed = [one.version for one in self.manifests() if one.promoted] if versions else []
+        passed = [manifest.version for manifest in self.manifests() if manifest.promoted] if versions else []
         try:
             pin = self.pin()
-            left = [one for one in passed if self.withdrawal(one) is None] or passed
+            left = [version for version in passed if self.withdrawal(version) is None] or passed
         except CorruptArtefactError:
             pin, left = None, passed
         if not passed and pin is None:
@@ -117,7 +117,7 @@ class BundleLog:
         return manifest, BundleRef(version=version, checksum=checksum(data))
 
     def versions(self) -> list[str]:
-        """Return all versions in order of name, which is the order of the stream."""
+        """Return all versions in order of name, which is the order in which their windows came."""
         return [name.split("/")[1] for name in self.store.glob(f"bundles/*/{MANIFEST}")]
 
     def manifests(self) -> list[BundleManifest]:
@@ -263,11 +263,11 @@ class BundleLog:
         """
         pin, manifests = self.pin(), self.manifests()
         kept = {self.current(), *spare} | ({pin.version} if pin else set())
-        kept |= {one.version for one in manifests[-keep:]}
+        kept |= {manifest.version for manifest in manifests[-keep:]}
         if younger_than:
-            kept |= {one.version for one in manifests if one.created_at > time.time() - younger_than}
-        kept |= _ancestors(kept, {one.version: one for one in manifests})
-        removed = [one.version for one in manifests if one.version not in kept]
+            kept |= {manifest.version for manifest in manifests if manifest.created_at > time.time() - younger_than}
+        kept |= _ancestors(kept, {manifest.version: manifest for manifest in manifests})
+        removed = [manifest.version for manifest in manifests if manifest.version not in kept]
         for version in reversed(removed):
             # A delta is removed before its parent; without its manifest a half-removed bundle does not exist.
             self.store.remove(f"bundles/{version}/{COMPACTED}/{MANIFEST}")
@@ -292,12 +292,12 @@ class BundleLog:
 
 
 def _ancestors(versions: Collection[str | None], manifests: Mapping[str, BundleManifest]) -> set[str]:
-    """Return the parents of the given versions, each back to its base."""
-    found: set[str] = set()
+    """Return the ancestors of the given versions, each up to the base that its chain starts at."""
+    ancestors: set[str] = set()
     for version in versions:
-        one = manifests.get(str(version))
-        base = one.base if one else None
-        while one is not None and one.parent is not None and one.version != base:
-            found.add(one.parent.version)
-            one = manifests.get(one.parent.version)
-    return found
+        manifest = manifests.get(str(version))
+        base = manifest.base if manifest else None
+        while manifest is not None and manifest.parent is not None and manifest.version != base:
+            ancestors.add(manifest.parent.version)
+            manifest = manifests.get(manifest.parent.version)
+    return ancestors

@@ -22,13 +22,14 @@ __all__ = [
     "without_rows",
 ]
 
-
 _faiss: Any = faiss  # its stubs lack these
-
+_TABLE: Final = _faiss.DirectMap.Hashtable
 _LEAST: Final = 64
 _FOR_EACH: Final = 2
 """Least number of candidates of a graph walk, and candidates per wanted row. FAISS always keeps 16: such a walk ends
 before it has found a thousand rows."""
+_ROOM: Final = 8
+"""Least spare room of a list in rows; larger lists get one spare row per `_ROOM` rows."""
 
 
 def is_graph(index: Any) -> bool:
@@ -42,11 +43,6 @@ def is_graph(index: Any) -> bool:
 def widen_walks(index: Any, k: int, at_least: int = 0) -> None:
     """Give the next walks through a graph index enough candidates to find `k` rows, at least `at_least`."""
     _faiss.ParameterSpace().set_index_parameter(index, "efSearch", max(_LEAST, at_least, _FOR_EACH * k))
-
-
-_TABLE: Final = _faiss.DirectMap.Hashtable
-_ROOM: Final = 8
-"""Least spare room of a list in rows; larger lists get one spare row per `_ROOM` rows."""
 
 
 def takes_deltas(index: Any) -> bool:
@@ -83,6 +79,7 @@ def keep_places(index: Any) -> None:
 
 
 def _make_room(index: Any) -> None:
+    """Copy the lists of an IVF index to lists with spare room."""
     old, new = index.invlists, _faiss.ArrayInvertedLists(index.nlist, index.code_size)
     for number in range(index.nlist):
         size = old.list_size(number)

@@ -81,11 +81,11 @@ class BundleFiles:
         return found
 
     def room(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an uninitialised array (count,) that is filled and kept."""
+        """Return an uninitialised array (count,) for the caller to fill and keep."""
         return np.empty(count, dtype)
 
     def kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return an array in the form to keep it in: here the array itself."""
+        """Return an array in the form to keep it in: the array itself, or in `MappedFiles` a mapped file."""
         return values
 
     def each(self, *reads: Callable[[], Any]) -> list[Any]:
@@ -110,11 +110,11 @@ class BundleFiles:
         return self.log.read(self.manifest, name)
 
     def decode(self, name: str, decoder: Callable[[bytes], Any]) -> Any:
-        """Return the result of a decoder of a file's verified bytes."""
+        """Return what `decoder` makes of the verified bytes of a file."""
         return self.guarded(name, partial(decoder, self.log.read(self.manifest, name)))
 
     def guarded(self, name: str, action: Callable[[], Any]) -> Any:
-        """Return the result of an action on a file; its exceptions become errors that name the file."""
+        """Return the result of `action`; any exception becomes an `IncompatibleBundleError` that names the file."""
         try:
             return action()
         except Exception as error:  # each format's library has errors of its own; what matters is whose file it is
@@ -151,7 +151,7 @@ class MappedFiles(BundleFiles):
         return cast("Strings", Texts.spooled(pieces, count))
 
     def room(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array (count,) of zeros that is filled and kept, as a mapped file."""
+        """Return an array (count,) of zeros, as a mapped file, for the caller to fill and keep."""
         return zeros_in_scratch(count, dtype)
 
     def kept(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -161,7 +161,7 @@ class MappedFiles(BundleFiles):
         return in_scratch(values)
 
     def opened(self, name: str, reader: Callable[[Path], Any]) -> Any:
-        """Return the result of a reader of a verified file, which it may map."""
+        """Return what `reader` makes of the path of a verified file, which it may map."""
         with self.log.store.local(self.manifest.folder, self.manifest.file(name)) as path:
             return self.guarded(name, partial(reader, path))
 
@@ -172,7 +172,7 @@ def is_finite(matrix: npt.NDArray[np.float32]) -> bool:
 
 
 def _pieces(file: pq.ParquetFile, name: str) -> Iterator[pa.Array]:
-    """Yield a column of a file in batches; raises `ValueError` if it has fewer rows than its metadata say."""
+    """Yield a column of a file in batches; raises `ValueError` if the file has fewer rows than its metadata say."""
     left = file.metadata.num_rows
     for batch in file.iter_batches(_DECODED, columns=[name]):
         left -= len(batch)

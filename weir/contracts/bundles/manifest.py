@@ -40,7 +40,7 @@ class Stretch(StoredModel):
     software: dict[str, str] = Field(description="library -> version")
 
     def is_like(self, other: "Stretch") -> bool:
-        """Return whether another stretch had the same ranks, threads, device and software."""
+        """Return whether `other` was trained with the same ranks, threads, device and software."""
         here, there = (one.model_dump(exclude={"sequence", "step"}) for one in (self, other))
         return here == there
 

@@ -17,10 +17,11 @@ from weir.contracts.bundles.manifest import BundleFile, IndexRows
 
 __all__ = ["FIRST_ITEM_ROW", "BundleDelta", "BundleRows", "ItemRows", "tower_rows"]
 
-
-_PADDING_ROW: Final = 0
+Floats = npt.NDArray[np.float32]
 FIRST_ITEM_ROW: Final = 2
 """Row of ``embeddings.npy`` with the embedding of index row 0; see `weir.contracts.bundles.manifest.BundleFile`."""
+_PADDING_ROW: Final = 0
+_NONE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,19 +86,16 @@ class ItemRows:
 
 
 def tower_rows(histories: Sequence[IndexRows], length: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Return the inputs of `ItemRows.tower_inputs`, given the rows of known items, at most `length` per history."""
+    """Return what `ItemRows.tower_inputs` returns, given the index rows of each history's known items (<= `length`)."""
     rows = np.full((len(histories), length), _PADDING_ROW, np.int64)
     for row, known in zip(rows, histories, strict=True):
         row[length - len(known) :] = known + FIRST_ITEM_ROW
     return rows, rows != _PADDING_ROW
 
 
-Floats = npt.NDArray[np.float32]
-
-
 @dataclass(frozen=True, eq=False)
 class BundleDelta:
-    """The content of changed and new `rows` (m,), and the `removed` rows (r,).
+    """What a delta bundle changes: the new content of changed and added `rows` (m,), and the `removed` rows (r,).
 
     `ids`, `keys` and `popularity` are (m,), `vectors` (m, d) and `embeddings` (2 + m, d). `lists` (m,) are the inverted
     lists of the rows and `centroids` (c, d) the centroids of appended lists; both are None for an index without lists.
@@ -140,12 +138,9 @@ class BundleDelta:
         )
 
 
-_NONE: Final = np.empty(0, np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class BundleRows:
-    """The immutable rows of one version; some may have no item.
+    """The immutable index rows of one bundle version; a row may be without an item.
 
     `ids`, `keys` and `popularity` (decayed counts) are (rows,), `vectors` (rows, d) and `embeddings` (2 + rows, d). A
     row without an item has `PADDING_KEY` and popularity minus infinity. `item_rows` maps keys to rows.
@@ -171,7 +166,7 @@ class BundleRows:
             keys=Layers.of(_spread(files, keys, rows, PADDING_KEY)),
             popularity=Layers.of(_spread(files, popularity, rows, -np.inf)),
             **_without(gone, *matrices),
-            item_rows=_found(files, keys, IndexRows(rows.astype(np.int64)) if len(gone) else None),
+            item_rows=_kept_rows(files, keys, IndexRows(rows.astype(np.int64)) if len(gone) else None),
         )
 
     def __len__(self) -> int:
@@ -195,11 +190,11 @@ class BundleRows:
             keys=Layers.of(files.kept(keys)),
             popularity=Layers.of(files.kept(self.popularity.merged(-np.inf))),
             **_without(gone, *(read() for read in _matrices_of(files))),
-            item_rows=_found(files, ItemKeys(keys[live]), live),
+            item_rows=_kept_rows(files, ItemKeys(keys[live]), live),
         )
 
     def changed(self, files: BundleFiles, delta: BundleDelta) -> "BundleRows":
-        """Return the rows after a delta; raises `CorruptArtefactError` if it does not fit."""
+        """Return the rows after a delta, read from `files`; raises `CorruptArtefactError` if the delta does not fit."""
         rows, gone = delta.rows, delta.removed
         size = max(len(self), int(rows.max(initial=-1)) + 1)
         without_gap = np.count_nonzero(rows >= len(self)) == size - len(self)
@@ -221,7 +216,7 @@ class BundleRows:
         )
 
     def _items_after(self, files: BundleFiles, delta: BundleDelta) -> ItemRows:
-        """Return the item rows after a delta whose rows fit."""
+        """Return the map from keys to rows after a delta whose rows were checked."""
         before = np.full(len(delta.rows), PADDING_KEY, np.int64)
         old = delta.rows < len(self)
         before[old] = self.keys[delta.rows[old]]
@@ -260,11 +255,11 @@ def _others(rows: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.in
     return np.flatnonzero(is_other)
 
 
-def _found(files: BundleFiles, keys: ItemKeys, rows: IndexRows | None) -> ItemRows:
-    """Return `ItemRows.of` keys and rows, with arrays in the form that `files` keeps."""
-    found = ItemRows.of(keys, rows)
-    kept = ItemKeys(files.kept(found.keys)), IndexRows(files.kept(found.rows))
-    return ItemRows(*kept, found.later, found.count)
+def _kept_rows(files: BundleFiles, keys: ItemKeys, rows: IndexRows | None) -> ItemRows:
+    """Return `ItemRows.of` keys and rows, with arrays in the form in which `files` keeps them."""
+    item_rows = ItemRows.of(keys, rows)
+    arrays = ItemKeys(files.kept(item_rows.keys)), IndexRows(files.kept(item_rows.rows))
+    return ItemRows(*arrays, item_rows.later, item_rows.count)
 
 
 def _spread(files: BundleFiles, values: npt.NDArray[Any], rows: npt.NDArray[np.int32], empty: Any) -> npt.NDArray[Any]:

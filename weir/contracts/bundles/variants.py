@@ -50,13 +50,16 @@ __all__ = [
     "version_of",
 ]
 
-
+MAIN: Final = "main"
+"""The line of the plain settings."""
+CHAMPION: Final = "variants/CHAMPION.json"
+_MARK: Final = "--"
+_RANGE: Final = 1 << 64
 Measure = Literal["recall", "clicks"]
 """Measures of a comparison: recall as served, or the share of a user's lists that were clicked."""
-
 MEASURES: Final[tuple[Measure, ...]] = ("recall", "clicks")
-
 Word = Literal["better", "worse", "not yet"]
+VariantName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)]
 
 
 class Measured(NamedTuple):
@@ -76,7 +79,7 @@ class Measured(NamedTuple):
 
 
 class Comparison(Document):
-    """The evidence so far; without any, every interval is the whole range."""
+    """``COMPARISON.json``: what champion and challenger reached so far; at first, each interval is the whole range."""
 
     champion: str
     challenger: str
@@ -129,7 +132,7 @@ class Comparison(Document):
         return self._of_recall() if measure == "recall" else self._of_clicks()
 
     def sentence(self, measure: Measure) -> str:
-        """Return the verdict in a sentence."""
+        """Return the verdict by a measure in a sentence."""
         found = self.measured(measure)
         what = f"recall@{self.k} as served" if measure == "recall" else "share of lists clicked"
         units = "users within a window" if measure == "recall" else "users"
@@ -159,17 +162,6 @@ def _mean_of(side: Running) -> float:
 
 def _path(challenger: str) -> str:
     return f"variants/{challenger}/COMPARISON.json"
-
-
-MAIN: Final = "main"
-"""The line of the plain settings."""
-
-CHAMPION: Final = "variants/CHAMPION.json"
-
-VariantName = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)]
-
-_MARK: Final = "--"
-_RANGE: Final = 1 << 64
 
 
 class VariantError(UserError):

@@ -1,10 +1,11 @@
 """One commit: the windows, source positions, histories and erasures that it adds to the log.
 
 Commits are immutable. Erasure (redaction) rewrites files of a pane: the pane keeps its number, and a later commit names
-the folder that replaces the first one's. Replaced files stay for a while for their readers, and are then removed.
+a new folder, which replaces the folder of the first. Replaced files stay for a while for their readers, and are then
+removed.
 
 A new history file (delta) holds the complete records of the users of its commit, but only their new seen items. A
-merged file replaces a run of adjacent files, which stay for a grace period; a later commit drops their names.
+merged file replaces several adjacent files, which stay for a grace period; a later commit drops their names.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -38,13 +39,21 @@ __all__ = [
     "requirements",
 ]
 
-
+HISTORIES: Final = "histories"
+"""Required of readers by commits with histories."""
+MOVED: Final = "moved"
+"""Required of readers by the last commit of a moved store, and by the commit with which the other store continues
+it."""
 REDACTION: Final = "redaction"
 """Required of readers by a commit that erases users, and by every later one."""
+SPANS: Final = "spans"
+"""Required of readers by a commit in which `SourceSpan.counted` has a position below `SourceSpan.stop`."""
+KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS, WINDOWS})
+"""Requirements of commits (`Commit.requires`) that this version supports."""
 
 
 class RedactedPane(Document):
-    """A committed pane without the rows of erased users; `replaces` is the folder of the files before."""
+    """A committed pane without the rows of erased users; `replaces` is the folder of its files before the erasure."""
 
     pane: WindowManifest
     replaces: str = Field(description="folder relative to the store")
@@ -61,10 +70,6 @@ class RewrittenLetters(LetterFile):
     """A file of dead letters without the texts of erased users; it takes the place of the file `replaces`."""
 
     replaces: str
-
-
-SPANS: Final = "spans"
-"""Required of readers by a commit in which `SourceSpan.counted` has a position below `SourceSpan.stop`."""
 
 
 class Inherited(Document):
@@ -151,10 +156,6 @@ class SourceSpan(Document):
         return self.model_copy(update={"letters": letters, "letter_checksums": sums})
 
 
-HISTORIES: Final = "histories"
-"""Required of readers by commits with histories."""
-
-
 class HistoryFile(FileEntry):
     """A file of users (`weir.contracts.histories.user_file`): `name` is relative to the store, `rows` counts users.
 
@@ -192,7 +193,7 @@ class HistoryFiles(BaseModel):
     replaced: dict[str, float] = Field(default_factory=dict)
 
     def after(self, commit: "Commit") -> "HistoryFiles":
-        """Return the files after the next commit; raises `CorruptArtefactError` if they do not fit."""
+        """Return the history files after a further commit; raises `CorruptArtefactError` if the commit does not fit."""
         if not (commit.covered or commit.histories or commit.dropped or commit.removed):
             return self
         shards = dict(self.shards)
@@ -228,7 +229,7 @@ class HistoryFiles(BaseModel):
 
     @property
     def names(self) -> set[str]:
-        """All files that may exist: files in use, and replaced files in their grace period."""
+        """Names of all files that may exist: files in use, and replaced files in their grace period."""
         return {file.name for file in self.files} | self.replaced.keys()
 
     @property
@@ -244,14 +245,6 @@ def _place(known: tuple[HistoryFile, ...], replaced: tuple[str, ...]) -> int | N
         return len(names)
     first = names.index(replaced[0]) if replaced[0] in names else len(names)
     return first if tuple(names[first : first + len(replaced)]) == replaced else None
-
-
-MOVED: Final = "moved"
-"""Required of readers by the last commit of a moved store, and by the commit with which the other store continues
-it."""
-
-KNOWN: Final[frozenset[str]] = frozenset({HISTORIES, MOVED, REDACTION, RETENTION, SPANS, WINDOWS})
-"""Requirements of commits (`Commit.requires`) that this version supports."""
 
 
 class Commit(Document):

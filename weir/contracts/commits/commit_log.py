@@ -46,7 +46,7 @@ class Head(Document):
 class Cursor(NamedTuple):
     """A position in the log: the next commit, the sequence of its first pane, and its predecessor's checksum.
 
-    `checksum` is empty if unknown: at the start, and after a jump.
+    `checksum` is empty if it is unknown: at the start, and after a jump to a pane.
     """
 
     number: int = 0
@@ -55,16 +55,16 @@ class Cursor(NamedTuple):
 
 
 class CommitTakenError(Exception):
-    """Another writer has created the commit of this number: the prepared commit must be validated again."""
+    """Another writer has created the commit of this number: prepare the commit again, after the other one."""
 
 
 Mismatch = Literal["log_ends_before", "other_commit"]
 
 
 class LogMismatchError(UserError):
-    """The log is not the one that `reader` has read: it ends before the reader's position, or has another commit there.
+    """The log is not the log that `reader` has read: it ends before the reader's position, or has another commit there.
 
-    `reason` says which of the two.
+    `reason` tells the two cases apart.
     """
 
     def __init__(self, reader: str, problem: str, reason: Mismatch) -> None:
@@ -87,7 +87,7 @@ class CommitLog:
 
     @staticmethod
     def name(number: int) -> str:
-        """Return the name of a commit."""
+        """Return the file name of a commit, relative to the store."""
         return f"commits/{number:010d}.json"
 
     def next(self, at: Cursor) -> tuple[Commit, Cursor] | None:
@@ -126,7 +126,7 @@ class CommitLog:
         return commit, Cursor(at.number + 1, commit.sequence + len(commit.panes), digest)
 
     def head(self) -> Head | None:
-        """Return the hint, None if it is missing or damaged."""
+        """Return the content of ``commits/HEAD``, a hint; None if it is missing or damaged."""
         try:
             return decode_document(self.store.path(HEAD), self.store.read(HEAD), Head)
         except (FileNotFoundError, CorruptArtefactError):
@@ -147,9 +147,10 @@ class CommitLog:
         return horizon
 
     def find(self, sequence: int) -> Cursor:
-        """Return the cursor of the commit that has or will have a pane, by binary search.
+        """Return the cursor of the commit that has pane `sequence`, or of the next commit if no commit has it yet.
 
-        Raises as `next`; `LogMismatchError` if the log ends before the pane that precedes it.
+        Searches the commits by bisection. Raises as `next`; `LogMismatchError` if the log has fewer than `sequence`
+        panes.
         """
         newest, first = self.newest(), self.first()
         if sequence < first.sequence:
@@ -172,7 +173,7 @@ class CommitLog:
         return Cursor(low, self._demand(low)[0].sequence)
 
     def at(self, number: int) -> Cursor:
-        """Return the cursor of a commit, existing or next, from its predecessor.
+        """Return the cursor of commit `number`, which exists or is the next one; reads the commit before it.
 
         Raises `CorruptArtefactError`, or `RetiredError`.
         """
@@ -186,21 +187,21 @@ class CommitLog:
         return Cursor(number, commit.sequence + len(commit.panes), digest)
 
     def require(self, reader: str, sequence: int, ref: CommitRef | None = None) -> None:
-        """Check that this log is the one that a reader has read up to the pane `sequence`.
+        """Check that a reader which has read up to pane `sequence` has read this log.
 
         Parameters
         ----------
         reader
             The document that holds the reader's position, for the error.
         sequence
-            The newest pane that it has read, -1 for none.
+            The newest pane that the reader has read, -1 for none.
         ref
             The commit of that pane; None if unknown: then only numbers are compared.
 
         Raises
         ------
         LogMismatchError
-            If the log ends before, or the commit is another one. Retired commits and panes count as read.
+            If the log ends before the pane, or has another commit there. Retired commits and panes count as read.
         CorruptArtefactError
             If a commit is damaged or lost.
         """
@@ -267,7 +268,7 @@ class CommitLog:
         return behind
 
     def point(self, head: Head) -> None:
-        """Write the hint."""
+        """Write ``commits/HEAD``."""
         write_document(self.store, HEAD, head)
 
     def get(self, number: int) -> Commit:
@@ -281,7 +282,7 @@ class CommitLog:
         return found
 
     def _lost(self, what: str, number: int) -> CorruptArtefactError | RetiredError:
-        """Return the error for a missing commit `number`, named `what`: it has retired, or it is lost."""
+        """Return the error for a missing commit `number`, named `what` in the message: retired, or lost."""
         horizon = stored_horizon(self.store)
         if horizon is not None and number < horizon.number:
             return RetiredError(what, horizon)

@@ -78,7 +78,7 @@ class LogState(BaseModel):
         return self.cursor.number - 1
 
     def panes_of(self, start_ms: int) -> Panes | None:
-        """Return the committed panes of a window, None if it has none."""
+        """Return the committed panes of the window that starts at `start_ms`, None without panes."""
         place = bisect_left(self.starts, start_ms)
         found = place < len(self.starts) and self.starts[place] == start_ms
         return self.panes[place] if found else None
@@ -154,7 +154,10 @@ class LogState(BaseModel):
         return state
 
     def catch_up(self, log: CommitLog, stop: int | None = None) -> list[Commit]:
-        """Add and return the newer commits, up to but not including `stop`; raises as `CommitLog.next`."""
+        """Add the commits from the cursor on, up to but not including `stop`, and return them.
+
+        Raises as `CommitLog.next`.
+        """
         found: list[Commit] = []
         while (stop is None or self.cursor.number < stop) and (step := log.next(self.cursor)) is not None:
             self.take_in(*step)

@@ -28,21 +28,22 @@ __all__ = [
     "stored_horizon",
 ]
 
-
 logger = logging.getLogger(__name__)
 
 RETENTION: Final = "retention"
 """Required of readers by a commit that retires others."""
-
 WINDOWS: Final = "retired_windows"
-"""Required of readers besides, if panes retire from commits that stay for their other panes."""
+"""Required of readers, besides `RETENTION`, by a commit that retires panes of commits that stay for other panes."""
+GATE_WINDOWS: Final = 200
+"""Largest number of windows that the gate looks back at; more small ones are not worth reading."""
+_MONITOR: Final = "monitor/PLACE.json"
 
 
 class Horizon(StoredModel):
-    """Start of the log: commit `number`, whose first pane is `sequence`; `checksum` is that of the commit before.
+    """Start of the log: commit `number`, whose first pane is `sequence`; `checksum` covers the commit before.
 
     If `whole`, windows that start before `ms` (event time) have retired with all panes; commits from `number` on may
-    list such panes beside others. Otherwise (stores of earlier versions) late panes from `sequence` on remain.
+    list retired panes beside others. Otherwise (stores of earlier versions) late panes from `sequence` on remain.
     """
 
     ms: int
@@ -101,7 +102,7 @@ def snapshots(store: Store) -> list[int]:
 
 
 def snapshot_name(number: int) -> str:
-    """Return the name of the snapshot as of a commit."""
+    """Return the file name of the snapshot of the state after commit `number`, relative to the store."""
     return f"commits/snapshot-{number:010d}.json"
 
 
@@ -113,12 +114,6 @@ def stored_horizon(store: Store) -> Horizon | None:
         except (FileNotFoundError, CorruptArtefactError) as error:
             logger.warning("the horizon is read from an older snapshot: %s", error)
     return None
-
-
-GATE_WINDOWS: Final = 200
-"""Largest number of windows that the gate looks back at; more small ones are not worth reading."""
-
-_MONITOR: Final = "monitor/PLACE.json"
 
 
 class MonitorPlace(Document):

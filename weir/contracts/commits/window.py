@@ -210,17 +210,17 @@ class WindowName:
 
     @staticmethod
     def items() -> str:
-        """Return the file name of the items."""
+        """Return the file name of a pane's item list."""
         return _ITEMS
 
     @staticmethod
     def sketch() -> str:
-        """Return the file name of the sketch."""
+        """Return the file name of a pane's sketch of items."""
         return _SKETCH
 
     @staticmethod
     def user_sketch() -> str:
-        """Return the file name of the sketch of users."""
+        """Return the file name of a pane's sketch of users."""
         return _USER_SKETCH
 
 

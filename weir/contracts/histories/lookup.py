@@ -4,7 +4,7 @@ A look-up reads from each file two entries of the prefix table, the keys near th
 computation runs over all users and files of a batch together: a few users in many files cost a few slices per user and
 file, and some dozens of numpy calls in all.
 
-Opening reads only headers and copies nothing, and taking in a commit costs what it adds. Readers use an immutable
+Opening reads only headers and copies nothing; the files of a commit cost what the commit adds. Readers use an immutable
 version, so that one thread can take in commits while other threads look users up.
 """
 
@@ -48,18 +48,38 @@ __all__ = [
     "open_shard",
 ]
 
-
 DAMAGED_RECORD: Final = "a record does not match its checksum"
 DAMAGED_HEAD: Final = "the place of a user's seen items is damaged"
 DAMAGED_SEEN: Final = "a user's seen items do not match their checksum"
-
-_MASK: Final = (1 << 64) - 1
+Hits: TypeAlias = tuple[Int64, Int64, Int64]
+"""For each hit: the row of the user, the place in the file, and the file's number; a user's oldest hit comes first."""
+_BLOCK: Final = 1 << 11
+"""Users to search for, or pieces to read, at a time: their pages are in memory."""
+_MANY: Final = 1 << 9
+"""From this number of pieces on, all pages are requested before the first read, and unmapped afterwards."""
+_SINGLY: Final = 16
+"""Up to this number of users, plain Python is faster than numpy."""
+_PIECES: Final = 32
+"""From this number of pieces per file on, one numpy call per file is faster than one slice per piece."""
+_DENSE: Final = 8
+"""All keys of a file are read if at least `_MANY` users, and one per `_DENSE` users of the file, are searched for."""
+_WORD: Final = 4
+"""Alignment in bytes of everything in a file."""
+_ITEM: Final = 8
+"""Bytes of a seen item."""
+_FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
+_NEAR: Final = np.arange(FEW)
 _NOTHING: Final = np.empty(0, np.int64)
+_MASK: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class FewUsers:
-    """Users (n,), the files and places of each, oldest first, and the limits `_bounds` (n,) on their seen items."""
+    """Result of a look-up of few users (n,), which reads user by user.
+
+    `_hits` are the files with a record of each user and the user's place in the file, oldest first; `_bounds` (n,) are
+    the largest numbers of seen items.
+    """
 
     users: UserKeys
     length: int
@@ -69,7 +89,7 @@ class FewUsers:
 
     @classmethod
     def find(cls, files: Sequence[Sequence[UserFile]], length: int, users: UserKeys) -> "FewUsers":
-        """Look users up in the files of each shard; raises `CorruptArtefactError`."""
+        """Look users (n,) up, given the files of each shard; raises `CorruptArtefactError`."""
         keys: list[int] = users.tolist()
         hits, bounds = [], []
         for key in keys:
@@ -79,7 +99,7 @@ class FewUsers:
         return cls(users, length, keys, hits, bounds)
 
     def records(self) -> Records:
-        """Return the records, (n,)."""
+        """Return the newest record of each user, (n,); unknown users have empty records."""
         found = unknown_users(len(self.users), self.length)
         for row, (key, hits) in enumerate(zip(self._keys, self._hits, strict=True)):
             if hits:
@@ -92,7 +112,7 @@ class FewUsers:
         return found
 
     def seen(self, asked: Int64) -> SeenItems:
-        """Return the seen items of the users at the rows `asked`."""
+        """Return the seen items of the users at the rows `asked` (m,), at most the newest `_bounds` of each."""
         parts, offsets, bounded = [_NOTHING], [0], []
         for row in asked.tolist():
             mine, is_bounded = self._seen(row)
@@ -117,28 +137,6 @@ class FewUsers:
             parts.append(items)
             is_bounded |= bounded != 0
         return parts, is_bounded
-
-
-Hits: TypeAlias = tuple[Int64, Int64, Int64]
-"""For each hit: the row of the user, the place in the file, and the file's number; a user's oldest hit comes first."""
-
-_BLOCK: Final = 1 << 11
-"""Users to search for, or pieces to read, at a time: their pages are in memory."""
-_MANY: Final = 1 << 9
-"""From this number of pieces on, all pages are requested before the first read, and unmapped afterwards."""
-_SINGLY: Final = 16
-"""Up to this number of users, plain Python is faster than numpy."""
-_FACTS: Final = ("shift", "count", "pairs", "ranges_at", "users_at", "rows_at", "heads_at", "items_at")
-_NEAR: Final = np.arange(FEW)
-_NOWHERE: Final = np.empty(0, np.int64)
-_PIECES: Final = 32
-"""From this number of pieces per file on, one numpy call per file is faster than one slice per piece."""
-_WORD: Final = 4
-"""Alignment in bytes of everything in a file."""
-_ITEM: Final = 8
-"""Bytes of a seen item."""
-_DENSE: Final = 8
-"""All keys of a file are read if at least `_MANY` users, and one per `_DENSE` users of the file, are searched for."""
 
 
 @dataclass(frozen=True)
@@ -171,12 +169,12 @@ class UserTable:
         starts = range(0, len(users) if not is_dense.all() else 0, _BLOCK)
         parts = [self._find(users, owner, np.arange(len(users))[start : start + _BLOCK], ~is_dense) for start in starts]
         parts += [self._find_densely(users, owner, number) for number in np.flatnonzero(is_dense).tolist()]
-        rows, places, numbers = (np.concatenate([_NOWHERE, *(part[at] for part in parts)]) for at in range(3))
+        rows, places, numbers = (np.concatenate([_NOTHING, *(part[at] for part in parts)]) for at in range(3))
         order = np.argsort(numbers, kind="stable")
         return _ManyUsers(self, users, rows[order], places[order], numbers[order])
 
     def stretch(self, users: UserKeys, start: int) -> FoundUsers:
-        """Return the `users` (n,) that lie at consecutive places from `start` on, in a table of one file."""
+        """Return the result for `users` (n,) known to lie at consecutive places from `start` on in the one file."""
         rows = np.arange(len(users))
         return _ManyUsers(self, users, rows, start + rows, np.zeros(len(users), np.int64))
 
@@ -222,7 +220,7 @@ class UserTable:
         return found.data.cast("B")
 
     def _read_ahead(self, numbers: Int64, starts: Int64, ends: Int64) -> None:
-        """Request the pages of all non-empty pieces."""
+        """Ask the kernel for the pages of all pieces, bytes [starts, ends) (n,) of the files `numbers` (n,)."""
         for number, file in enumerate(self.files):
             mine = (numbers == number) & (starts < ends)
             if mine.any():
@@ -253,7 +251,7 @@ class UserTable:
         return found.data.cast("B")
 
     def require(self, is_sound: Bool, numbers: Int64, problem: str) -> None:
-        """Raise `CorruptArtefactError` for the file of the first element that is not sound."""
+        """Raise `CorruptArtefactError` for the first unsound element (n,); `numbers` (n,) are the files."""
         if not is_sound.all():
             raise CorruptArtefactError(str(self.files[numbers[np.argmin(is_sound)]].path), problem)
 
@@ -282,7 +280,7 @@ class UserTable:
 
 @dataclass(frozen=True)
 class _Search:
-    """Search for `users` (p,), each in the file `numbers` (p,), ascending."""
+    """Search for p pairs: each of `users` (p,) in the file with its number in `numbers` (p,), ascending."""
 
     table: UserTable
     users: UserKeys
@@ -332,7 +330,10 @@ class _Search:
 
 @dataclass(frozen=True)
 class _ManyUsers:
-    """Users, and for each hit the row of the user, the place in its file, and the file's number, oldest hit first."""
+    """Result of a look-up of many users (n,), which reads all users and files together.
+
+    Each of h hits, the oldest of a user first, has the row of the user, the place in the file, and the file's number.
+    """
 
     table: UserTable
     users: UserKeys
@@ -341,7 +342,7 @@ class _ManyUsers:
     _numbers: Int64
 
     def records(self) -> Records:
-        """Return the records, (n,)."""
+        """Return the newest record of each user, (n,); unknown users have empty records."""
         found = unknown_users(len(self.users), self.table.length)
         newest = np.full(len(self.users), -1)
         newest[self._rows] = np.arange(len(self._rows))  # the last of repeated indices wins
@@ -357,7 +358,7 @@ class _ManyUsers:
         return found
 
     def seen(self, asked: Int64) -> SeenItems:
-        """Return the seen items of the users at the distinct rows `asked`."""
+        """Return the seen items of the users at the distinct rows `asked` (m,), up to the bounds of their shards."""
         number_of = np.full(len(self.users), -1)
         number_of[asked] = np.arange(len(asked))
         hits = np.flatnonzero(number_of[self._rows] >= 0)
@@ -365,7 +366,7 @@ class _ManyUsers:
         return join_segments(self._parts(hits), number_of[self._rows[hits]], bounds)
 
     def _parts(self, hits: Int64) -> SeenItems:
-        """Return the verified seen items of each hit."""
+        """Read and verify the seen items of hits (h,), given by index; raises `CorruptArtefactError`."""
         numbers = self._numbers[hits]
         at = self.table.facts["heads_at"][numbers] + 24 * self._places[hits]
         starts, bounded, sums, ends = np.frombuffer(self.table.gather(numbers, at, 32), np.int64).reshape(-1, 4).T
@@ -386,7 +387,7 @@ _Opened: TypeAlias = dict[str, UserFile]
 def open_file(store: Store, entry: HistoryFile, cache: LocalCache, *, in_order: bool = False) -> UserFile:
     """Open a file that a commit lists; `in_order` announces that it will be read as a whole.
 
-    Raises `CorruptArtefactError` if it is missing or does not match its entry.
+    Raises `CorruptArtefactError` if the file is missing or does not match its entry.
     """
     file = UserFile(cache.path(store, entry), entry.name, in_order=in_order)
     if (file.count, file.length) != (entry.rows, entry.length):
@@ -398,14 +399,14 @@ def open_file(store: Store, entry: HistoryFile, cache: LocalCache, *, in_order: 
 
 
 def open_shard(store: Store, files: HistoryFiles, shard: int, length: int, cache: LocalCache) -> UserTable:
-    """Open the histories of one shard, with records of `length` items; raises `CorruptArtefactError`."""
+    """Open the history files of one user shard, with records of `length` items; raises `CorruptArtefactError`."""
     opened = tuple(open_file(store, entry, cache) for entry in files.shards.get(shard, ()))
     return UserTable.of_shard(opened, length)
 
 
 @dataclass
 class UserHistories:
-    """The histories of all users of a store with `shards` user shards."""
+    """Look-ups of users in all history files of a store with `shards` user shards, as of a version to switch."""
 
     store: Store
     shards: int

@@ -53,7 +53,11 @@ DAMAGED_ORDER: Final = "its prefix table, or the order of its users, is damaged"
 
 
 class _Header(NamedTuple):
-    """`users` n, `length` L, `seen` m, `bound` of the seen items of a user, `bits` of a prefix, hash of the `name`."""
+    """The header of a file: the numbers n, L and m as `users`, `length` and `seen`, and further facts.
+
+    `bound` is the largest number of seen items of a user, `bits` the length of a prefix, `name` a hash of the file's
+    name.
+    """
 
     users: int
     length: int
@@ -146,16 +150,16 @@ class UserFile:
         return low if low < self.count and here == user else -1
 
     def row(self, place: int) -> Int64:
-        """Return the words of a record, unverified."""
+        """Return the words of the record at a place, (2 + 2L,), without verifying its checksum."""
         return np.frombuffer(self.data, np.int64, self.width, self.rows_at + 8 * self.width * place)
 
     def head(self, place: int) -> tuple[int, int, int, int]:
-        """Return the start of a user's seen items, their flag, their checksum, and their end."""
+        """Return (start, flag, checksum, end) of the seen items of the user at a place; flag 1: older were left out."""
         start, bounded, expected, end = _WORDS.unpack_from(self.data, self.heads_at + 24 * place)
         return start, bounded, expected, end
 
     def items(self, start: int, end: int) -> Int64:
-        """Return the seen items from `start` to `end`, unverified."""
+        """Return the seen items from index `start` to `end`, without verifying their checksum."""
         return np.frombuffer(self.data, np.int64, end - start, self.items_at + 8 * start)
 
     def read_ahead(self, starts: Int64, ends: Int64) -> None:
@@ -183,7 +187,7 @@ class UserFile:
         return UserKeys(found[:, 0])
 
     def seen_counts(self, start: int, stop: int) -> Int64:
-        """Return the numbers of seen items of the users from place `start` to `stop`, unverified."""
+        """Return the number of seen items of each user from place `start` to `stop`, without verifying checksums."""
         return np.diff(self._words(self.heads_at + 24 * start, stop + 1 - start, 3)[:, 0])
 
 
@@ -212,19 +216,20 @@ def write_user_file(
 
 @dataclass
 class _Section:
-    """A section of the file, written from its start."""
+    """A section of a file being written; `at` is the byte where the next values go."""
 
     file: IO[bytes]
     at: int
 
     def add(self, values: npt.NDArray[Any]) -> None:
+        """Append values to the section."""
         self.file.seek(self.at)
         self.at += self.file.write(np.ascontiguousarray(values).data)
 
 
 @dataclass
 class _Draft:
-    """A file being written, section by section."""
+    """A file being written: its sections, and the prefixes, rows and seen items written so far."""
 
     starts: _Section
     users: _Section
@@ -257,13 +262,13 @@ class _Draft:
         self.pairs += len(found)
 
     def _add_starts(self, prefixes: Int64) -> None:
-        """Write the starts up to the prefix of the block's last user."""
+        """Write the prefix table up to the prefix of the block's last user."""
         reached = np.arange(self.prefixes, prefixes[-1] + 1)
         self.starts.add((self.rows + np.searchsorted(prefixes, reached)).astype(np.uint32))
         self.prefixes += len(reached)
 
     def close(self, header: _Header) -> None:
-        """Write the ends of starts and seen, and the header."""
+        """Complete the prefix table and the seen section, and write the header; raises `ValueError`."""
         if (self.rows, self.pairs) != (header.users, header.seen) or not self.rows:
             announced = f"{header.users} users with {header.seen} seen items"
             message = f"{announced} were announced, {self.rows} with {self.pairs} came"

@@ -79,21 +79,21 @@ class SeenItems(NamedTuple):
 
 
 class FoundUsers(Protocol):
-    """Result of a look-up of users (n,); both methods verify what they read, and raise `CorruptArtefactError`."""
+    """The result of a look-up of users (n,). `records` and `seen` verify checksums and raise `CorruptArtefactError`."""
 
     @property
     def users(self) -> UserKeys:
-        """The keys that were looked up."""
+        """The user keys that were looked up, (n,)."""
 
     def records(self) -> Records:
         """Return the newest record of each user, (n,); unknown users have empty records."""
 
     def seen(self, asked: Int64) -> SeenItems:
-        """Return the seen items of the users at rows `asked`, united over all files."""
+        """Return the seen items of the users at rows `asked` (m,), united over all files."""
 
 
 class UserRows(NamedTuple):
-    """`users` (n,), ascending and distinct, with their records and seen items."""
+    """The rows of a user file: user keys (n,), ascending and distinct, with their records and seen items."""
 
     users: UserKeys
     records: Records
@@ -107,7 +107,7 @@ def unknown_users(count: int, length: int) -> Records:
 
 
 def spread(seen: SeenItems, places: Int64, count: int) -> SeenItems:
-    """Return seen items of `count` users: those given at rows `places` (n,), ascending, none in other rows."""
+    """Return the seen items of `count` users: `seen` at rows `places` (n,), ascending, no items in other rows."""
     counts, bounded = np.zeros(count + 1, np.int64), np.zeros(count, np.bool_)
     counts[1 + places], bounded[places] = np.diff(seen.offsets), seen.bounded
     return SeenItems(seen.items, np.cumsum(counts), bounded)
@@ -154,13 +154,16 @@ def segments(starts: Int64, counts: Int64) -> tuple[Int64, Int64]:
 
 
 def record_sums(users: Int64, values: Int64) -> Int64:
-    """Return the checksum of each record: of the user (n,) and all its `values` (n, w)."""
+    """Return the checksum of each record (n,), over the user key (n,) and the record's `values` (n, w)."""
     sums: UInt64 = values.view(np.uint64) @ _multipliers(values.shape[1]) + _mark(users)
     return sums.view(np.int64)
 
 
 def seen_sums(users: Int64, starts: Int64, bounded: Int64, items: Int64, offsets: Int64) -> Int64:
-    """Return the checksum of each user's seen items (m,), of their flag, and of the place where they start."""
+    """Return the checksum of each user (n,), over the seen items (m,), their `bounded` flag and their start.
+
+    User i has ``items[offsets[i] : offsets[i + 1]]``.
+    """
     within = np.arange(len(items)) - np.repeat(offsets[:-1], np.diff(offsets))
     # Sums wrap around modulo 2^64, so that differences are the sums of segments.
     sums = np.zeros(len(items) + 1, np.uint64)

@@ -75,15 +75,15 @@ class Catalogue:
         return cls(ids.take(pa.array(kept)), tags, offsets, numbers, starts, ends, features, refused, problem)
 
     def keys(self, secret: str) -> ItemKeys:
-        """Return the key of each entry, (n,); `secret` is that of the store."""
+        """Return the key of each entry, (n,), by the store's key `secret`."""
         return _keys(self, secret)
 
     def entries(self, secret: str) -> ItemRows:
-        """Return the map from item keys to entries; `secret` is that of the store."""
+        """Return the map from item keys, by the store's key `secret`, to entries."""
         return _entries(self, secret)
 
     def tags_of(self, entries: Int64) -> tuple[Int64, Int64]:
-        """Return the tags of entries (m,) as pairs: the position in `entries`, ascending, and the number of a tag."""
+        """Return the tags of entries (m,) as pairs (p,): place in `entries`, ascending, and number of the tag."""
         starts, counts = self.offsets[entries], self.offsets[entries + 1] - self.offsets[entries]
         places = np.repeat(np.arange(len(entries)), counts)
         within = np.arange(len(places)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -109,7 +109,7 @@ def _entries(catalogue: Catalogue, secret: str) -> ItemRows:
 
 
 def _last_of_each(ids: pa.Array) -> Int64:
-    """Return the last row of each id, ascending."""
+    """Return the index of the last row of each distinct id, ascending."""
     encoded = ids.dictionary_encode()
     last = np.zeros(len(encoded.dictionary), np.int64)
     last[encoded.indices.to_numpy()] = np.arange(len(ids))

@@ -24,7 +24,7 @@ from weir.contracts.base import columns
 from weir.contracts.base.errors import UserError
 from weir.contracts.interactions import arrow_columns
 from weir.contracts.interactions.catalogue import CATALOGUE_SCHEMA, Catalogue
-from weir.contracts.interactions.delimited import BLANKS, delimiter_of, rows_of_text
+from weir.contracts.interactions.csv_rows import BLANKS, delimiter_of, rows_of_text
 from weir.contracts.interactions.features import (
     CATEGORICAL_TYPE,
     DENSE_TYPE,
@@ -114,7 +114,7 @@ def _has_blanks(values: list[str] | pa.ChunkedArray) -> bool:
 
 
 def _read_plain_csv(data: bytes, delimiter: str, wanted: list[str]) -> tuple[pa.Table, list[str]]:
-    """Return columns as Arrow reads them, and the problems of the rows that it skips."""
+    """Return the `wanted` columns of a CSV file as Arrow reads them, and the problems of the rows that Arrow skips."""
     problems: list[str] = []
 
     def skip(row: Any) -> str:
@@ -136,7 +136,7 @@ def _read_plain_csv(data: bytes, delimiter: str, wanted: list[str]) -> tuple[pa.
 
 
 def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, list[str]]:
-    """Return columns parsed row by row (`weir.contracts.interactions.delimited`), and the problems of skipped rows."""
+    """Return columns parsed row by row (`weir.contracts.interactions.csv_rows`), and the problems of skipped rows."""
     problems: list[str] = []
     cells: dict[str, list[str | None]] = {name: [] for name in wanted}
     rows = rows_of_text(text, delimiter)
@@ -145,7 +145,7 @@ def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, 
         raise TypeError(f"the header is no row: {problem}")
     places = {name: names.index(name) for name in wanted if name in names}
     for values, fault in rows:
-        wrong = fault or _what_is_wrong(values, names, places)
+        wrong = fault or _fault_of(values, names, places)
         if wrong:
             problems.append(wrong)
             continue
@@ -154,8 +154,8 @@ def _read_rows(text: str, delimiter: str, wanted: list[str]) -> tuple[pa.Table, 
     return pa.table({name: pa.array(column, pa.string()) for name, column in cells.items()}), problems
 
 
-def _what_is_wrong(values: list[str], names: list[str], places: Mapping[str, int]) -> str:
-    """Return the fault of a row, "" if it has none; bytes that are not UTF-8 come as surrogates."""
+def _fault_of(values: list[str], names: list[str], places: Mapping[str, int]) -> str:
+    """Return the fault of a row, "" for a valid row; bytes that are not UTF-8 are surrogates in `values`."""
     if len(values) != len(names):
         return f"a row has {len(values)} columns, not {len(names)}"
     texts = ((name, values[place]) for name, place in places.items())

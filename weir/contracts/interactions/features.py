@@ -42,16 +42,17 @@ __all__ = [
     "values_of",
 ]
 
-
 MAX_VALUES: Final = 64
 """Most values that an item or a user may have of one categorical feature."""
-
 MAX_DENSE: Final = 32
 """Most dense features."""
-
+LARGEST: Final = 5.0
+"""Clipping bound in standard deviations."""
+_BETWEEN_VALUES: Final = "|"
 CATEGORICAL_TYPE: Final = pa.list_(pa.string())
 DENSE_TYPE: Final = pa.float64()
-
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 _Name = Annotated[str, Field(min_length=1)]
 
 
@@ -95,8 +96,6 @@ class FeatureNames(FrozenModel):
 
 NO_FEATURES: Final = FeatureNames()
 
-_BETWEEN_VALUES: Final = "|"
-
 
 def lists_of_cells(cells: pa.Array) -> pa.Array:
     """Return the lists (n,) in cells of CSV or TSV such as ``jazz|new``; null stays null."""
@@ -120,13 +119,6 @@ def _known(stored: Any) -> Any:
 
 StoredFeatureNames = Annotated[FeatureNames, BeforeValidator(_known)]
 """In documents, unknown fields (of later minor formats) are ignored; in settings they are refused."""
-
-
-Floats = npt.NDArray[np.float32]
-Doubles = npt.NDArray[np.float64]
-
-LARGEST: Final = 5.0
-"""Clipping bound in standard deviations."""
 
 
 class Moments:

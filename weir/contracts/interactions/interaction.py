@@ -18,21 +18,20 @@ from weir.contracts.interactions.features import NO_FEATURES, FeatureNames
 
 __all__ = ["INTERACTION_SCHEMA", "MAX_ID_BYTES", "MISSING_IDS", "Label", "MissingIds", "interaction_schema"]
 
-
 Bool = npt.NDArray[np.bool_]
-
+MAX_ID_BYTES: Final = 512
+"""Longest id in UTF-8 bytes; a longer one is a fault of the producer and goes to the dead letters."""
 MISSING_IDS: Final = (
     *("NaN", "-NaN", "+NaN", "NaN(ind)", "-NaN(ind)", "NaN(snan)", "-NaN(snan)", "1.#IND", "-1.#IND", "1.#QNAN"),
     *("-1.#QNAN", "NA", "<NA>", "N/A", "#N/A", "NaT", "None", "NULL", "(null)", "[NULL]", "<null>", r"\N"),
     *("nil", "<nil>", "undefined"),
 )
 """Texts that pandas, R, SQL, spreadsheets, C, C++, Ruby, Go and JavaScript print for a missing value."""
-
 _BLANKS: Final = (*range(9, 14), *range(28, 33))
 _LEADS_OF_BLANKS: Final = (0xC2, 0xE1, 0xE2, 0xE3)
-"""First bytes, in UTF-8, of the blanks beyond ASCII."""
+"""First bytes, in UTF-8, of blanks beyond ASCII."""
 _CONTINUATIONS: Final = range(0x80, 0xC0)
-"""Their last bytes."""
+"""Last bytes, in UTF-8, of blanks beyond ASCII."""
 
 
 class MissingIds:
@@ -46,9 +45,9 @@ class MissingIds:
         self._last = _marked([*(raw[-1] for raw in both), *_BLANKS, *_CONTINUATIONS])
 
     def marks(self, texts: pa.Array, broken: Bool) -> tuple[Bool, Bool]:
-        """Return which strings (n,) are blank, and which mean a missing id.
+        """Return a mask (n,) of the strings that are blank, and a mask (n,) of those that mean a missing id.
 
-        Empty strings, nulls, and strings that are `broken` (n,), that is, not UTF-8, are neither.
+        Empty strings, nulls, and strings marked `broken` (n,), which are not UTF-8, are in neither mask.
         """
         blank, missing = np.zeros(len(texts), np.bool_), np.zeros(len(texts), np.bool_)
         rows = self._likely(texts)
@@ -75,18 +74,16 @@ class MissingIds:
 
 
 def _marked(values: Iterable[int]) -> Bool:
+    """Return a table of all bytes (256,) that marks the given ones."""
     table = np.zeros(256, np.bool_)
     table[list(values)] = True
     return table
 
 
 def _folded(text: str) -> str:
+    """Return a text without surrounding blanks and with ASCII letters in lower case, as Arrow does both."""
     folded: Any = pc.ascii_lower(pc.utf8_trim_whitespace(pa.scalar(text)))
     return str(folded.as_py())
-
-
-MAX_ID_BYTES: Final = 512
-"""Longest id in UTF-8 bytes; a longer one is a fault of the producer and goes to the dead letters."""
 
 
 class Label(IntEnum):

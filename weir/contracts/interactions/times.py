@@ -21,7 +21,6 @@ from weir.contracts.interactions.arrow_columns import bytes_as_text, cast_or_non
 
 __all__ = ["micros", "milliseconds", "plain_micros"]
 
-
 _GRAMMAR: Final = (
     r"(?i)^(?P<date>\d{4}-\d{2}-\d{2})"
     r"(?:[T ](?P<clock>\d{2}(?::\d{2}(?::\d{2})?)?)(?:[.,](?P<fraction>\d{1,6})\d*)?"
@@ -31,6 +30,10 @@ _WITHOUT_HYPHENS: Final = {
     r"^(\d{4})/(\d{2})/(\d{2})": r"\1-\2-\3",
     r"^(\d{4})(\d{2})(\d{2})[Tt](\d{2})(\d{2})(\d{2})": r"\1-\2-\3T\4:\5:\6",
 }
+_LATEST: Final = 10**15
+"""Largest absolute value of milliseconds since 1970: the year 33658."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_YEAR_1: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def micros(texts: pa.Array, zone: str = "") -> pa.Array:
@@ -65,6 +68,7 @@ def _by_grammar(texts: pa.Array, zone: str) -> pa.Array:
 
 
 def _each(texts: pa.Array, zone: str) -> pa.Array:
+    """Return microseconds of texts (n,) in Arrow's own formats, null for each text that is no date."""
     if (found := _cast(texts, zone)) is not None:
         return found
     # An impossible date makes Arrow refuse the whole column: read each distinct text alone.
@@ -83,15 +87,8 @@ def _cast(texts: pa.Array, zone: str) -> pa.Array | None:
     return None if moments is None else moments.cast(pa.int64())
 
 
-_LATEST: Final = 10**15
-"""Largest absolute value of milliseconds since 1970: the year 33658."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_YEAR_1: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
-
-
 def milliseconds(times: pa.Array) -> tuple[pa.Array, Any]:
-    """Return whole milliseconds since 1970, null for none, and a mask of unreadable times.
+    """Return whole milliseconds since 1970 (n,), null for a null, and a mask (n,) of times that cannot be read.
 
     The meaning of a text does not depend on other texts: Arrow and Python agree on all texts that both read.
     """
@@ -133,6 +130,7 @@ def _numbers(times: pa.Array) -> tuple[pa.Array, Any]:
 
 
 def _whole(moments: pa.Array) -> pa.Array:
+    """Return Arrow timestamps as milliseconds, rounded down."""
     floored = pc.floor_temporal(moments, unit="millisecond")
     return floored.cast(pa.timestamp("ms", moments.type.tz), safe=False).cast(pa.int64())
 
@@ -148,6 +146,7 @@ def _one_by_one(times: pa.Array) -> tuple[pa.Array, Any]:
 
 
 def _of_iso(raw: bytes | None) -> int | None:
+    """Return the milliseconds of a text in ISO 8601 (UTC without a zone), None for any other text."""
     try:
         moment = datetime.fromisoformat((raw or b"").decode().replace("z", "Z"))
     except ValueError:

@@ -20,8 +20,8 @@ __all__ = ["ArrayDraft", "mapped", "write_lines"]
 class ArrayDraft:
     """Draft of a NumPy file of zeros for a store; processes that share its disk write to its `path` (`mapped`).
 
-    It becomes the file `name` of the store by `keep`, else it is removed together with the object; mapped arrays stay
-    readable. Raises `OSError` if the disk has no room for the whole array.
+    `keep` makes the draft the file `name` of the store; a draft that is not kept is removed together with the object,
+    and mapped arrays stay readable. Raises `OSError` if the disk has no room for the whole array.
     """
 
     def __init__(self, store: Store, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> None:

@@ -82,7 +82,10 @@ def read_document(store: Store, name: str, model: type[DocumentT]) -> DocumentT:
 
 
 def seal(name: str, data: bytes) -> bytes:
-    """Return data behind a line with its checksum and the last part of its name, for files that no manifest lists."""
+    """Return a line with the checksum of `data` and the last part of `name`, followed by the data.
+
+    For files that no manifest lists; `unseal` checks them.
+    """
     return f"{checksum(data)} {_last(name)}\n".encode() + data
 
 

@@ -34,6 +34,12 @@ __all__ = [
     "write_settings",
 ]
 
+FORMAT: Final = (2, 0)
+"""Major and minor version of the format that this software writes."""
+_NAME: Final = "STORE.json"
+_SETTINGS: Final = "SETTINGS.json"
+SketchParameters = dict[str, str | int | float | bool]
+
 
 def check_fitness(store: Store, races: int = 8) -> None:
     """Refuse a file system on which two writers can both create a file.
@@ -58,17 +64,9 @@ def check_fitness(store: Store, races: int = 8) -> None:
 
 
 def _race(store: Store, name: str, start: Barrier, who: bytes) -> bool:
+    """Wait for the other writer, then try to create a file; return whether it was created."""
     start.wait(30)
     return store.create(name, who)
-
-
-FORMAT: Final = (2, 0)
-"""Major and minor version of the format that this software writes."""
-
-_NAME: Final = "STORE.json"
-_SETTINGS: Final = "SETTINGS.json"
-
-SketchParameters = dict[str, str | int | float | bool]
 
 
 def software_version() -> str:
@@ -174,7 +172,10 @@ def read_settings(store: Store, *, may_be_lost: bool = False) -> StoreSettings |
 
 
 def write_settings(store: Store, settings: StoreSettings, before: StoreSettings | None) -> bool:
-    """Replace the settings `before` (None: none yet); return False if another process has recorded the first ones."""
+    """Replace the recorded settings `before` (None if there are none) by `settings`.
+
+    Returns False if there were none, and another process has recorded settings first.
+    """
     if before is None:
         return store.create(_SETTINGS, encode_document(settings, _SETTINGS))
     write_document(store, _SETTINGS, settings)

@@ -86,7 +86,7 @@ def new_draft(target: Path) -> Path:
 
 
 def is_draft(name: str) -> bool:
-    """Return whether `name` is that of a draft, which a killed process may have left."""
+    """Return whether a file name is a draft's; a killed process may have left the draft."""
     last = name.rpartition("/")[2]
     return last.startswith(_HIDDEN) and last.endswith(_DRAFT)
 

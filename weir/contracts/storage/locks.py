@@ -37,7 +37,7 @@ def only_one(store: Store, name: str, command: str) -> Iterator[None]:
 def locked(store: Store, name: str) -> Iterator[Path | None]:
     """Lock a file of a local store; yields its path if another process holds the lock, else None.
 
-    In a store that did not exist before and got no other files meanwhile, the lock and its folders are removed again.
+    If the store did not exist before and got no other files meanwhile, the lock file and its folders are removed again.
     """
     if store.local_path is None:
         yield None
@@ -54,7 +54,7 @@ def locked(store: Store, name: str) -> Iterator[Path | None]:
 
 
 def _open_locked(path: Path) -> tuple[int, bool]:
-    """Return a descriptor of the file, and whether it was locked."""
+    """Open the lock file, creating it if needed; return its descriptor, and whether this process got the lock."""
     for tried in count(1):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

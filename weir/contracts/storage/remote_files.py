@@ -37,8 +37,8 @@ class LocalCache:
     def path(self, store: Store, entry: FileEntry) -> Path:
         """Return the local path of a file that a commit lists by its name relative to the store.
 
-        On local disk it is the stored file itself, unread. Raises `CorruptArtefactError` if the file is missing, or
-        does not match its entry when it is fetched.
+        In a local store it is the path of the stored file itself, which is not read. Raises `CorruptArtefactError` if
+        the file is missing, or does not match its entry when it is fetched.
         """
         if store.local_path is not None:
             return Path(store.path(entry.name))

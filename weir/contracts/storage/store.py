@@ -158,7 +158,7 @@ class Store:
             draft.unlink(missing_ok=True)
 
     def drafted(self, name: str) -> Path:
-        """Return the local path beside which to make a draft, so that a local store need not copy it in `take`."""
+        """Return the local path beside which to create a draft of file `name`, so that `take` need not copy it."""
         return Path(tempfile.gettempdir()) / "weir" if self.local_path is None else Path(self.path(name))
 
     def take(self, draft: Path, name: str, *, rows: int = 0) -> FileEntry:
@@ -236,7 +236,7 @@ def _written(info: dict[str, Any]) -> float | None:
 
 
 def _measured(file: IO[bytes], copy: IO[bytes] | None = None) -> tuple[int, str]:
-    """Return the size and checksum of the rest of a file; also write it to `copy`."""
+    """Read a file to its end; return the size (bytes) and checksum of the data, and write the data to `copy`."""
     size, digest = 0, xxhash.xxh3_128()
     while block := file.read(_BLOCK):
         size += len(block)

@@ -35,15 +35,15 @@ def blanks_beside(delimiter: str) -> str:
 
 
 def row_of(text: str, delimiter: str) -> tuple[list[str], str]:
-    """Return the values of a text that is one row, and what is wrong with it, "" if nothing."""
+    """Return the values of a text that is one row, and the problem of the row, "" for a valid row."""
     values, _, problem = _row_at(text, 0, delimiter, _END)
     return values, problem
 
 
 def rows_of_text(text: str, delimiter: str) -> Iterator[tuple[list[str], str]]:
-    """Yield the values of each row of a text, and what is wrong with it, "" if nothing; blank lines are skipped.
+    """Yield (values, problem) of each row of a text; the problem is "" for a valid row. Blank lines are skipped.
 
-    A faulty row ends with the line of the fault.
+    A faulty row ends at the end of the line with the fault.
     """
     at = 0
     while at < len(text):
@@ -55,7 +55,7 @@ def rows_of_text(text: str, delimiter: str) -> Iterator[tuple[list[str], str]]:
 
 
 def _row_at(text: str, at: int, delimiter: str, end: re.Pattern[str]) -> tuple[list[str], int, str]:
-    """Return the values of the row at a position, the position after it or of its fault, and the fault."""
+    """Return the values of the row at position `at`, the position after the row (or of its fault), and the fault."""
     blanks, (blank, unquoted) = blanks_beside(delimiter), _patterns(delimiter)
     values = list[str]()
     while True:

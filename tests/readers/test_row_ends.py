@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.readers.quotes import Quotes
+from weir.readers.row_ends import QuoteTracker
 
 delimiters = st.sampled_from([b",", b"\t", b";"])
 signs = st.sampled_from([b'"', b'"', b'"', b",", b"\t", b"\n", b"\n", b"a", b" ", b"\r", "é".encode()])
@@ -28,7 +28,7 @@ def breaks_of(text: bytes, delimiter: bytes) -> tuple[list[tuple[int, bool]], bo
     return found, is_open
 
 
-def followed(quotes: Quotes, text: bytes, sizes: list[int]) -> list[tuple[int, bool]]:
+def followed(quotes: QuoteTracker, text: bytes, sizes: list[int]) -> list[tuple[int, bool]]:
     found, at = [], 0
     for size in [*sizes, len(text)]:
         places, outside = quotes.breaks(text[at : at + size])
@@ -40,13 +40,13 @@ def followed(quotes: Quotes, text: bytes, sizes: list[int]) -> list[tuple[int, b
 @settings(max_examples=1000)
 @given(texts, delimiters, st.lists(st.integers(1, 6), max_size=8))
 def test_breaks_lie_where_reading_sign_by_sign_finds_them(text: bytes, delimiter: bytes, sizes: list[int]) -> None:
-    quotes = Quotes(delimiter.decode())
+    quotes = QuoteTracker(delimiter.decode())
     assert (followed(quotes, text, sizes), quotes.is_open) == breaks_of(text, delimiter)
 
 
 @given(texts, texts, delimiters, st.lists(st.integers(1, 6), max_size=8))
 def test_a_piece_that_is_skipped_counts(before: bytes, text: bytes, delimiter: bytes, sizes: list[int]) -> None:
-    quotes = Quotes(delimiter.decode())
+    quotes = QuoteTracker(delimiter.decode())
     at = 0
     for size in [*sizes, len(before)]:
         quotes.skip(before[at : at + size])
@@ -59,7 +59,7 @@ def test_a_piece_that_is_skipped_counts(before: bytes, text: bytes, delimiter: b
 @settings(max_examples=1000)
 @given(texts, st.integers(0, 30), delimiters)
 def test_quotes_can_be_followed_from_a_place_in_the_middle(text: bytes, start: int, delimiter: bytes) -> None:
-    found = Quotes(delimiter.decode()).behind(text[start:])
+    found = QuoteTracker(delimiter.decode()).behind(text[start:])
     if found is not None:
         place, quotes = start + found[0], found[1]
         later = [(place + at, outside) for at, outside in followed(quotes, text[place:], [])]
@@ -67,11 +67,11 @@ def test_quotes_can_be_followed_from_a_place_in_the_middle(text: bytes, start: i
 
 
 def test_a_closing_quote_is_such_a_place_and_an_opening_one_is_none() -> None:
-    assert Quotes(",").behind(b'x\n"a",1\n"b",2\n3') is not None
-    assert Quotes(",").behind(b'x\n"a\n') is None
-    assert Quotes(",").behind(b"x\n1,2\n") is None
+    assert QuoteTracker(",").behind(b'x\n"a",1\n"b",2\n3') is not None
+    assert QuoteTracker(",").behind(b'x\n"a\n') is None
+    assert QuoteTracker(",").behind(b"x\n1,2\n") is None
 
 
 def test_a_byte_order_mark_stands_before_the_first_value() -> None:
-    places, outside = Quotes(",").breaks(b'\xef\xbb\xbf"a\nb",c\n')
+    places, outside = QuoteTracker(",").breaks(b'\xef\xbb\xbf"a\nb",c\n')
     assert (places.tolist(), outside.tolist()) == ([5, 10], [False, True])

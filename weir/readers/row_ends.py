@@ -12,18 +12,21 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from weir.contracts.interactions.delimited import BLANKS
+from weir.contracts.interactions.csv_rows import BLANKS
 from weir.readers.blocks import Bool, Int64
 
-__all__ = ["Quotes"]
+__all__ = ["QuoteTracker"]
 
 _QUOTE: Final = ord('"')
 _BREAK: Final = ord("\n")
 _TAIL: Final = 256
 
 
-class Quotes:
-    """Follows the quotes of a text that comes in pieces, starting with a row; `delimiters` may separate values."""
+class QuoteTracker:
+    """Tracks whether a text that comes in pieces, from the start of a row on, is inside or outside quotes.
+
+    `delimiters` are the characters that may separate values.
+    """
 
     def __init__(self, delimiters: str) -> None:
         self._delimiters = delimiters
@@ -41,23 +44,23 @@ class Quotes:
         """Whether the text so far ends within quotes."""
         return self._after_held()
 
-    def behind(self, window: bytes) -> "tuple[int, Quotes] | None":
-        """Return the last place in any piece of text from which quotes can be followed, and the quotes from there on.
+    def behind(self, window: bytes) -> "tuple[int, QuoteTracker] | None":
+        """Return the last place in `window` where the text is outside quotes for certain, and a tracker from there on.
 
-        None if the piece has no such place.
+        `window` is any piece of a text, whatever comes before. None if no place is certain.
         """
         if b'"' not in window:
             return None
-        starts, sizes, may_open = Quotes(self._delimiters)._runs(np.frombuffer(window, np.uint8))
+        starts, sizes, may_open = QuoteTracker(self._delimiters)._runs(np.frombuffer(window, np.uint8))
         certain = np.flatnonzero((sizes & 1 == 1) & ~may_open & (starts + sizes < len(window)))
         if not len(certain):
             return None
-        found = Quotes(self._delimiters)
+        found = QuoteTracker(self._delimiters)
         found._is_new = found._at_start = False
         return int(starts[certain[-1]] + sizes[certain[-1]]), found
 
     def skip(self, piece: bytes) -> None:
-        """Add the next piece."""
+        """Add the next piece of the text without looking for line breaks."""
         piece = self._without_mark(piece)
         if b'"' in piece:
             self._states(np.frombuffer(piece, np.uint8))
@@ -66,7 +69,7 @@ class Quotes:
         self._note_end(piece)
 
     def breaks(self, piece: bytes) -> tuple[Int64, Bool]:
-        """Add the next piece; return the places of its line breaks (n,), and a mask of those outside quotes (n,)."""
+        """Add the next piece; return the places of its line breaks (n,), and a mask (n,) of breaks outside quotes."""
         piece = self._without_mark(piece)
         signs = np.frombuffer(piece, np.uint8)
         breaks = np.flatnonzero(signs == _BREAK)
@@ -133,6 +136,7 @@ class Quotes:
         return starts, sizes, self._may_open(signs, starts)
 
     def _may_open(self, signs: npt.NDArray[np.uint8], starts: Int64) -> Bool:
+        """Mark the runs of quotes (n,) that stand where a value may start, blanks aside."""
         before = signs[starts - 1]
         found = _is_any(before, self._starts)
         blank = _is_any(before, self._blanks)
@@ -146,13 +150,15 @@ class Quotes:
         return found
 
     def _note_end(self, piece: bytes) -> None:
+        """Record whether a value may start after the piece."""
         last = (piece[-_TAIL:].rstrip(self._blanks) or piece.rstrip(self._blanks))[-1:]
         if last:
             self._at_start = last in self._starts
 
 
-def _is_any(signs: npt.NDArray[np.uint8], wanted: bytes) -> Bool:
-    found = np.zeros(len(signs), np.bool_)
-    for sign in wanted:
-        found |= signs == sign
-    return found
+def _is_any(signs: npt.NDArray[np.uint8], values: bytes) -> Bool:
+    """Mark the bytes (n,) that are among `values`."""
+    marked = np.zeros(len(signs), np.bool_)
+    for value in values:
+        marked |= signs == value
+    return marked

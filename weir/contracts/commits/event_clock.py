@@ -1,4 +1,4 @@
-"""Mapping between event time and the wall clock.
+"""The event clock: maps event time to wall time and back.
 
 In a live log event time is wall time. A replay runs faster, over events of the past; it stores its clock, so that ages
 and delays are still given in the seconds that an observer waits. After the end of a replayed log, time runs at speed 1:
@@ -20,7 +20,7 @@ _NAME = "CLOCK.json"
 class EventClock(Document):
     """``CLOCK.json``: at wall time `wall_origin` (s) the stream was at event time `event_origin` (s).
 
-    It runs at `speed`, and from event time `event_end` (s) on, if any, at speed 1.
+    The stream runs at `speed`, and from event time `event_end` (s) on, if given, at speed 1.
     """
 
     event_origin: float = 0.0
