@@ -19,6 +19,7 @@ from weir.serving.search.queries import ByUser, Hits, Query
 
 __all__ = ["Batch", "ServedLists", "ServedWriter"]
 
+log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 32
 """Lists converted to columns per step, which holds the interpreter's lock: some 100 us for lists of 100 items."""
@@ -100,8 +101,6 @@ def _lists_of(token: str, version: str, queries: Sequence[Query], hits: Sequence
         user = query.source.key if isinstance(query.source, ByUser) else None
         yield _List(token, place, user, now, version, found.fallback, found.ids)
 
-
-log = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_REMOVALS: Final = 600.0
 _LAST_SECONDS: Final = 5.0

@@ -26,8 +26,12 @@ from weir.serving.metrics import BundleMetrics
 
 __all__ = ["LineMetrics", "Request", "VariantRouter", "bundles_of", "check_roles", "chosen", "only"]
 
+log = logging.getLogger(__name__)
 
 Request = pb.RetrieveRequest | pb.EmbedRequest
+
+Watching = Callable[[str, BundleMetrics], BundleWatcher]
+"""Takes a variant and its metrics, and returns its watcher."""
 
 
 def only(request: Request, champion: LoadedBundle) -> LoadedBundle:  # noqa: ARG001 - the place of `chosen`
@@ -81,12 +85,6 @@ class LineMetrics:
             role = "champion" if line == roles.champion else "challenger"
             self.served.labels(line, role, bundle.version).set(1)
             self.calls.labels(line)
-
-
-log = logging.getLogger(__name__)
-
-Watching = Callable[[str, BundleMetrics], BundleWatcher]
-"""Takes a variant and its metrics, and returns its watcher."""
 
 
 class _Pair(NamedTuple):

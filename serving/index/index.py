@@ -40,6 +40,10 @@ __all__ = [
     "room",
 ]
 
+log = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float32]
+Device = Literal["auto", "cpu", "gpu"]
 
 _RUNTIMES: Final = ("libcudart.so.12", "libcudart.so.13")
 
@@ -48,6 +52,25 @@ _SHARE: Final = 0.9
 
 _PER_VECTOR: Final = 8
 """Bytes of a row's id in its list."""
+
+_GPU_LIMIT: Final = 2048
+"""Largest k and nprobe that FAISS supports on a GPU."""
+
+_COMPARED_BY_WALK: Final = 64
+"""Vectors compared per microsecond by an index that scans them one by one."""
+
+COMPARED_BY_MATRIX: Final = 512
+"""Vectors compared per microsecond by a matrix product."""
+
+_GRAPH_COST: Final = 300.0
+"""Microseconds of a graph walk (HNSW32 over a million vectors), almost independent of the number of vectors."""
+
+# FAISS uses a matrix product only above this threshold, which 1.15 raised so much that large batches are scanned
+# instead: 3.7 times slower at 256 queries. With 300, one query is still scanned, eight use a matrix product.
+faiss.cvar.distance_compute_blas_threshold = 300
+
+_MARGIN: Final = 16
+"""Vectors fetched on top of the number expected from the share of outdated ones."""
 
 
 class GpuFullError(RuntimeError):
@@ -90,28 +113,6 @@ def is_halved(index: Any, free: int | None) -> bool:
     raise GpuFullError(
         f"it takes {least / 2**20:,.0f} MiB at least, and {free / 2**20:,.0f} may be used on the GPU now"
     )
-
-
-Floats = npt.NDArray[np.float32]
-Device = Literal["auto", "cpu", "gpu"]
-
-_GPU_LIMIT: Final = 2048
-"""Largest k and nprobe that FAISS supports on a GPU."""
-
-_COMPARED_BY_WALK: Final = 64
-"""Vectors compared per microsecond by an index that scans them one by one."""
-
-COMPARED_BY_MATRIX: Final = 512
-"""Vectors compared per microsecond by a matrix product."""
-
-_GRAPH_COST: Final = 300.0
-"""Microseconds of a graph walk (HNSW32 over a million vectors), almost independent of the number of vectors."""
-
-# FAISS uses a matrix product only above this threshold, which 1.15 raised so much that large batches are scanned
-# instead: 3.7 times slower at 256 queries. With 300, one query is still scanned, eight use a matrix product.
-faiss.cvar.distance_compute_blas_threshold = 300
-
-log = logging.getLogger(__name__)
 
 
 class Found(NamedTuple):
@@ -318,10 +319,6 @@ def _assigned(index: Any) -> Layers[np.int32] | None:
     found = np.full(int(rows.max(initial=-1)) + 1, -1, np.int32)
     found[rows] = np.repeat(np.arange(inner.nlist, dtype=np.int32), [lists.list_size(at) for at in range(inner.nlist)])
     return Layers.of(found)
-
-
-_MARGIN: Final = 16
-"""Vectors fetched on top of the number expected from the share of outdated ones."""
 
 
 def exact_index(vectors: Layers[np.float32]) -> Exact:

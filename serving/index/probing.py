@@ -22,7 +22,6 @@ from weir.serving.index.index import AnnIndex, Exact, ExactIndex, Found, best
 
 __all__ = ["COMPARED", "GATHERED", "LEAST", "Depth", "FilteredSearch", "Lists", "Visit", "filtered_cost", "nothing"]
 
-
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 _faiss: Any = faiss  # the stubs of FAISS lack some names
@@ -57,6 +56,16 @@ _PROBE: Final = 60.0
 _LIST: Final = 0.5
 _CHECKED: Final = 0.01
 """Microseconds: per query to choose lists, per list, and per row to check whether it passes."""
+
+_MANY: Final = 8
+"""Queries from which on a matrix product is used."""
+
+_ANY: Final = 0.06
+_FIRST: Final = 100.0
+_WANTED: Final = 5.0
+_ROOT: Final = 2.0
+"""Terms of `filtered_cost` in microseconds: `_ANY` per item; with lists at most the sum of `_FIRST`, `_WANTED` per
+wanted row, and `_ROOT` times the square root of wanted rows times lists."""
 
 
 class Lists(NamedTuple):
@@ -286,16 +295,6 @@ _BLOCK: Final = 1 << 16
 
 _MULTIPLIED: Final = 0.004
 """Microseconds per query to compare a gathered vector, with `_MANY` queries or more."""
-
-_MANY: Final = 8
-"""Queries from which on a matrix product is used."""
-
-_ANY: Final = 0.06
-_FIRST: Final = 100.0
-_WANTED: Final = 5.0
-_ROOT: Final = 2.0
-"""Terms of `filtered_cost` in microseconds: `_ANY` per item; with lists at most the sum of `_FIRST`, `_WANTED` per
-wanted row, and `_ROOT` times the square root of wanted rows times lists."""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,10 @@ __all__ = [
     "ask_both",
 ]
 
+log = logging.getLogger(__name__)
+
+Pair = tuple[str, str]
+"""The versions of the champion and the challenger."""
 
 _SLOTS: Final = 1 << 20
 """Users share slots by hash: of 100,000 users about 5 % fall into an occupied slot and are left out, at random."""
@@ -176,10 +180,6 @@ class UserClicks:
             yield Observation(key, user.line, len(user.clicked) / len(user.lists))
 
 
-Pair = tuple[str, str]
-"""The versions of the champion and the challenger."""
-
-
 @dataclass
 class PairedHits:
     """Hits (champion, challenger) of each user's events, in their order."""
@@ -229,9 +229,6 @@ def _answers(client: RetrievalClient, some: Sequence[Example], k: int, pair: Pai
             raise
         return "swapped"
     return [[hits.item_ids for hits in answer.hits] for answer in answers]
-
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

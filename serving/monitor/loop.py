@@ -50,9 +50,15 @@ from weir.serving.search.queries import values_in
 
 __all__ = ["Coverage", "LimitsError", "Monitor", "monitor", "seconds_to_servable"]
 
+log = logging.getLogger(__name__)
 
 _QUANTILES = np.linspace(0, 1, 100)
 _SUMMARY = np.linspace(0, 1, 21)
+
+_BUNDLES: Final = 64
+_WINDOWS_BETWEEN_SAVES: Final = 64
+_SECONDS_BETWEEN_SAVES: Final = 600.0
+"""Popularity is stored after this many windows, and at the latest this long after the last save."""
 
 
 @dataclass
@@ -108,14 +114,6 @@ def seconds_to_servable(
         quantiles=tuple(quantiles),
         events=len(times),
     )
-
-
-log = logging.getLogger(__name__)
-
-_BUNDLES: Final = 64
-_WINDOWS_BETWEEN_SAVES: Final = 64
-_SECONDS_BETWEEN_SAVES: Final = 600.0
-"""Popularity is stored after this many windows, and at the latest this long after the last save."""
 
 
 class LimitsError(ValueError):

@@ -12,8 +12,10 @@ from weir.serving.monitor.results import WindowRecall
 
 __all__ = ["AttributionMetrics", "MonitorMetrics", "VariantMetrics"]
 
-
 _VERDICTS: Final = {"better": 1, "not yet": 0, "worse": -1}
+
+_POSITIONS = 20
+"""Number of positions with a series of their own."""
 
 
 class VariantMetrics:
@@ -59,9 +61,6 @@ class VariantMetrics:
         for reason, count in comparison.skipped.items():
             self.skipped.labels(challenger, reason).set(count)
 
-
-_POSITIONS = 20
-"""Number of positions with a series of their own."""
 
 _FRESHNESS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 

@@ -61,10 +61,14 @@ __all__ = [
     "summary_of",
 ]
 
-
 log = logging.getLogger(__name__)
 
+logger = logging.getLogger(__name__)
+
 _NAME: Final = "state/popularity"
+
+_TIE: Final = 1e-6
+"""Relative difference below which two exact scores count as equal: sums differ with their order."""
 
 
 @dataclass
@@ -145,10 +149,6 @@ class Popularity:
         keys = ItemKeys(np.fromiter(self.ids, np.int64, len(self.ids)))
         order = np.argsort(-self._recent.counts(keys), kind="stable")
         return [Key(key) for key in keys[order[:k]].tolist()]
-
-
-_TIE: Final = 1e-6
-"""Relative difference below which two exact scores count as equal: sums differ with their order."""
 
 
 @dataclass(frozen=True)
@@ -296,9 +296,6 @@ def index_recall(exact: Hits, found: Sequence[str], k: int) -> float:
     scores = dict(zip(exact.item_ids, exact.scores, strict=True))
     good = sum(scores.get(item, -np.inf) >= least for item in found[:k])
     return min(1.0, float(good / len(best)))
-
-
-logger = logging.getLogger(__name__)
 
 
 def place_in(store: Store) -> MonitorPlace:

@@ -35,14 +35,22 @@ __all__ = [
     "save",
 ]
 
+log = logging.getLogger(__name__)
 
 Of = Literal["bundle", "history"]
 """The part whose age is meant."""
 
+_Ints = npt.NDArray[np.int64]
+
 UP_TO: Final = (60.0, 300.0, 1800.0, 7200.0, 21600.0, 86400.0, 604800.0)
 """Upper ends of the ranges, seconds; a last range has all older ages."""
 
-_Ints = npt.NDArray[np.int64]
+_FOLDER: Final = "monitor"
+
+_RECENT: Final = 5
+"""Number of windows over which recalls are averaged."""
+_WAITING: Final = 1000
+"""Most panes that wait for their result; without a monitor they would grow forever."""
 
 
 class AgeHits(Document):
@@ -104,11 +112,6 @@ def first_rows(users: Keys, times: _Ints) -> _Ints:
     rows = np.empty(len(users), np.int64)
     rows[order] = order[first[user]]
     return rows
-
-
-log = logging.getLogger(__name__)
-
-_FOLDER: Final = "monitor"
 
 
 class Examples(Document):
@@ -182,12 +185,6 @@ def recorded(store: Store) -> list[WindowRecall]:
         except CorruptArtefactError as error:
             log.warning("left out: %s", error)
     return sorted(found, key=lambda result: result.sequence)
-
-
-_RECENT: Final = 5
-"""Number of windows over which recalls are averaged."""
-_WAITING: Final = 1000
-"""Most panes that wait for their result; without a monitor they would grow forever."""
 
 
 def mean_recall(recalls: Sequence[WindowRecall], kind: str, k: int, last: int = _RECENT) -> float | None:

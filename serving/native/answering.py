@@ -31,6 +31,7 @@ from weir.serving.served_lists import ServedLists
 
 __all__ = ["Answering", "shown_together", "spelled"]
 
+log = logging.getLogger(__name__)
 
 _LABELS: Final = ("grpc_type", "grpc_service", "grpc_method")
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name
@@ -38,6 +39,13 @@ _METHOD: Final = labels_of(f"/{_SERVICE}/Retrieve")
 _STAGES: Final = ("total", "queue", "tower", "search")
 _BOUNDS: Final = [*map(floatToGoString, SECONDS), "+Inf"]
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+_OVERHEAD: Final = 8
+"""Bytes of an item in an answer besides its id: the id's length, a score, and the cold flag."""
+
+_PER_ID: Final = _OVERHEAD + MAX_ID_BYTES
+_PER_QUERY: Final = 32
+"""Bytes of a query's hits in an answer besides its items."""
 
 
 def shown_together(own: CollectorRegistry, counts: Callable[[], dict[str, Any]]) -> CollectorRegistry:
@@ -87,16 +95,6 @@ def _histogram(name: str, labels: tuple[str, ...], series: Mapping[Any, tuple[li
         buckets = [(bound, float(count)) for bound, count in zip(_BOUNDS, accumulate(counts), strict=True)]
         family.add_metric(values, buckets, total)
     return family
-
-
-log = logging.getLogger(__name__)
-
-_OVERHEAD: Final = 8
-"""Bytes of an item in an answer besides its id: the id's length, a score, and the cold flag."""
-
-_PER_ID: Final = _OVERHEAD + MAX_ID_BYTES
-_PER_QUERY: Final = 32
-"""Bytes of a query's hits in an answer besides its items."""
 
 
 @dataclass(frozen=True)

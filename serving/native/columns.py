@@ -14,9 +14,10 @@ from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, 
 
 __all__ = ["Compiled", "Found", "Kind", "PlainBatch", "Wanted", "compiled", "queries_of"]
 
-
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
+
+F32 = npt.NDArray[np.float32]
 
 
 class Compiled(Protocol):
@@ -48,9 +49,6 @@ def compiled() -> Compiled:
         ) from None
     package: Compiled = weir_front
     return package
-
-
-F32 = npt.NDArray[np.float32]
 
 
 class Kind(IntEnum):

@@ -56,10 +56,22 @@ __all__ = [
     "unary",
 ]
 
-
 Handler = Callable[[Any, Any], Awaitable[Any]]
 HandlerWrapper = Callable[[Handler, str, str], Handler]
 """Takes a handler, its service and its method; returns the wrapped handler."""
+
+_ROUNDED: Final = 0.02
+"""Share of a deadline that may still be left here when the client's has passed: gRPC rounds it up, by 1 % at most."""
+
+_FAULTS: Final = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+"""Codes that mark a server's span as failed (semantic conventions of OpenTelemetry); others are the caller's fault."""
+
+_REQUEST_ID: Final = "x-request-id"
+_WAITING: Final = 10_000
+"""Most lines that may wait to be written."""
+
+_facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
+"""Facts for the log line of the call that the current task answers; None without an access log."""
 
 
 class WrappingInterceptor(grpc.aio.ServerInterceptor):
@@ -113,10 +125,6 @@ def names_of(path: str) -> tuple[str, str]:
     """Return service and method of a path ``/service/method``."""
     service, _, method = path.removeprefix("/").partition("/")
     return service, method
-
-
-_ROUNDED: Final = 0.02
-"""Share of a deadline that may still be left here when the client's has passed: gRPC rounds it up, by 1 % at most."""
 
 
 class CallTimer:
@@ -217,9 +225,6 @@ def labels_of(path: str) -> tuple[str, str, str]:
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _SEND_SECONDS: Final = 2.0
 """Timeout of an export to the collector; a stopping server waits for a few attempts at most."""
-
-_FAULTS: Final = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-"""Codes that mark a server's span as failed (semantic conventions of OpenTelemetry); others are the caller's fault."""
 
 
 class Traces:
@@ -322,14 +327,6 @@ def _end(span: Span, code: grpc.StatusCode) -> None:
     if code.name in _FAULTS:
         span.set_status(Status(StatusCode.ERROR, code.name))
     span.end()
-
-
-_REQUEST_ID: Final = "x-request-id"
-_WAITING: Final = 10_000
-"""Most lines that may wait to be written."""
-
-_facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
-"""Facts for the log line of the call that the current task answers; None without an access log."""
 
 
 def note(**facts: Any) -> None:

@@ -40,9 +40,22 @@ __all__ = [
     "wrong_length",
 ]
 
-
 Fault = Callable[[str, str], None]
 """Takes the path of a faulty field, and the problem."""
+
+DEFAULT_K: Final = 10
+"""Default number of items per query."""
+
+MAX_VIOLATIONS: Final = 16
+"""Most problems of a request that are listed; the others are counted."""
+
+_LONGEST: Final = 1e18
+"""Largest length of an embedding: its inner products with items still fit into 32-bit floats."""
+
+_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
+
+_SHORT: Final = MAX_ID_BYTES // 4
+"""Characters of an id that always fit into `MAX_ID_BYTES`."""
 
 
 def feature_values(queries: Sequence[pb.Query]) -> int:
@@ -91,21 +104,6 @@ def _values(place: str, values: Sequence[str], fault: Fault) -> tuple[str, ...]:
 def _is_long(text: str) -> bool:
     # A character has at most four bytes.
     return len(text) > MAX_ID_BYTES // 4 and len(text.encode()) > MAX_ID_BYTES
-
-
-DEFAULT_K: Final = 10
-"""Default number of items per query."""
-
-MAX_VIOLATIONS: Final = 16
-"""Most problems of a request that are listed; the others are counted."""
-
-_LONGEST: Final = 1e18
-"""Largest length of an embedding: its inner products with items still fit into 32-bit floats."""
-
-_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
-
-_SHORT: Final = MAX_ID_BYTES // 4
-"""Characters of an id that always fit into `MAX_ID_BYTES`."""
 
 
 def item_ids(request: pb.RetrieveRequest | pb.EmbedRequest, most_queries: int) -> int:

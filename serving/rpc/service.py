@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 from weir.serving.batching.batcher import Batcher
-from weir.serving.batching.lanes import Outcome
+from weir.serving.batching.queue import Outcome
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
 from weir.serving.errors import AnswerTooLargeError, DeadlinePassedError, NoBundleError, RequestError

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from weir.serving.batching.lanes import Part
+from weir.serving.batching.queue import Part
 from weir.serving.index.diversity import DEEPER
 from weir.serving.index.index import COMPARED_BY_MATRIX
 from weir.serving.index.probing import filtered_cost

@@ -20,6 +20,8 @@ from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, 
 
 __all__ = ["Plan", "Planner", "QueryVectors"]
 
+Floats = npt.NDArray[np.float32]
+
 
 class Plan(NamedTuple):
     """The plan of one query: `place` is its row in the batch's vectors, -1 without one; `excluded` is sorted.
@@ -68,9 +70,6 @@ class Plan(NamedTuple):
             return ranked
         keep = scores >= self.task.threshold
         return scores[keep], IndexRows(rows[keep])
-
-
-Floats = npt.NDArray[np.float32]
 
 
 class QueryVectors:

@@ -34,12 +34,17 @@ from weir.serving.search.queries import Answer, Hits, Task
 
 __all__ = ["FEW", "Retriever", "lists_beyond", "nearest", "rescored"]
 
-
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 _DEPTH: Final = 16
 """Items to compare for each excluded one (docs/serving.md, Path of a request)."""
+
+FEW: Final = 256
+"""Rows fetched per search up to which their number makes no difference to its cost."""
+
+_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
+_NOTHING: Final[Ranked] = (np.empty(0, np.float32), IndexRows(np.empty(0, np.int64)))
 
 
 def nearest(bundle: LoadedBundle, queries: Floats, k: int, needed: Int64, nprobe: int = 0) -> Found:
@@ -97,13 +102,6 @@ def rescored(bundle: LoadedBundle, plans: Sequence[Plan], queries: Floats, found
 def _in_order(scores: Floats, rows: IndexRows) -> Ranked:
     order = np.argsort(-scores, kind="stable")
     return scores[order], IndexRows(rows[order])
-
-
-FEW: Final = 256
-"""Rows fetched per search up to which their number makes no difference to its cost."""
-
-_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
-_NOTHING: Final[Ranked] = (np.empty(0, np.float32), IndexRows(np.empty(0, np.int64)))
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "step"]
 
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 _PARTS: Final = {
     "draw": "draw negatives",
     "rows": "distinct rows of the table",
@@ -43,6 +39,11 @@ _PARTS: Final = {
     "sum": "sum over ranks",
     "update": "optimisers",
 }
+
+app = typer.Typer(help="Compare methods, and see what they cost, on your own data.", no_args_is_help=True)
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 def step(
@@ -98,9 +99,6 @@ def _lines(costs: list["StepCost"]) -> list[list[str]]:
         line("step / (tower + products)", [cost.ratio for cost in costs], ".2f"),
         line("steps measured", [cost.steps for cost in costs], "d"),
     ]
-
-
-app = typer.Typer(help="Compare methods, and see what they cost, on your own data.", no_args_is_help=True)
 
 
 @app.callback()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["promote", "replay_bundle", "replay_worker", "verify"]
 
+Version = Annotated[str, typer.Argument(metavar="VERSION", help="The bundle; `weir inspect bundles` lists them.")]
+
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -186,9 +188,6 @@ def _operator() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-Version = Annotated[str, typer.Argument(metavar="VERSION", help="The bundle; `weir inspect bundles` lists them.")]
 
 
 def replay_bundle(

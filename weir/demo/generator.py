@@ -33,7 +33,6 @@ __all__ = [
     "make_users",
 ]
 
-
 Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 
@@ -51,6 +50,31 @@ _NAMES: Final = (
     *("yusuf", "zoe"),
 )
 _INTERESTS: Final = 3
+
+GENERATED: Final = {"event_types": {"play": "positive", "skip": "negative"}}
+"""Pipeline settings for the event types of a generated log."""
+
+_DAY_MS: Final = 86_400_000
+_START_MS: Final = 1_767_225_600_000
+"""2026-01-01T00:00:00Z."""
+
+_OUTAGE_MS: Final = _DAY_MS // 4
+_BACKLOG_MS: Final = 3 * _DAY_MS // 2
+
+_SAME_LABEL: Final = 0.72
+_SAME_GENRE: Final = 0.88
+"""Thresholds of a random draw: below the first, keep the label; below the second, the genre; else any interest."""
+
+_BROKEN: Final = (
+    b'{"user_id":"anna-1","item_id":"jazz-bl',
+    b'{"item_id":"jazz-blue-note-000","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"anna-1","item_id":"","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"anna-1","item_id":"jazz-blue-note-000","timestamp":"yesterday","event_type":"play"}',
+    b'["anna-1","jazz-blue-note-000",1767225600000]',
+    b'{"user_id":"anna-1","item_id":"jazz-\xff\xfe-000","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"' + b"a" * (MAX_ID_BYTES + 1) + b'","item_id":"jazz-blue-note-000","timestamp":1767225600000}',
+)
+"""Malformed lines: cut off; no user; empty item; time in words; not an object; not UTF-8; an id that is too long."""
 
 
 @dataclass(frozen=True)
@@ -118,32 +142,6 @@ def make_users(rng: np.random.Generator, users: int) -> Users:
     activity = rng.lognormal(0, 0.8, users)
     ids = np.array([f"{_NAMES[n % len(_NAMES)]}-{n // len(_NAMES)}" for n in range(users)])
     return Users(ids, genres, shares, activity / activity.sum())
-
-
-GENERATED: Final = {"event_types": {"play": "positive", "skip": "negative"}}
-"""Pipeline settings for the event types of a generated log."""
-
-_DAY_MS: Final = 86_400_000
-_START_MS: Final = 1_767_225_600_000
-"""2026-01-01T00:00:00Z."""
-
-_OUTAGE_MS: Final = _DAY_MS // 4
-_BACKLOG_MS: Final = 3 * _DAY_MS // 2
-
-_SAME_LABEL: Final = 0.72
-_SAME_GENRE: Final = 0.88
-"""Thresholds of a random draw: below the first, keep the label; below the second, the genre; else any interest."""
-
-_BROKEN: Final = (
-    b'{"user_id":"anna-1","item_id":"jazz-bl',
-    b'{"item_id":"jazz-blue-note-000","timestamp":1767225600000,"event_type":"play"}',
-    b'{"user_id":"anna-1","item_id":"","timestamp":1767225600000,"event_type":"play"}',
-    b'{"user_id":"anna-1","item_id":"jazz-blue-note-000","timestamp":"yesterday","event_type":"play"}',
-    b'["anna-1","jazz-blue-note-000",1767225600000]',
-    b'{"user_id":"anna-1","item_id":"jazz-\xff\xfe-000","timestamp":1767225600000,"event_type":"play"}',
-    b'{"user_id":"' + b"a" * (MAX_ID_BYTES + 1) + b'","item_id":"jazz-blue-note-000","timestamp":1767225600000}',
-)
-"""Malformed lines: cut off; no user; empty item; time in words; not an object; not UTF-8; an id that is too long."""
 
 
 class GeneratorConfig(FrozenModel):

@@ -56,6 +56,7 @@ __all__ = [
     "replay",
 ]
 
+log = logging.getLogger(__name__)
 
 _HOUR: Final = 3600
 _NICE_SECONDS: Final = (
@@ -230,8 +231,6 @@ def _profile(path: Path, content: Lines | TableRows, config: LogConfig) -> tuple
     steady = np.where(valid & (times >= start) & (times <= end), times, start)
     return LogProfile(len(times), start, end), np.maximum.accumulate(steady)
 
-
-log = logging.getLogger(__name__)
 
 _PLAN = "state/replay.json"
 

@@ -17,7 +17,6 @@ from weir.serving.http.messages import object_of
 
 __all__ = ["CALLER", "PageAccess", "Rights", "guard", "secured"]
 
-
 CALLER: Final = web.RequestKey("caller", Caller)
 """The authenticated caller of a request, if the page requires tokens."""
 
@@ -35,6 +34,15 @@ _RIGHTS: Final[dict[str, tuple[Right, ...]]] = {
     "/api/map": ("Embed", "GetInfo"),
 }
 """Rights per path, as the server would require them: the page calls the server as a single client for all users."""
+
+_HEADERS: Final = {
+    # The page only loads resources from its own origin.
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
 
 
 class PageAccess:
@@ -78,16 +86,6 @@ class PageAccess:
             _COOKIE, token.strip(), path=_API, max_age=left, httponly=True, samesite="Strict", secure=self._secure
         )
         return answer
-
-
-_HEADERS: Final = {
-    # The page only loads resources from its own origin.
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-}
 
 
 @dataclass(frozen=True)

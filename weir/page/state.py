@@ -19,10 +19,12 @@ from weir.up.ports import metrics_url
 
 __all__ = ["STAGES", "K", "Rates", "Samples", "addresses", "point_of", "recall_points", "scrape", "state_of"]
 
-
 STAGES: Final = ("pipeline", "trainer", "serving", "monitor")
 _SECONDS: Final = 2.0
 _MOST_BYTES: Final = 4 << 20
+
+_SPAN: Final = 15.0
+"""Seconds over which rates are taken: events are counted when their window is committed, many at once."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +84,6 @@ _WINDOWS: Final = 5
 _PANES: Final = 100
 """Panes to search for these windows."""
 
-_SPAN: Final = 15.0
-"""Seconds over which rates are taken: events are counted when their window is committed, many at once."""
 
 Scraped = Mapping[str, Samples | None]
 

@@ -28,11 +28,16 @@ __all__ = [
     "follow_parent",
 ]
 
-
 PARENT_VARIABLE: Final = "_WEIR_PARENT"
 """Environment variable with the supervisor's process id; a child in which it is set ends with that process."""
 
 _PR_SET_PDEATHSIG: Final = 1
+
+_IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
+"""Lines to show: weir's log records (libraries warn at the root), errors of failed commands and of torchrun."""
+_TAIL_LINES: Final = 15
+_TAIL_BYTES: Final = 1 << 16
+_POLL_SECONDS: Final = 0.2
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
@@ -50,13 +55,6 @@ def follow_parent() -> None:
     if os.getppid() != int(parent):
         # The parent died between the fork and the call of `prctl`.
         sys.exit(1)
-
-
-_IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
-"""Lines to show: weir's log records (libraries warn at the root), errors of failed commands and of torchrun."""
-_TAIL_LINES: Final = 15
-_TAIL_BYTES: Final = 1 << 16
-_POLL_SECONDS: Final = 0.2
 
 
 class Death(Exception):  # noqa: N818 - an event that leads to a retry, rarely an error of the caller

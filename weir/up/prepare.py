@@ -32,6 +32,30 @@ from weir.up.ports import PORTS, await_ports, busy_ports, is_served, with_ports
 
 __all__ = ["Launch", "Replayed", "child_specs", "demo_settings", "last_user", "log_settings", "prepare"]
 
+_ROWS: Final = 200
+"""Last rows of a log in which a user for queries is looked for."""
+_SHORTEST_REPLAY: Final = 20.0
+_LONGEST_REPLAY: Final = 120.0
+_ROWS_PER_SECOND: Final = 100
+_TIME_WAIT_SECONDS: Final = 65.0
+"""A connection's local port may be one of weir's ports, and stays taken for a minute after the connection's end."""
+
+_SMALL: Final[dict[str, Any]] = {
+    "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.1},
+    "trainer": {
+        "batch_size": 128,
+        "tower": {"dimension": 32, "history_length": 20, "layers": 1, "heads": 2},
+        "negatives": {"uniform": 128},
+        "evaluation_examples": 500,
+        "export_every_windows": 1,
+        "poll_seconds": 0.05,
+    },
+    "serving": {"poll_seconds": 0.05},
+    "monitor": {"examples_per_window": 200, "queries_per_request": 32},
+}
+_LARGE_LOG: Final = 400_000
+"""From this many rows on, two cores keep up only with larger batches."""
+
 
 class Replayed(NamedTuple):
     """A finished log to replay: the file, and the duration in wall-clock seconds."""
@@ -76,31 +100,6 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the children's environment: no WEIR_ variables, as settings come from the file, one thread per pool."""
     kept = {name: value for name, value in environment.items() if not name.startswith("WEIR_")}
     return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **kept}
-
-
-_ROWS: Final = 200
-"""Last rows of a log in which a user for queries is looked for."""
-_SHORTEST_REPLAY: Final = 20.0
-_LONGEST_REPLAY: Final = 120.0
-_ROWS_PER_SECOND: Final = 100
-_TIME_WAIT_SECONDS: Final = 65.0
-"""A connection's local port may be one of weir's ports, and stays taken for a minute after the connection's end."""
-
-_SMALL: Final[dict[str, Any]] = {
-    "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.1},
-    "trainer": {
-        "batch_size": 128,
-        "tower": {"dimension": 32, "history_length": 20, "layers": 1, "heads": 2},
-        "negatives": {"uniform": 128},
-        "evaluation_examples": 500,
-        "export_every_windows": 1,
-        "poll_seconds": 0.05,
-    },
-    "serving": {"poll_seconds": 0.05},
-    "monitor": {"examples_per_window": 200, "queries_per_request": 32},
-}
-_LARGE_LOG: Final = 400_000
-"""From this many rows on, two cores keep up only with larger batches."""
 
 
 @dataclass(frozen=True)

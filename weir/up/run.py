@@ -25,8 +25,13 @@ from weir.verdict import SMALL_LOG
 
 __all__ = ["run_up", "something_new", "tree_memory"]
 
-
 _PROC: Final = Path("/proc")
+
+_LOOK_SECONDS: Final = 0.5
+_GRACE_SECONDS: Final = 30.0
+_CLICK_SECONDS: Final = 60.0
+_SHOWN: Final = 8
+_KNOWN: Final = 50
 
 
 def tree_memory(root: int) -> int:
@@ -55,13 +60,6 @@ def _proportional_set(folder: Path) -> int:
     except OSError:
         return 0
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-
-
-_LOOK_SECONDS: Final = 0.5
-_GRACE_SECONDS: Final = 30.0
-_CLICK_SECONDS: Final = 60.0
-_SHOWN: Final = 8
-_KNOWN: Final = 50
 
 
 def run_up(launch: Launch) -> DemoSummary | None:

@@ -30,6 +30,9 @@ __all__ = [
     "variant_facts",
 ]
 
+_FIRST: Final = 64
+"""Newest windows to read first; times four until they reach back far enough."""
+
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -301,10 +304,6 @@ def _variant_row(one: dict[str, Any]) -> list[str]:
 
 def _say_plain(session: Session, text: str) -> None:
     session.out.print(plain(text), soft_wrap=True)
-
-
-_FIRST: Final = 64
-"""Newest windows to read first; times four until they reach back far enough."""
 
 
 def served_facts(store: Store, seconds: float, positions: int | None) -> dict[str, Any]:

@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["age", "app"]
 
+Last = Annotated[
+    int | None,
+    typer.Option(
+        "--last", "-n", min=1, help="Show only this many of the newest ones.", show_default="20; all with --json"
+    ),
+]
+_ROWS: Final = 20
+"""Rows of a table without --last."""
+_POSITIONS: Final = 10
+
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -106,16 +116,6 @@ app = typer.Typer(
 )
 
 app.command("age")(command(age))
-
-Last = Annotated[
-    int | None,
-    typer.Option(
-        "--last", "-n", min=1, help="Show only this many of the newest ones.", show_default="20; all with --json"
-    ),
-]
-_ROWS: Final = 20
-"""Rows of a table without --last."""
-_POSITIONS: Final = 10
 
 
 @app.command("windows")

@@ -29,6 +29,8 @@ __all__ = [
     "windows_of",
 ]
 
+_NO_ITEMS: Final = ITEMS_SCHEMA.empty_table()
+
 
 def find_windows(store: Store, wanted: str) -> list[WindowManifest]:
     """Return the panes that match a name, in commit order; empty if none does.
@@ -104,9 +106,6 @@ def _row(manifest: WindowManifest) -> list[str]:
         *(f"{number:,}" for number in numbers),
         minute(manifest.committed_at, "%H:%M:%S"),
     ]
-
-
-_NO_ITEMS: Final = ITEMS_SCHEMA.empty_table()
 
 
 class Subject(NamedTuple):

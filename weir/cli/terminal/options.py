@@ -27,20 +27,6 @@ __all__ = [
     "seconds_of",
 ]
 
-
-AGES: Final = "30d, 12h, 90m, 60s"
-
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def seconds_of(text: str, option: str) -> float:
-    """Parse an option such as 30d or 12h into seconds; raises `UsageError`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if found is None:
-        raise UsageError(f"{option} is {text!r}, but must be a number and s, m, h or d, such as 30d or 12h")
-    return float(found[1]) * _SECONDS[found[2]]
-
-
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -72,6 +58,18 @@ Variant = Annotated[
     ),
 ]
 Wanted = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Number of items to return.")]
+
+AGES: Final = "30d, 12h, 90m, 60s"
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Parse an option such as 30d or 12h into seconds; raises `UsageError`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None:
+        raise UsageError(f"{option} is {text!r}, but must be a number and s, m, h or d, such as 30d or 12h")
+    return float(found[1]) * _SECONDS[found[2]]
 
 
 @dataclass(frozen=True)
