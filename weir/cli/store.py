@@ -90,7 +90,7 @@ def verify(
 
 
 def _present(session: "Session", absent: list[str]) -> "list[Sighting]":
-    """Return the files that hold users who must be absent."""
+    """Return the files of the store and of local caches that hold users who must be absent."""
     if not absent:
         return []
     from weir.cli.terminal.output import Bar
@@ -182,7 +182,7 @@ def _unpin(log: "BundleLog") -> None:
 
 
 def _operator() -> str:
-    """Return who runs the command, as user@host; in a container the user may have no name."""
+    """Return who runs the command, as user@host; the user's number if it has no name, as in some containers."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

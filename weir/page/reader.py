@@ -1,4 +1,4 @@
-"""Reads the current state of store and server: commits, items, bundles; failed parts are named, the others go on."""
+"""Reads the state of store and server for the page; a part that cannot be read is named, and the others are read."""
 
 import json
 from collections import deque
@@ -52,7 +52,7 @@ class NewestCommits:
         return new
 
     def _open(self) -> list[Commit]:
-        """Open the log, and return its newest commits."""
+        """Open the commit log at its newest commits, and return these."""
         state = LogState.open(self.store)
         first = self._log.first().number
         commits = [self._log.get(number) for number in range(max(first, state.number + 1 - _KEPT), state.number + 1)]
@@ -95,7 +95,7 @@ class ItemFeatures:
         self._windows = WindowLog(self.store)
 
     def add(self, panes: Iterable[WindowManifest]) -> None:
-        """Read the items of panes, in commit order; raises `CorruptArtefactError`."""
+        """Add the features of the items in panes, given in commit order; raises `CorruptArtefactError`."""
         for pane in panes:
             if names := pane.item_features.all:
                 self._add(self._windows.items(pane), self._windows.item_features(pane), names)
@@ -129,7 +129,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Seen:
-    """The state as read; `held`: why the newest bundle is not promoted, `loaded`: the served bundle's manifest."""
+    """The state of store and server at one reading.
+
+    `newest` is the newest bundle's manifest, `held` the reason why that bundle is not promoted, and `loaded` the
+    manifest of the bundle that the server has `served`. `problems` are sentences about parts that cannot be read.
+    """
 
     log: LogState
     clock: EventClock

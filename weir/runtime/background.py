@@ -1,4 +1,4 @@
-"""Run work in a daemon thread, so that the process can exit while, for example, a large file is fetched."""
+"""Runs work in a daemon thread, so that the process can exit while, for example, a large file is fetched."""
 
 import asyncio
 import threading
@@ -9,7 +9,7 @@ __all__ = ["in_daemon"]
 
 
 async def in_daemon(call: Callable[[], None]) -> None:
-    """Run `call` in a new daemon thread and wait for it; raises what it raises."""
+    """Run `call` in a new daemon thread and wait until it ends; raises the errors of `call`."""
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     failures: list[Exception] = []
 

@@ -23,7 +23,10 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @contextlib.contextmanager
 def ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT while inside. No effect outside the main thread, which alone gets signals."""
+    """Context manager: set `stop` on SIGTERM or SIGINT.
+
+    Outside the main thread, which alone gets signals, it has no effect.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -50,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 def stop_signal(*numbers: signal.Signals) -> asyncio.Event:
-    """Return an event of the running loop that is set by one of the signals, by default SIGTERM or SIGINT."""
+    """Return an event of the running loop that is set when one of the signals arrives (default: SIGTERM or SIGINT)."""
     stopped = asyncio.Event()
     for number in numbers or (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -66,7 +69,7 @@ async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def all_ended(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for their end; log failed tasks."""
+    """Cancel tasks and wait until all have ended; log the errors of failed tasks."""
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):

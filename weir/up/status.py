@@ -48,7 +48,7 @@ _SHOWN_AT_FIRST: Final = 100
 
 @dataclass
 class CommitTotals:
-    """Totals of the commits read so far."""
+    """Follows the commits of a store, and keeps totals of the commits read so far."""
 
     store: Store
     _state: LogState | None = field(default=None, init=False)
@@ -117,7 +117,7 @@ class Status:
 
     @property
     def read(self) -> int:
-        """Rows of the log that are committed, refused, ignored or left out as duplicates."""
+        """Number of rows of the log that are committed, refused, ignored or left out as duplicates."""
         return self.counts.events + self.counts.duplicates + self.counts.ignored + self.dead
 
 
@@ -153,7 +153,7 @@ class StatusReader:
 
     @property
     def _bundles(self) -> BundleLog:
-        """The bundles of the champion."""
+        """The bundle log of the champion, the variant that is served to all."""
         return champions_log(self.store) if self.settings.trainer.variants else BundleLog(self.store)
 
     def read(self) -> Status:
@@ -232,7 +232,10 @@ class StatusReader:
         return info
 
     def _times(self, served: Info | None) -> tuple[float | None, float | None]:
-        """Return the finished share of a replay, and the age of the newest served event in seconds."""
+        """Return the finished share of the replay, and the age in seconds of the newest event that is served.
+
+        Each is None if it is unknown.
+        """
         clock = EventClock.of(self.store)
         age = time.time() - clock.wall_time(round(1000 * served.max_event_time)) if served else None
         return clock.replayed(), age
@@ -260,7 +263,7 @@ class StatusReader:
 
 
 def _sentence(part: str, error: Exception) -> str:
-    """Return an error message with the file's name, or with the part if the error names no file."""
+    """Return an error as a sentence with the name of the file or, if the error names none, of the part."""
     text = str(error) or type(error).__name__
     return text if part in text or isinstance(error, OSError | CorruptArtefactError) else f"{part}: {text}"
 
@@ -350,7 +353,7 @@ def _facts(status: Status) -> list[tuple[str, str]]:
 
 
 def _awaited(status: Status) -> str:
-    """Return the next step until a bundle is served."""
+    """Return in words what is awaited until a bundle is served."""
     if status.windows == 0:
         first = f"the first events, which are answered after {in_words(status.longest_seconds)} at most"
         return first if status.replayed is None else "the first window to end"

@@ -26,6 +26,12 @@ Last = Annotated[
 _ROWS: Final = 20
 """Rows of a table without --last."""
 _POSITIONS: Final = 10
+"""Positions in a table without --positions."""
+
+app = typer.Typer(
+    help="Show the windows, bundles, variants, sketches and served lists of a store, and what age costs.",
+    no_args_is_help=True,
+)
 
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
@@ -109,11 +115,6 @@ def _print(session: "Session", facts: "AgeFacts") -> None:
     if rows:
         print_table(session, "as served, by age", ["age of", "up to", "events", "recall", "95 %"], rows)
 
-
-app = typer.Typer(
-    help="Show the windows, bundles, variants, sketches and served lists of a store, and what age costs.",
-    no_args_is_help=True,
-)
 
 app.command("age")(command(age))
 
@@ -259,7 +260,7 @@ def sketch(
 
 
 def _title(what: str, rows: list[list[str]], total: int) -> str:
-    """Return the title of a table; if rows are left out, with their number and the total."""
+    """Return the title of a table; if rows are left out, the title says how many are shown of how many."""
     return what if len(rows) == total else f"{what}: {len(rows):,} of {total:,}"
 
 
