@@ -119,7 +119,7 @@ class Questions:
         ]
 
     def _newest_ranks(self, version: str) -> Mapping[str, int]:
-        """Return the popularity ranks of a version or, within half a minute of the last read, those read then."""
+        """Return item -> popularity rank; the ranks of an earlier version are kept for up to half a minute."""
         known, at = self._ranked
         if (version != known and time.monotonic() - at > _RANKS_SECONDS) or not known:
             few = self.client.info().items <= _MOST_RANKED

@@ -43,7 +43,7 @@ class Samples:
         return cls(found)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """Return the sum of a metric over the samples with these labels; None without samples or if it is not finite."""
+        """Return the sum of a metric over samples with these labels; None without samples or if it is not finite."""
         matching = [value for have, value in self.values.get(name, ()) if labels.items() <= have.items()]
         total = sum(matching)
         return total if matching and math.isfinite(total) else None

@@ -187,8 +187,8 @@ def describe(subject: Subject, top: int) -> dict[str, Any]:
 def compare(before: Subject, after: Subject, top: int) -> dict[str, Any]:
     """Compare two sketches, for JSON: parameters, totals, the distance of their heads, and the `top` changes.
 
-    Items known for either sketch are looked up in both. If no items are known, the cells of equal count-min sketches are
-    compared row by row: their distance cannot exceed the distance of the items, up to the error of conservative cells.
+    Items known for either sketch are looked up in both. If no items are known, the cells of equal count-min sketches
+    are compared row by row: their distance cannot exceed that of the items, up to the error of conservative cells.
     """
     mine, theirs = sketches.parameters(before.estimator), sketches.parameters(after.estimator)
     names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
