@@ -144,7 +144,8 @@ class Task:
     `exact` asks for exact search, `nprobe` for this many lists (0: the default), `threshold` for items with at least
     this score. `allowed` (None: every item) and `excluded` are item keys, `tags` filters items by tag, and `cap` limits
     the items per tag. With `find` False only vectors are computed. A `pinned` task is answered by this bundle or not at
-    all. `trace` records the batches of the task.
+    all. `trace` records the batches of the task. `costs` are the estimated costs of its queries
+    (`weir.serving.search.cost`), None until computed.
     """
 
     bundle: LoadedBundle
@@ -160,6 +161,7 @@ class Task:
     find: bool = True
     pinned: bool = False
     trace: CallTrace | None = None
+    costs: Sequence[float] | None = None
 
     def answering(self) -> LoadedBundle:
         """Return the bundle that answers; a later bundle if a delta was applied in place while the request waited.

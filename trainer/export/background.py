@@ -1,19 +1,18 @@
 """Work of an export beside the stream: threads that end with it."""
 
-import ctypes
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import faiss
 
-from weir.contracts import BundleManifest
+from weir.runtime.background import BackgroundTask
 
-__all__ = ["BackgroundBuild", "beside", "none_left"]
+__all__ = ["beside", "none_left"]
 
 
 _NICENESS: Final = 10
@@ -26,31 +25,31 @@ _LOOK_SECONDS: Final = 0.1
 _AT_ONCE_SECONDS: Final = 1e-9
 """FAISS takes 0 as no limit."""
 
-_UNAWAITED: Final[WeakSet[threading.Thread]] = WeakSet()
+_UNAWAITED: Final[WeakSet[BackgroundTask[Any]]] = WeakSet()
+
+T = TypeVar("T")
 
 
 def beside(
-    name: str, work: Callable[[], None], *, is_awaited: bool = False, niceness: int = _NICENESS
-) -> threading.Thread:
-    """Start a thread of low priority; the process waits for it at its end only if it `is_awaited`.
+    name: str, work: Callable[[], T], *, is_awaited: bool = False, niceness: int = _NICENESS
+) -> BackgroundTask[T]:
+    """Start work in a thread of low priority; the process waits for it at its end only if it `is_awaited`.
 
     `niceness` is added to the process's own, which lowers the priority.
     """
 
-    def run() -> None:
+    def run() -> T:
         with suppress(OSError):
             # Relative to the process, which may have a low priority already: raising a priority is not allowed.
             lower = os.getpriority(os.PRIO_PROCESS, 0) + niceness
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)
-        with suppress(SystemExit):
-            faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
-            work()
+        faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
+        return work()
 
-    thread = threading.Thread(target=run, name=name, daemon=not is_awaited)
+    task = BackgroundTask(name, run, is_awaited=is_awaited)
     if not is_awaited:
-        _UNAWAITED.add(thread)
-    thread.start()
-    return thread
+        _UNAWAITED.add(task)
+    return task
 
 
 @contextmanager
@@ -64,51 +63,15 @@ def none_left() -> Iterator[None]:
         yield
     finally:
         until = time.monotonic() + _PATIENCE_SECONDS
-        for thread in filter(threading.Thread.is_alive, list(_UNAWAITED)):
-            _end(thread, until)
+        for task in [task for task in _UNAWAITED if task.running]:
+            _end(task, until)
 
 
-def _end(thread: threading.Thread, until: float) -> None:
-    """Raise `SystemExit` in a thread, and an error in FAISS if it is inside; wait for its end."""
-    while thread.is_alive() and time.monotonic() < until:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+def _end(task: BackgroundTask[Any], until: float) -> None:
+    """Interrupt a task, with an error in FAISS if it is inside; wait for its end."""
+    while task.running and time.monotonic() < until:
+        task.interrupt()
         faiss.TimeoutCallback.reset(_AT_ONCE_SECONDS)
-        thread.join(_LOOK_SECONDS)
+        task.wait(_LOOK_SECONDS)
     # Let later calls of FAISS run again.
     faiss.PythonInterruptCallback.reset()
-
-
-class BackgroundBuild:
-    """Makes a bundle in a thread, as far as it needs no state; `make` returns the function that finishes it.
-
-    It has the stream's priority: until it ends, no newer bundle is published.
-    """
-
-    def __init__(self, make: Callable[[], Callable[[], BundleManifest]]) -> None:
-        self._make = make
-        self._finish: Callable[[], BundleManifest] | None = None
-        self._error: Exception | None = None
-        self._thread = beside("weir-bundle-export", self._run, niceness=0)
-
-    @property
-    def running(self) -> bool:
-        """Whether the thread is still running."""
-        return self._thread.is_alive()
-
-    def has_ended(self, within: float) -> bool:
-        """Wait for at most this many seconds; return whether the thread has ended."""
-        self._thread.join(within)
-        return not self.running
-
-    def finish(self) -> BundleManifest:
-        """Wait for the thread, and finish in this one; raises the thread's error."""
-        self._thread.join()
-        if self._finish is None:
-            raise self._error or RuntimeError("the thread that makes a bundle was ended")
-        return self._finish()
-
-    def _run(self) -> None:
-        try:
-            self._finish = self._make()
-        except Exception as error:  # noqa: BLE001 - raised in `finish`
-            self._error = error

@@ -9,55 +9,52 @@ not load torch, so that the process can start before the waiting rank has loaded
 import logging
 import subprocess
 import sys
-from threading import Thread
+from functools import partial
 from typing import Final
 
+from weir.runtime.background import BackgroundTask
 from weir.trainer.export.graph_cache import read_graph
 from weir.trainer.settings.towers import TowerConfig
 
-__all__ = ["Tracing", "tracing_of"]
+__all__ = ["tracing_of"]
 
 logger = logging.getLogger(__name__)
 
 
-class Tracing:
-    """Traces the tower of some settings, with the stream's priority: the first bundle waits for it."""
+_BEGUN: Final = dict[TowerConfig, BackgroundTask[None]]()
 
-    def __init__(self, config: TowerConfig) -> None:
-        self._config = config
-        self._thread = Thread(target=self._trace, name="weir-tower-tracing", daemon=True)
-        self._thread.start()
 
-    def wait(self) -> None:
-        """Wait for the trace; if it failed, the export traces the tower itself."""
-        self._thread.join()
+def tracing_of(config: TowerConfig) -> BackgroundTask[None]:
+    """Return the background trace of a tower; the first call starts it.
 
-    def _trace(self) -> None:
-        graph = read_graph(self._config) or self._traced()
+    It has the stream's priority: the first bundle waits for it. If it fails, the export traces the tower itself.
+    """
+    if config not in _BEGUN:
+        _BEGUN[config] = BackgroundTask("weir-tower-tracing", partial(_trace, config))
+    return _BEGUN[config]
+
+
+def _trace(config: TowerConfig) -> None:
+    try:
+        graph = read_graph(config) or _traced(config)
         if graph is not None:
             from weir.trainer.export.onnx_models import keep_graph
 
-            keep_graph(self._config, graph)
-        logger.info("ready to export")
-
-    def _traced(self) -> bytes | None:
-        command = [sys.executable, "-m", "weir.trainer.export.tracing"]
-        settings = self._config.model_dump_json().encode()
-        done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            logger.warning("the tower was not traced beside the stream: its process ended with %d", done.returncode)
-            return None
-        return done.stdout
+            keep_graph(config, graph)
+    except Exception:
+        logger.exception("the tower was not traced beside the stream")
+        return
+    logger.info("ready to export")
 
 
-_BEGUN: Final = dict[TowerConfig, Tracing]()
-
-
-def tracing_of(config: TowerConfig) -> Tracing:
-    """Return the background trace of a tower; the first call starts it."""
-    if config not in _BEGUN:
-        _BEGUN[config] = Tracing(config)
-    return _BEGUN[config]
+def _traced(config: TowerConfig) -> bytes | None:
+    command = [sys.executable, "-m", "weir.trainer.export.tracing"]
+    settings = config.model_dump_json().encode()
+    done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        logger.warning("the tower was not traced beside the stream: its process ended with %d", done.returncode)
+        return None
+    return done.stdout
 
 
 def _main() -> None:
