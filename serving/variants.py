@@ -192,7 +192,7 @@ class VariantRouter:
         return sum(bundle.size for bundle in self.loaded if bundle.manifest.variant != line)
 
     def _hand_over(self, before: BundleWatcher, champion: BundleWatcher) -> None:
-        """Export the bundle metrics of the new champion from now on, instead of the one's before."""
+        """Export the bundle metrics of the new champion from now on, instead of the previous champion's."""
         before.metrics = BundleMetrics(CollectorRegistry())
         champion.metrics = self.shown
         champion.show(None)  # None: the previous champion's bundle is not an older version of this one

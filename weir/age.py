@@ -65,7 +65,7 @@ class ServedAge(FrozenModel):
 
 
 class AgeFacts(FrozenModel):
-    """All figures at one k; `window_seconds` is None if no window could be evaluated."""
+    """All figures on age at the cut-off `k`; `window_seconds` is the length of a window, None without windows."""
 
     k: int
     window_seconds: float | None

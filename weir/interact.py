@@ -107,7 +107,7 @@ class Change(FrozenModel):
 
 
 class Asker:
-    """Queries one server.
+    """Queries a server for a user's items, and measures the effect of an event on the answer.
 
     Parameters
     ----------

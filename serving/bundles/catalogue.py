@@ -254,7 +254,7 @@ class Takedown:
         self._show()
 
     def _accept(self, new: "_IdList", served: Sequence[LoadedBundle]) -> None:
-        """Replace the list before by a new one if a served bundle has an item of the new list; else warn."""
+        """Replace the accepted list by a new list if a served bundle has an item of it; else log a warning."""
         self._pending = None
         if any(_has_item(bundle, new.ids) for bundle in served):
             self._accepted, before = new.ids, self._ids

@@ -183,7 +183,7 @@ class BundleWatcher:
 
     @property
     def loaded(self) -> list[LoadedBundle]:
-        """The served bundle in a list, empty without one."""
+        """The served bundle as a list, empty if no bundle is served."""
         return [bundle] if (bundle := self.bundle) is not None else []
 
     def refresh(self) -> bool:

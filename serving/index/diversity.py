@@ -47,7 +47,7 @@ class CappedSelection:
 
     @property
     def done(self) -> bool:
-        """Whether `wanted` rows were taken."""
+        """Whether as many rows as `wanted` are taken."""
         return len(self._taken) >= self.wanted
 
     @property

@@ -183,7 +183,7 @@ class Tally:
     versions: set[str] = field(default_factory=set)
 
     def add(self, kind: str, k: int, recall: float) -> None:
-        """Add one example's recall."""
+        """Add the recall of an example, of a kind and at k."""
         self.values[kind, k].append(recall)
 
     def by_k(self, kind: str) -> dict[int, list[float]]:

@@ -85,7 +85,7 @@ class PlainBatch(Protocol):
         """Refuse all requests with a gRPC code, a message and serialised status details."""
 
     def split(self) -> "list[PlainBatch]":
-        """Split into one batch per request."""
+        """Return a batch for each request of this batch."""
 
 
 class Wanted(NamedTuple):

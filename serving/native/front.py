@@ -119,7 +119,7 @@ class NativeFront(WorkSource):
             self.follow(bundle)
 
     def end(self) -> None:
-        """Pass all calls to Python from now on, which refuses them, and refuse the waiting ones."""
+        """Refuse the waiting requests, and pass all calls to Python from now on, which refuses them."""
         self.follow(None)
         self.answers = False
         while (batch := self._front.take(self.config.max_batch_queries, float(self.config.max_batch_cost))) is not None:

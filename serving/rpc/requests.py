@@ -198,7 +198,7 @@ class _Check:
             raise InvalidRequestError(self.violations, self.more)
 
     def total(self, ids: int, values: int) -> None:
-        """Raise `InvalidRequestError` for too many ids or feature values, before any of them is read."""
+        """Raise `InvalidRequestError` if a request has too many ids or feature values; called before they are read."""
         held = ((ids, "item ids", self.limits.max_item_ids), (values, "feature values", self.limits.max_feature_values))
         for count, what, most in held:
             if count > most:

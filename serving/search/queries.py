@@ -195,7 +195,7 @@ class Hits:
 
     @property
     def fallback(self) -> bool:
-        """Whether the items are popular ones, not found by a vector."""
+        """Whether the items are the most popular ones, because the query has no vector."""
         return self.vector is None
 
 

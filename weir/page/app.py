@@ -38,7 +38,7 @@ class _Paths:
         self._clicks, self._bodies = 0, Bodies()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Send the whole state once, then only changes, as server-sent events."""
+        """Send server-sent events: the whole state first, then only changes."""
         watch = self._watch
         if watch.watchers >= _MOST_STREAMS:
             raise web.HTTPServiceUnavailable(text=f"{_MOST_STREAMS} pages are open already")

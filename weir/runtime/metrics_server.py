@@ -62,7 +62,7 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """HTTP server on a listening socket: one thread per connection, each with a deadline."""
+    """HTTP server on a listening socket, with a thread for each connection and a limit on its time."""
 
     daemon_threads = True
     block_on_close = False
@@ -102,7 +102,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     @staticmethod
     def _cut(requests: list[Any]) -> None:
-        """Shut connections down, so that the threads that wait for them wake up and close them."""
+        """Shut connections down, so that their threads wake up and close the sockets."""
         for request in requests:
             with contextlib.suppress(OSError):  # it has ended in the meantime
                 request.shutdown(socket.SHUT_RDWR)
