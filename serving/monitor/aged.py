@@ -143,8 +143,8 @@ def _by_bundle(
             asked[bundle.version].append((window, age))
     loaded: LoadedBundle | None = None
     for version in sorted(asked, key=order.__getitem__):
-        if (bundle := _loaded(log, version, loaded)) is not None:
-            loaded = bundle
+        if (kept := _loaded(log, version, loaded)) is not None:
+            loaded = kept
             yield loaded, asked[version]
 
 
