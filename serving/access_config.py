@@ -11,6 +11,8 @@ from weir.contracts.base.models import FrozenModel
 __all__ = ["RIGHTS", "AuthConfig", "ClientConfig", "Right", "Rule", "TlsConfig"]
 
 Right = Literal["Retrieve", "Embed", "GetInfo", "exact", "pin", "reflection"]
+"""A right of a caller: to call a method, to search exactly, to pin a bundle version, or to use reflection."""
+
 RIGHTS: Final[tuple[Right, ...]] = get_args(Right)
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

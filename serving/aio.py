@@ -29,12 +29,12 @@ __all__ = ["AsyncRetrievalClient"]
 
 
 class AsyncRetrievalClient:
-    """Calls the service at `target` (``host:port``) from one event loop; every call ends within `timeout` seconds.
+    """An asyncio client of the service at `target` (``host:port``); every call ends within `timeout` seconds.
 
-    `config` has TLS and token settings. Create the client inside the loop, and use it as an asynchronous context
-    manager or await `close`. Cancelling a call also cancels it on the server. All methods raise `RetrievalError`, and
-    `ValueError` after `close`. Raises `RuntimeError` if no event loop runs, `OSError` or `ValueError` if a file of
-    `config` cannot be used.
+    `config` has TLS and token settings. Create the client inside the event loop that uses it, and use it as an
+    asynchronous context manager or await `close`. Cancelling a call also cancels it on the server. All methods raise
+    `RetrievalError`, and `ValueError` after `close`. The constructor raises `RuntimeError` if no event loop runs,
+    `OSError` or `ValueError` if a file of `config` cannot be used.
     """
 
     def __init__(self, target: str, timeout: float = 10.0, config: ClientConfig | None = None) -> None:
@@ -59,11 +59,11 @@ class AsyncRetrievalClient:
     async def retrieve(
         self, queries: Sequence[pb.Query], *, timeout: float | None = None, **wishes: Unpack[Wishes]
     ) -> Retrieval:
-        """Return the top items of each query; `timeout` in seconds overrides the client's."""
+        """Return the top items of each query; `timeout` (seconds) replaces the client's timeout for this call."""
         return retrieval_of(await self._call("Retrieve", retrieve_request(queries, wishes), timeout))
 
     async def embed(self, queries: Sequence[pb.Query], *, timeout: float | None = None) -> list[Floats | None]:
-        """Return the vector (dimension,) of each query; None if the bundle has no data for it."""
+        """Return the vector (dimension,) of each query; None if the bundle has no data for the query."""
         return vectors_of(await self._call("Embed", embed_request(queries), timeout))
 
     async def info(self, *, timeout: float | None = None) -> Info:

@@ -1,10 +1,10 @@
-"""A small client that blocks: plain values and numpy arrays in and out. `weir.serving.aio` has the same for asyncio.
+"""A small blocking client: plain values and numpy arrays in and out. `weir.serving.aio` is the same for asyncio.
 
 Ids are texts. Values with a unique spelling are converted: whole numbers in decimal, bytes of UTF-8, UUIDs in their
-canonical form. Any other value is refused: its `str` may be another id, such as 7.0.
+canonical form. Any other value is refused, because its `str` may be another id, as for 7.0.
 
-gRPC retries UNAVAILABLE and CANCELLED, by the service configuration below; the client itself retries nothing. Calls
-are spread over several replicas (``dns:///name:port`` with a headless service).
+gRPC retries UNAVAILABLE and CANCELLED (`SERVICE_CONFIG`); the client itself retries nothing. Calls are spread over
+several replicas (``dns:///name:port`` with a headless service).
 """
 
 import json
@@ -46,14 +46,51 @@ __all__ = [
     "id_texts",
 ]
 
+Id = str | bytes | int | np.integer | UUID
+"""Types accepted as an id or a tag."""
+
+Ids = Iterable[Id] | npt.NDArray[np.str_] | npt.NDArray[np.bytes_] | npt.NDArray[np.integer]
+"""Types accepted as a list of ids: any iterable (n,) except a text or a mapping."""
+
+Features = Mapping[str, str | Sequence[str] | float]
+"""User features by name: a text, several texts, or a number."""
+
+Floats = npt.NDArray[np.float32]
 
 _TOO_LARGE: Final = "message larger than max"
-"""Part of gRPC's message if one side refuses a message's size; it has no details, and a retry does not help."""
+"""Part of gRPC's error message for a message that is too large; such an error has no details."""
 _SMALLER: Final = "send less in a request, see limits.max_request_bytes of `info`"
+
+SERVICE_CONFIG: Final = {
+    "loadBalancingConfig": [{"round_robin": {}}],
+    "methodConfig": [
+        {
+            "name": [{"service": pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.1s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                # A server that is stopping may answer CANCELLED; a call that the caller cancels is not repeated.
+                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
+            },
+        }
+    ],
+}
+"""gRPC service configuration for load balancing and retries, usable by any client (docs/clients.md)."""
+
+CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
+    ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
+    ("grpc.max_receive_message_length", -1),
+    # gRPC's default of 30 s is longer than a rollout of a few servers: all addresses it knows would be gone.
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
+    # A process that dies resets its connections. gRPC's default backoff of 1 s is longer than all retries together.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+]
 
 
 class RetrievalError(UserError):
-    """The server's refusal: the gRPC `code`, the stable `reason`, and the `violations` (field -> problem)."""
+    """A failed call: its gRPC `code`, the server's stable `reason`, and the `violations` (field -> problem)."""
 
     def __init__(self, code: grpc.StatusCode, message: str, reason: str = "", violations: dict[str, str] | None = None):
         super().__init__(f"{code.name}{f' ({reason})' if reason else ''}: {message}")
@@ -74,7 +111,7 @@ class RetrievalError(UserError):
         return found
 
     def explain(self) -> list[str]:
-        """Return lines for the user: what to do if no server answers, else the refusal and its violations."""
+        """Return lines for the user: what to do if no server answers; otherwise the error and its violations."""
         if self.code is grpc.StatusCode.UNAVAILABLE and not self.reason:
             start = "start one with `weir up` or `weir serve`, or name it with --target"
             return [f"no server answers: {start}; if it speaks TLS, set `client` ({self})"]
@@ -91,18 +128,8 @@ class RetrievalError(UserError):
             self.retry_after = retry.retry_delay.ToNanoseconds() / 1e9
 
 
-Id = str | bytes | int | np.integer | UUID
-"""Types accepted as an id or a tag."""
-
-Ids = Iterable[Id] | npt.NDArray[np.str_] | npt.NDArray[np.bytes_] | npt.NDArray[np.integer]
-"""Types accepted as a list of ids: any iterable (n,) except a text or a mapping."""
-
-Features = Mapping[str, str | Sequence[str] | float]
-"""User features by name: a text, several texts, or a number."""
-
-
 def by_user(user_id: Id, k: int | None = None, *, features: Features | None = None) -> pb.Query:
-    """Query by user; `features` are user features by name: a text, several texts, or a number.
+    """Return a query by user; `features` are user features by name: a text, several texts, or a number.
 
     Raises `TypeError` for an invalid feature or id.
     """
@@ -110,12 +137,12 @@ def by_user(user_id: Id, k: int | None = None, *, features: Features | None = No
 
 
 def by_history(item_ids: Ids, k: int | None = None, *, features: Features | None = None) -> pb.Query:
-    """Query by a history of items, oldest first, with features as in `by_user`; raises `TypeError` as `by_user`."""
+    """Return a query by a history of items, oldest first; `features` and errors as in `by_user`."""
     return pb.Query(history=pb.History(item_ids=id_texts("item_ids", item_ids)), k=k, features=_features(features))
 
 
 def by_embedding(values: npt.ArrayLike, k: int | None = None) -> pb.Query:
-    """Query by a vector (dimension,) of the bundle's space; raises `ValueError` for another shape."""
+    """Return a query by a vector (dimension,) in the bundle's space; raises `ValueError` for another shape."""
     vector = np.asarray(values, np.float32)
     if vector.ndim != 1:
         raise ValueError(f"a query is one vector, of shape (dimension,): this is {vector.shape}; send a query per row")
@@ -123,14 +150,14 @@ def by_embedding(values: npt.ArrayLike, k: int | None = None) -> pb.Query:
 
 
 def by_item(item_id: Id, k: int | None = None) -> pb.Query:
-    """Query for items similar to this one; raises `TypeError` for an invalid id."""
+    """Return a query for the items similar to an item; raises `TypeError` for an invalid id."""
     return pb.Query(item_id=_id_text("item_id", item_id), k=k)
 
 
 def id_texts(name: str, given: Ids) -> list[str]:
-    """Convert a list of ids or tags to texts; `name` is its name in errors.
+    """Convert a list of ids or tags to texts; `name` names the list in errors.
 
-    Raises `TypeError` for anything but a list and for an invalid id in it, `ValueError` for bytes that are not UTF-8.
+    Raises `TypeError` if `given` is not a list or has an invalid id, `ValueError` for bytes that are not UTF-8.
     """
     if isinstance(given, str | bytes | bytearray | memoryview):
         raise TypeError(f"{name}: a list of ids is wanted, a text came; write [{given!r:.80}]")
@@ -179,43 +206,14 @@ def _feature(name: str, said: object) -> pb.Feature:
     raise TypeError(f"feature {name!r} is {said!r}; allowed are a text, several texts, or a number")
 
 
-Floats = npt.NDArray[np.float32]
-
-SERVICE_CONFIG: Final = {
-    "loadBalancingConfig": [{"round_robin": {}}],
-    "methodConfig": [
-        {
-            "name": [{"service": pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name}],
-            "retryPolicy": {
-                "maxAttempts": 4,
-                "initialBackoff": "0.1s",
-                "maxBackoff": "1s",
-                "backoffMultiplier": 2,
-                # A server that is stopping may answer CANCELLED; a call that the caller cancels is not repeated.
-                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
-            },
-        }
-    ],
-}
-"""gRPC service configuration for load balancing and retries, usable by any client (docs/clients.md)."""
-
-CHANNEL_OPTIONS: Final[list[tuple[str, Any]]] = [
-    ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
-    ("grpc.max_receive_message_length", -1),
-    # gRPC's default of 30 s is longer than a rollout of a few servers: all addresses it knows would be gone.
-    ("grpc.dns_min_time_between_resolutions_ms", 1000),
-    # A process that dies resets its connections. gRPC's default backoff of 1 s is longer than all retries together.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-]
-
-
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """The items found for one query, best first, with their scores (items,); `fallback`: only popular items.
+    """The items found for one query, best first, with their `scores` (items,).
 
-    `seen_bounded`: the stored history is incomplete, so seen items may be among them. `complete`: k items are eligible
-    for the request. `cold`: whether each item is a cold item, found by its features alone; empty if there is none.
-    `missing_features`: features of the query that the bundle does not know.
+    `missing_item_ids` are items of the query that the bundle lacks. `fallback`: these are only the popular items.
+    `seen_bounded`: the stored history is incomplete, so items that the user has seen may be among these. `complete`: at
+    least k items are eligible for the request. `cold`: whether each item is a cold item, found by its features alone;
+    empty if no item is. `missing_features`: features of the query that the bundle does not know.
     """
 
     item_ids: list[str]
@@ -230,7 +228,7 @@ class Hits:
 
 @dataclass(frozen=True, eq=False)
 class Retrieval:
-    """The answer to a call: hits per query and the bundle's version; `seconds` are the server's timings by stage."""
+    """The answer to a Retrieve call: hits per query, and the bundle's version; `seconds` are server times by stage."""
 
     hits: list[Hits]
     bundle_version: str
@@ -243,7 +241,7 @@ class Info:
     """The served bundle and the server's limits; times are seconds since 1970.
 
     `delta_updates` is ``in_place`` if a waiting call may be answered from the next version, else ``beside``. `loaded`
-    are the variants and versions of the loaded bundles, which can be pinned; the champion's comes first.
+    has the variant and version of each loaded bundle, all of which can be pinned; the champion's bundle comes first.
     `user_features` are the feature names that a query may give, by kind: ``categorical`` or ``dense``.
     """
 
@@ -267,7 +265,7 @@ class Info:
 
 
 class Wishes(TypedDict, total=False):
-    """Options of a Retrieve call besides its queries, documented in the .proto file."""
+    """Options of a Retrieve call in addition to its queries; the .proto file documents each."""
 
     exact: bool
     nprobe: int
@@ -287,7 +285,7 @@ class Wishes(TypedDict, total=False):
 def retrieve_request(queries: Sequence[pb.Query], wishes: Wishes) -> pb.RetrieveRequest:
     """Build the request of a Retrieve call.
 
-    Raises `TypeError` for an unknown option, or if queries or ids are not a list.
+    Raises `TypeError` for an unknown option, for an invalid id, or if queries or ids are not a list.
     """
     if unknown := wishes.keys() - Wishes.__annotations__.keys():
         raise TypeError(f"retrieve knows no {', '.join(sorted(unknown))}; it knows {', '.join(Wishes.__annotations__)}")
@@ -354,7 +352,7 @@ def retrieval_of(answer: pb.RetrieveResponse) -> Retrieval:
 
 
 def vectors_of(answer: pb.EmbedResponse) -> list[Floats | None]:
-    """Return the vector (dimension,) of each query; None if the bundle has no data for it."""
+    """Return the vector (dimension,) of each query; None if the bundle has no data for the query."""
     return [None if one.fallback else np.fromiter(one.values, np.float32, len(one.values)) for one in answer.vectors]
 
 
@@ -385,11 +383,11 @@ def info_of(answer: pb.GetInfoResponse) -> Info:
 
 
 class RetrievalClient:
-    """Calls the service at `target` (``host:port``); every call ends within `timeout` seconds.
+    """A blocking client of the service at `target` (``host:port``); every call ends within `timeout` seconds.
 
-    `config` has TLS and token settings. Use it as a context manager or call `close`. It may be shared between threads.
-    All methods raise `RetrievalError`, and `ValueError` after `close`. Raises `OSError` or `ValueError` if a file of
-    `config` cannot be used.
+    `config` has TLS and token settings. Use the client as a context manager or call `close`; threads may share it. All
+    methods raise `RetrievalError`, and `ValueError` after `close`. The constructor raises `OSError` or `ValueError` if
+    a file of `config` cannot be used.
     """
 
     def __init__(self, target: str, timeout: float = 10.0, config: ClientConfig | None = None) -> None:
@@ -415,11 +413,11 @@ class RetrievalClient:
     def retrieve(
         self, queries: Sequence[pb.Query], *, timeout: float | None = None, **wishes: Unpack[Wishes]
     ) -> Retrieval:
-        """Return the top items of each query; `timeout` in seconds overrides the client's."""
+        """Return the top items of each query; `timeout` (seconds) replaces the client's timeout for this call."""
         return retrieval_of(self._call("Retrieve", retrieve_request(queries, wishes), timeout))
 
     def embed(self, queries: Sequence[pb.Query], *, timeout: float | None = None) -> list[Floats | None]:
-        """Return the vector (dimension,) of each query; None if the bundle has no data for it."""
+        """Return the vector (dimension,) of each query; None if the bundle has no data for the query."""
         return vectors_of(self._call("Embed", embed_request(queries), timeout))
 
     def info(self, *, timeout: float | None = None) -> Info:

@@ -71,7 +71,7 @@ class LimitsConfig(FrozenModel):
 
     @property
     def fields(self) -> int:
-        """Bound on a request's fields within the limits: its ids and tags, four per value or query, and some more."""
+        """Upper bound on the protobuf fields of a request within the limits: an id or tag is one, a value four."""
         ids = self.max_item_ids + 3 * self.max_filter_tags
         return ids + 4 * self.max_feature_values + 4 * self.max_queries + 16
 
@@ -254,20 +254,21 @@ class ServingConfig(FrozenModel):
 
     @property
     def most_calls(self) -> int:
-        """Most calls in progress without a deadline."""
+        """Most calls that may be in progress, whatever their deadlines."""
         return self.queue_queries + self.max_batch_queries
 
     @property
     def unread_calls(self) -> int:
         """Most calls that gRPC holds until Python takes them.
 
-        With a call rate, all calls that may be in progress: else gRPC would cancel a caller's burst without a reason.
+        With a call rate per caller these are all calls that may be in progress; with fewer, gRPC would cancel calls of
+        a caller's burst without a reason.
         """
         return self.queue_calls if self.auth.calls_per_second is None else max(self.queue_calls, self.most_calls)
 
     @property
     def cache(self) -> LocalCache:
-        """The cache of fetched files."""
+        """The local cache of files fetched from an object store."""
         if self.cache_dir is None:
             return LocalCache(limit=self.cache_bytes)
         return LocalCache(self.cache_dir, self.cache_bytes)

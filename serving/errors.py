@@ -1,4 +1,4 @@
-"""Errors of requests, calls and bundles; messages repeat little of a caller's text, and no token."""
+"""Errors of requests, calls and bundles; their messages repeat little of a caller's text, and never a token."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -38,10 +38,11 @@ _LONGEST_ECHO: Final = 128
 """Most characters of a request that an error repeats: errors travel in headers, which are limited."""
 
 _LONGEST_PROBLEM: Final = 512
+"""Most characters of a problem in an error."""
 
 _LONGEST_PATHS: Final = 640
-"""Most bytes of the paths of all violations of a request: they may hold names from the caller, headers hold 8 KiB, and
-each path appears three times, escaped."""
+"""Most bytes of the paths of all violations of a request. They may hold names from the caller, and each path appears
+three times, escaped, in headers of at most 8 KiB."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +54,18 @@ class Violation:
 
 
 class RequestError(Exception):
-    """A refused request; `reason` is a stable name that clients may rely on."""
+    """A refused request; `reason` is the stable name of the refusal, on which clients may rely."""
 
     reason = "INTERNAL"
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Facts for programs, as strings."""
+        """Facts about the refusal for programs, as strings."""
         return {}
 
 
 class InvalidRequestError(RequestError):
-    """The request is invalid; `violations` lists the first problems, `more` counts the others."""
+    """The request is invalid; `violations` lists its first problems, and `more` counts the others."""
 
     reason = "INVALID_REQUEST"
 
@@ -95,7 +96,7 @@ class NotJsonError(RequestError):
 
 
 class BodyLateError(RequestError):
-    """The body of an HTTP request did not arrive in time, or too many bodies are awaited."""
+    """The body of an HTTP request did not arrive in time, or gave way to newer requests."""
 
     reason = "BODY_LATE"
 
@@ -120,7 +121,7 @@ class NoCatalogueError(RequestError):
 
 
 class AnswerTooLargeError(RequestError):
-    """The answer has `size` bytes, more than the server sends: the client library would refuse it."""
+    """The answer has `size` bytes, more than the server sends, because client libraries refuse larger messages."""
 
     reason = "ANSWER_TOO_LARGE"
 
@@ -134,12 +135,12 @@ class AnswerTooLargeError(RequestError):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Both sizes, in bytes."""
+        """The answer's size and the most that the server sends, in bytes."""
         return {"answer_bytes": str(self.size), "max_answer_bytes": str(self.most)}
 
 
 class QueueFullError(RequestError):
-    """The queue is full: too many queries (or other `things`) are waiting."""
+    """The queue is full: `waiting` queries, or other `things`, wait, and at most `limit` may."""
 
     reason = "QUEUE_FULL"
 
@@ -149,7 +150,7 @@ class QueueFullError(RequestError):
 
 
 class NoTimeLeftError(QueueFullError):
-    """Refused before it was read: with the calls in progress it would miss its deadline."""
+    """The call was refused unread, because behind the calls in progress it would miss its deadline."""
 
     def __init__(self, retry_after: float) -> None:
         RequestError.__init__(
@@ -184,7 +185,7 @@ class ShuttingDownError(RequestError):
 
 
 class BundleVersionNotLoadedError(RequestError):
-    """The request is pinned to a bundle other than the one loaded."""
+    """The request is pinned to the bundle version `wanted`, and the version `loaded` is another one."""
 
     reason = "BUNDLE_VERSION_NOT_LOADED"
 
@@ -196,7 +197,7 @@ class BundleVersionNotLoadedError(RequestError):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """Both versions."""
+        """The wanted and the loaded version."""
         return {"requested_version": self.wanted, "loaded_version": self.loaded}
 
 

@@ -28,19 +28,20 @@ _BOUNDED: Final = (
     ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
     ("grpc.max_receive_message_length", 4096),
 )
-"""Limits of the health port, for all probes together."""
+"""gRPC options of the health port, which limit all probes together."""
 
 _ANSWERS_ALL: Final = (("grpc.http.overload_protection", 0),)
-"""Used with a rate limit per caller: otherwise gRPC resets streams of a burst while earlier ones are being removed.
+"""gRPC options for a server with a rate limit per caller.
 
-Streams that callers reset stay bounded by the streams per connection and by the calls that no handler has taken yet.
+Without them, gRPC resets streams of a burst while earlier streams are being removed. Streams that callers reset stay
+bounded by the streams per connection and by the calls that no handler has taken yet.
 """
 
 
 def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInterceptor]) -> grpc.aio.Server:
-    """Return a server without services, with limits on connections and streams.
+    """Return a gRPC server without services, with the settings' limits on connections and streams.
 
-    Behind a native front, which limits connections itself, it has a single connection.
+    Behind a native front, which limits connections itself, the server has a single connection.
     """
     bounds = [
         ("grpc.max_connection_age_ms", round(1000 * config.max_connection_age_seconds)),
@@ -65,7 +66,7 @@ def rpc_server(config: ServingConfig, interceptors: Sequence[grpc.aio.ServerInte
 
 
 def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
-    """Open the server's port, with TLS if there is a certificate, and return it; raises `CannotListenError`."""
+    """Open the gRPC port, with TLS if the settings name a certificate, and return it; raises `CannotListenError`."""
     if config.tls.certificate_file is None:
         warn_of_plain_tokens(config)
         return _listen("gRPC", config, config.port, server.add_insecure_port)
@@ -74,7 +75,10 @@ def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
 
 
 def _listen(what: str, config: ServingConfig, port: int, add: Callable[[str], int]) -> int:
-    """Bind all addresses of the host: gRPC alone considers one of them enough."""
+    """Bind a port on all addresses of the host, and return it; raises `CannotListenError`.
+
+    `add` binds an address, and `what` names the listener. gRPC alone is content with one address of a host.
+    """
     addresses, port = listening_at(what, config.host, port, shared=config.processes > 1)
     for address in addresses:
         try:
@@ -110,5 +114,5 @@ async def open_to_probes(config: ServingConfig, service: health.aio.HealthServic
 
 
 def _sharing(config: ServingConfig) -> tuple[str, int]:
-    """Return the option that shares the port only among the processes of this server: a second server must fail."""
+    """Return the gRPC option for sharing the port, set only if this server has several processes."""
     return "grpc.so_reuseport", int(config.processes > 1)

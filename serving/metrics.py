@@ -1,4 +1,4 @@
-"""Prometheus metrics of the server, each class with its registry, and the trace of a call that samples link to.
+"""Prometheus metrics of the server, a class for each topic, and the current call's trace, to which samples link.
 
 No tracing library is needed here; `weir.serving.rpc.instrumentation` creates the spans.
 """
@@ -35,7 +35,10 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 @dataclass(frozen=True)
 class BatchTimes:
-    """A batch's bundle, number of queries, and when it started, had vectors, and had items (monotonic seconds)."""
+    """A batch's bundle version and number of queries, and the times (monotonic seconds) of its stages.
+
+    The batch `started`, then had its query vectors (`embedded`), then its items (`found`).
+    """
 
     bundle_version: str
     queries: int
@@ -45,7 +48,7 @@ class BatchTimes:
 
 
 class CallTrace(Protocol):
-    """A call that is traced."""
+    """The trace of a call, which records the call's stages as spans."""
 
     trace_id: str
 
@@ -53,7 +56,7 @@ class CallTrace(Protocol):
         """Record that the call waits for its batch from now on."""
 
     def answered_with(self, calls: Sequence[Self], times: BatchTimes) -> None:
-        """Record a batch that answered `calls`, this one among them; called once per batch, from any thread."""
+        """Record the batch that answered `calls`, including this call; called once per batch, from any thread."""
 
 
 call_trace: Final[ContextVar[CallTrace | None]] = ContextVar("call_trace", default=None)
@@ -61,13 +64,13 @@ call_trace: Final[ContextVar[CallTrace | None]] = ContextVar("call_trace", defau
 
 
 def exemplar() -> dict[str, str] | None:
-    """Return the exemplar labels that link a metric sample to the current trace; None if there is none."""
+    """Return the exemplar labels that link a metric sample to the current call's trace; None without a trace."""
     trace = call_trace.get()
     return None if trace is None else {"trace_id": trace.trace_id}
 
 
 class RpcMetrics:
-    """Calls by method and code, with the metric names of go-grpc-prometheus."""
+    """Metrics of calls by method and code, with the names of go-grpc-prometheus."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("grpc_type", "grpc_service", "grpc_method")
@@ -88,7 +91,7 @@ class RpcMetrics:
 
 
 class RequestMetrics:
-    """Stages, batches, queue and refusals of requests; a `BatchObserver`."""
+    """Metrics of the stages, batches, queue and refusals of requests; a `BatchObserver`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.stages = Histogram(
@@ -138,14 +141,14 @@ class RequestMetrics:
         self.gone.labels(reason).inc()
 
     def stage_seconds(self, seconds: Sequence[tuple[str, float]]) -> None:
-        """Record a request's stages."""
+        """Record the seconds of a request's stages, as (stage, seconds) pairs."""
         trace = exemplar()
         for stage, value in seconds:
             self._stages[stage].observe(value, trace)
 
 
 class ServedMetrics:
-    """Served lists: answers kept in the store, to be joined with clicks."""
+    """Metrics of served lists, the answers that are kept in the store to be joined with clicks."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.lists = Counter(
@@ -165,7 +168,7 @@ class ServedMetrics:
 
 
 class HistoryMetrics:
-    """Histories of users: loaded rows, missing files, lag and errors."""
+    """Metrics of user histories: loaded rows, missing files, lag and errors."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.rows = Gauge(
@@ -207,7 +210,7 @@ class HistoryMetrics:
 
 
 class CatalogueMetrics:
-    """The catalogue, the takedown list and cold items."""
+    """Metrics of the catalogue, the takedown list and cold items."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.items = Gauge("weir_catalogue_items", "Items in the catalogue; 0 where there is none.", registry=registry)
@@ -240,7 +243,7 @@ class CatalogueMetrics:
             self.unusable.labels(file)
 
     def read(self, catalogue: Catalogue, seconds: float) -> None:
-        """Describe a catalogue that was read just now."""
+        """Set the metrics to a catalogue that was read just now, in this many seconds."""
         self.items.set(len(catalogue))
         self.tags.set(len(catalogue.tags))
         self.refused.set(catalogue.refused)
@@ -249,7 +252,7 @@ class CatalogueMetrics:
 
 
 class BundleMetrics:
-    """The served bundle, and swaps, refusals and deltas."""
+    """Metrics of the served bundle, and of swaps, refusals and deltas."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.info = Gauge(
@@ -306,16 +309,17 @@ class BundleMetrics:
         )
 
     def nothing(self) -> None:
-        """Show that no bundle is served."""
+        """Set the metrics to no served bundle."""
         self.info.clear()
         self.items.set(0)
 
     def served(
         self, manifest: BundleManifest, *, items: int, servable_at: float, happened: float, is_older: bool
     ) -> None:
-        """Describe the newly served bundle.
+        """Set the metrics to the newly served bundle, and count the swap.
 
-        `happened` is the wall-clock time of its newest event; `is_older`: it was created before the one it replaces.
+        `happened` is the wall-clock time of the bundle's newest event. `is_older`: the bundle was created before the
+        bundle that it replaces.
         """
         self.info.clear()
         self.info.labels(manifest.version, manifest.index.type, manifest.metric).set(1)
@@ -329,7 +333,7 @@ class BundleMetrics:
 
 
 class ProcessMetrics:
-    """The worker processes of a server with several."""
+    """Metrics of the worker processes of a server with several processes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.running = Gauge("weir_server_processes", "Processes that answer on the server's port.", registry=registry)

@@ -1,7 +1,7 @@
 """Process setup before a server starts: a check of FAISS's kernel, the limit of open files, and gRPC's log.
 
-FAISS brings an OpenBLAS of its own, which picks a kernel for the processor when it is loaded. For a newer processor
-that it does not know, it may fall back to a kernel without AVX2, and searches get slower without any message.
+FAISS brings its own OpenBLAS, which picks a kernel for the processor when it is loaded. For a processor newer than this
+OpenBLAS, that may be a kernel without AVX2, and searches get slower without any message.
 """
 
 import logging
@@ -61,7 +61,7 @@ def _flags() -> frozenset[str]:
 
 
 def allow_files(needed: int) -> None:
-    """Raise the soft limit of open files as far as needed and allowed; log a warning if that is not enough."""
+    """Raise the soft limit of open files to `needed`, or as far as allowed; then log a warning."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -71,10 +71,7 @@ def allow_files(needed: int) -> None:
 
 
 def leave_out_departed() -> None:
-    """Filter out gRPC's tracebacks about a failed send to a caller that has just disconnected.
-
-    gRPC itself does not log them if it notices the disconnect before the send fails.
-    """
+    """Drop gRPC's log records about a failed send to a caller that has just disconnected."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_news)
 
 

@@ -1,4 +1,4 @@
-"""Served lists, kept for attribution: bounded in memory, written to the store by a thread."""
+"""Served lists: sampled answers kept for attribution, bounded in memory, and written to the store by a thread."""
 
 import logging
 import secrets
@@ -19,14 +19,18 @@ from weir.serving.search.queries import ByUser, Hits, Query
 
 __all__ = ["Batch", "ServedLists", "ServedWriter"]
 
+log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 32
-"""Lists converted to columns per step, which holds the interpreter's lock: some 100 us for lists of 100 items."""
+"""Lists converted to columns per step; a step holds the interpreter's lock, some 100 us for lists of 100 items."""
 
 _RANGE: Final = 1 << 64
+"""Number of random numbers from which an answer draws one; it is kept if that is in the first `share` of them."""
 
 
 class _List(NamedTuple):
+    """A served list: its answer's token, its query's number and user, when and by which version, and its item ids."""
+
     token: str
     query: int
     user: Key | None
@@ -38,7 +42,7 @@ class _List(NamedTuple):
 
 @dataclass
 class Batch:
-    """Lists that go into one file, named by `segment`; `items` counts the items of all lists."""
+    """Served lists that go into one file, whose name is `segment`; `items` counts the items of all lists."""
 
     segment: str = field(default_factory=new_segment)
     lists: list[_List] = field(default_factory=list)
@@ -60,18 +64,21 @@ def _columns_of(lists: Sequence[_List]) -> pa.Table:
 
 
 class ServedLists:
-    """Collects answers from the event loop and hands them over in batches; thread-safe."""
+    """Collects sampled answers as served lists, which `take` returns in batches; thread-safe."""
 
     def __init__(self, config: ServedConfig, metrics: ServedMetrics) -> None:
         self._share, self._most, self._metrics = config.share, config.max_waiting_items, metrics
         self._lock, self._batch = threading.Lock(), Batch()
 
     def note(self, version: str, queries: Sequence[Query], hits: Sequence[Hits], *, probe: bool = False) -> str:
-        """Keep a sampled answer if there is room; return its attribution token, which names the file if it is kept."""
+        """Keep an answer if it is sampled and there is room; return its attribution token.
+
+        The token of a kept answer names the file with its lists. A `probe` is never kept.
+        """
         return self.token(version, lambda: (queries, hits), probe=probe)
 
     def token(self, version: str, answer: Callable[[], tuple[Sequence[Query], Sequence[Hits]]], *, probe: bool) -> str:
-        """Return the token as `note` does; `answer` is only called if the answer is sampled."""
+        """Do the same as `note`; `answer` returns the queries and hits, and is only called if they are sampled."""
         number = secrets.token_hex(8)
         if probe or int(number, 16) >= self._share * _RANGE:
             return served_token(version, "", number)
@@ -101,8 +108,6 @@ def _lists_of(token: str, version: str, queries: Sequence[Query], hits: Sequence
         yield _List(token, place, user, now, version, found.fallback, found.ids)
 
 
-log = logging.getLogger(__name__)
-
 _SECONDS_BETWEEN_REMOVALS: Final = 600.0
 _LAST_SECONDS: Final = 5.0
 """Most seconds that a stopping server waits for its last file."""
@@ -110,9 +115,9 @@ _LAST_SECONDS: Final = 5.0
 
 @dataclass
 class ServedWriter:
-    """Writes the collected `lists` every `flush_seconds`, if there are any.
+    """A thread that writes the collected `lists` to the store every `flush_seconds`, and removes old files.
 
-    A failed write is retried; meanwhile `lists` fills up, and drops lists beyond its limit. Only `close` waits for this
+    A failed write is retried; meanwhile `lists` fills up, and drops lists beyond its limit. Only `close` waits for the
     thread.
     """
 
@@ -134,7 +139,7 @@ class ServedWriter:
             self._thread.start()
 
     def close(self) -> None:
-        """Write the remaining lists, and warn if the store takes too long."""
+        """End the thread after a last write; log a warning if the store takes too long."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_LAST_SECONDS)
@@ -142,7 +147,7 @@ class ServedWriter:
                 log.warning("the last served lists may be lost: the store did not take them in time")
 
     def flush(self) -> None:
-        """Write the collected lists to a file, and remove old ones if due; failures are counted and logged once."""
+        """Write the collected lists to a file, and remove old files if due; failures are counted and logged once."""
         try:
             self._write()
             self._remove_old()

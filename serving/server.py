@@ -73,11 +73,12 @@ _STATUS = health_pb2.HealthCheckResponse
 def serve(
     store: Store, config: ServingConfig, files: CatalogueFiles | None = None, variants: Sequence[str] = ()
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and return; `files` names the catalogue and the takedown list.
+    """Serve until SIGTERM or SIGINT, then drain and return.
 
-    With `config.processes` above 1, worker processes answer (`weir.serving.processes.parent`). Raises `ValueError` if
-    they would have to share a GPU or answer from two bundles, and `VariantError` if the roles of the `variants` are
-    ambiguous.
+    `files` names the catalogue and the takedown list, `variants` are the variants in the settings. With
+    `config.processes` above 1, worker processes answer (`weir.serving.processes.parent`). Raises `ValueError` if
+    several processes would have to share a GPU or to answer from two bundles, and `VariantError` if the roles of the
+    variants are ambiguous.
     """
     files = files or CatalogueFiles()
     warn_of_old_kernel()
@@ -98,7 +99,10 @@ def serve(
 
 
 def prepare(config: ServingConfig) -> None:
-    """Set up a process that answers."""
+    """Set up this process for answering: check the device, raise the limit of open files, switch threads more often.
+
+    Raises `ValueError` if `device` is ``gpu`` and there is none.
+    """
     pick_gpu(config.device)
     allow_files(config.max_connections + _OTHER_FILES)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -106,10 +110,10 @@ def prepare(config: ServingConfig) -> None:
 
 @dataclass
 class Server:
-    """The parts of one answering process; `run` starts and ends them.
+    """The parts of a process that answers queries; `run` starts and ends them.
 
-    With `member`, it is one of several: the parent sends it bundles and shows its metrics. `variants` are the variants
-    in the settings.
+    With `member`, the process is one of several: its parent sends it bundles and shows its metrics. `variants` are the
+    variants in the settings.
     """
 
     store: Store
@@ -160,6 +164,7 @@ class Server:
         )
 
     def _bundles(self, catalogue: CatalogueFollower) -> Bundles:
+        """Return the holder of the bundles: the link to the parent, a watcher, or a router of variants."""
         if self.member is not None:
             self.member.describe = catalogue.describe
             return self.member
@@ -167,7 +172,7 @@ class Server:
         return bundles_of(self.store, self.config, self.registry, self.variants, between=between, describe=describe)
 
     def _native(self) -> NativeFront | None:
-        """Create the compiled front; its counts are shown with the server's own."""
+        """Create the compiled front, and add its counts to the shown metrics; None if the settings name no front."""
         if self.config.front == "python":
             return None
         package = compiled()
@@ -227,13 +232,13 @@ class Server:
         log.info("stopped")
 
     def _shown(self) -> AbstractContextManager[str]:
-        """Context manager: show the metrics; a member's metrics are shown by its parent."""
+        """Context manager: serve the metrics and yield their address; a member's metrics are shown by its parent."""
         if self.member is not None:
             return nullcontext("the port of the parent")
         return exposed(self.shown, self.config.metrics_host, self.config.metrics_port)
 
     async def _answer(self, stopped: asyncio.Event, others: str) -> None:
-        """Listen until a signal, then drain."""
+        """Listen until `stopped` is set, then drain; `others` are further addresses for the log."""
         fronts = self._fronts()
         port, http = await fronts.start()
         self._where = f"gRPC on {in_url(self.config.host)}:{port}, {http}{others}"
@@ -260,7 +265,7 @@ class Server:
         )
 
     async def _watch_over(self) -> None:
-        """Update the health of the process every second."""
+        """Update the health of the process every second; runs until cancelled."""
         while True:
             if self.member is not None:
                 self.member.link.beat()
@@ -268,7 +273,7 @@ class Server:
             await asyncio.sleep(1)
 
     async def look_after(self) -> None:
-        """Set the health of the process; log each change with its reason."""
+        """Set the health services of process and histories; log each change of health with its reason."""
         stuck = self.batcher.problem(self.config.max_batch_seconds)
         ill = "; ".join([*([stuck] if stuck else []), *self.followers.ended()])
         if bool(ill) != bool(self._ill):

@@ -38,12 +38,15 @@ SERVICE: Final = retrieval_pb2.DESCRIPTOR.services_by_name["RetrievalService"].f
 
 _LOOK_SECONDS: Final = 0.1
 _QUIET_LOOKS: Final = 10
-"""Successive checks without a call in progress after which a stopping server ends."""
+"""Successive checks without a call in progress after which a stopping server closes its connections."""
 
 
 @dataclass(frozen=True)
 class CallHandlers:
-    """The parts that the front ends call: batcher, bundles and their choice, served lists, health, native front."""
+    """The parts of the server that the front ends call.
+
+    `choose` picks the bundle that answers a request, given the champion's.
+    """
 
     batcher: Batcher[Task, Answer]
     bundles: Bundles
@@ -55,7 +58,7 @@ class CallHandlers:
 
 @dataclass(frozen=True)
 class CallObservers:
-    """The observers of each call: metrics, and optionally traces and the access log."""
+    """The observers of each call: metrics, and optionally `traces` and the access log (`lines`)."""
 
     calls: MetricsInterceptor
     metrics: RequestMetrics
@@ -119,7 +122,7 @@ class Transports:
         return cls(config, server, gateway, around.calls, behind.native)
 
     async def start(self) -> tuple[int, str]:
-        """Listen; return the gRPC port, and the HTTP address as text for the log."""
+        """Listen; return the gRPC port, and the HTTP address for the log. Raises `CannotListenError`."""
         if self.native is None:
             port = listen(self.server, self.config)
         else:
@@ -129,14 +132,14 @@ class Transports:
         return port if self.native is None else self.native.start(), http
 
     async def stop(self) -> None:
-        """Accept no new calls, and stop once none is in progress, after `grace_seconds` at the latest."""
+        """Accept no new calls, and close once no call is in progress, after `grace_seconds` at the latest."""
         await asyncio.gather(self._stop_rpc(), self.gateway.stop())
 
     async def _stop_rpc(self) -> None:
-        """Wait for the calls in progress, then close the connections.
+        """Wait for the gRPC calls in progress, then close the connections.
 
-        gRPC sometimes accepts a call at this moment and never hands it to a handler. Without the close it would hang
-        for the whole grace period; cancelled, its client retries at another server.
+        gRPC sometimes accepts a call at this moment and never hands it to a handler. The close cancels such a call, so
+        that its client retries at another server instead of waiting for the whole grace period.
         """
         stopping, quiet = asyncio.create_task(self._grace()), 0
         while quiet < _QUIET_LOOKS and not (await asyncio.wait([stopping], timeout=_LOOK_SECONDS))[0]:
@@ -163,7 +166,7 @@ class Transports:
 def _deciding(
     config: ServingConfig, access: Access, service: RetrievalService, aside: OffloadExecutor
 ) -> list[grpc.aio.ServerInterceptor]:
-    """Return the interceptors that may refuse a call before the service: access checks and decoding."""
+    """Return the interceptors that may refuse a call after admission: access checks and decoding."""
     decoding = DecodingInterceptor(service.refuse, aside, config.limits.fields)
     if not access.asks:
         return [decoding]

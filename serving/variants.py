@@ -1,8 +1,8 @@
-"""Champion and challenger in one server: follows the bundles of both, and chooses the one that answers a call.
+"""Champion and challenger in one server: follows the bundles of both, and chooses the bundle that answers a call.
 
 When the challenger becomes the champion, its bundle is already in memory: the roles change by one assignment. If a
-third variant becomes the champion, the previous one answers until the new one is loaded. A variant without a role is
-dropped.
+third variant becomes the champion, the previous champion answers until the new one's bundle is loaded. The bundle of a
+variant without a role is dropped.
 """
 
 import logging
@@ -26,21 +26,25 @@ from weir.serving.metrics import BundleMetrics
 
 __all__ = ["LineMetrics", "Request", "VariantRouter", "bundles_of", "check_roles", "chosen", "only"]
 
+log = logging.getLogger(__name__)
 
 Request = pb.RetrieveRequest | pb.EmbedRequest
 
+Watching = Callable[[str, BundleMetrics], BundleWatcher]
+"""Takes a variant and its metrics, and returns its watcher."""
+
 
 def only(request: Request, champion: LoadedBundle) -> LoadedBundle:  # noqa: ARG001 - the place of `chosen`
-    """Return the only bundle, of a server without variants."""
+    """Return the bundle that answers a call of a server without variants: the only one."""
     return champion
 
 
 def chosen(request: Request, champion: LoadedBundle, challenger: LoadedBundle, share: float) -> LoadedBundle:
-    """Return the bundle that answers all queries of a call: an answer names one bundle.
+    """Return which bundle answers all queries of a call, the champion's or the challenger's.
 
-    A pinned bundle answers itself. Otherwise the first user in a Retrieve call decides, by a hash of its key
-    (`weir.contracts.bundles.variants.challenges`). The champion answers calls without a user, and every Embed call,
-    whose vectors may later be sent back as queries without their user.
+    A call that pins a version is answered by that bundle. Otherwise the first user in a Retrieve call decides, by a
+    hash of the user's key (`weir.contracts.bundles.variants.challenges`). The champion answers calls without a user,
+    and every Embed call, because its vectors may later be sent back as queries without a user.
     """
     if request.bundle_version:
         return challenger if request.bundle_version == challenger.version else champion
@@ -57,7 +61,7 @@ def _first_user(request: pb.RetrieveRequest, secret: str) -> Key | None:
 
 
 class LineMetrics:
-    """The served variants, and the calls that each of them answered."""
+    """Metrics of the served variants, and of the calls that each variant answered."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.served = Gauge(
@@ -74,7 +78,7 @@ class LineMetrics:
         )
 
     def show(self, roles: Roles, loaded: list[LoadedBundle]) -> None:
-        """Update the metrics to the loaded bundles."""
+        """Set the metrics to the loaded bundles."""
         self.served.clear()
         for bundle in loaded:
             line = bundle.manifest.variant
@@ -83,14 +87,8 @@ class LineMetrics:
             self.calls.labels(line)
 
 
-log = logging.getLogger(__name__)
-
-Watching = Callable[[str, BundleMetrics], BundleWatcher]
-"""Takes a variant and its metrics, and returns its watcher."""
-
-
 class _Pair(NamedTuple):
-    """The roles and their watchers; read once per call."""
+    """The roles, and the watchers of champion and challenger; calls read all of them at once."""
 
     roles: Roles
     champion: BundleWatcher
@@ -99,9 +97,10 @@ class _Pair(NamedTuple):
 
 @dataclass
 class VariantRouter:
-    """The bundles of champion and challenger. `names` are all variants, `share` is the challenger's share of users.
+    """Follows the bundles of champion and challenger, and chooses the bundle that answers a call.
 
-    One thread calls `refresh`. `shown`, the exported bundle metrics, are the champion's.
+    `names` are all variants in the settings, `share` is the challenger's share of users, and `watching` makes the
+    watcher of a variant. `shown` are the exported bundle metrics, which are the champion's. One thread calls `refresh`.
     """
 
     store: Store
@@ -132,16 +131,16 @@ class VariantRouter:
         return [bundle for one in watchers if one is not None and (bundle := one.bundle) is not None]
 
     def choose(self, request: Request, champion: LoadedBundle) -> LoadedBundle:
-        """Return the bundle that answers a call, and count the call for its variant."""
+        """Return the bundle that answers a call, and count the call for the bundle's variant unless it is a probe."""
         pair = self._pair
         challenger = pair.challenger.bundle if pair and pair.challenger else None
-        found = champion if challenger is None else chosen(request, champion, challenger, self.share)
+        bundle = champion if challenger is None else chosen(request, champion, challenger, self.share)
         if not getattr(request, "probe", False):
-            self.metrics.calls.labels(found.manifest.variant).inc()
-        return found
+            self.metrics.calls.labels(bundle.manifest.variant).inc()
+        return bundle
 
     def refresh(self) -> None:
-        """Check the roles and the bundles of both variants once; never raises."""
+        """Check the roles once, and load the newly promoted bundles of both variants; never raises."""
         roles = self._roles()
         if roles is None:
             return
@@ -151,24 +150,24 @@ class VariantRouter:
                 self._watchers[line].metrics = self.shown
             self._watchers[line].refresh()
             if line == roles.champion:
-                self._take(roles)
+                self._switch(roles)
         if (loaded := self.loaded) != self._described and self._pair is not None:
             self._described = loaded
             self.metrics.show(self._pair.roles, loaded)
 
     def _roles(self) -> Roles | None:
-        """Return the roles in the store; the previous roles if they cannot be read."""
+        """Return the roles in the store; if they cannot be read, the previous roles, None without."""
         try:
-            found = roles_in(self.store, self.names)
+            roles = roles_in(self.store, self.names)
             self._once.succeeded()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             before = self._pair.roles if self._pair else None
             self._once.failed(error, "it is not known which line is the champion, the roles stay")
             return before
-        return found
+        return roles
 
-    def _take(self, roles: Roles) -> None:
-        """Switch to these roles, unless the new champion has no bundle yet and the previous one has."""
+    def _switch(self, roles: Roles) -> None:
+        """Switch to new roles, unless the new champion has no bundle yet and the previous champion has."""
         before, champion = self._pair, self._watchers[roles.champion]
         if before is not None and before.roles == roles:
             return
@@ -182,7 +181,7 @@ class VariantRouter:
         log.info("champion: %s, challenger: %s", roles.champion, roles.challenger or "none")
 
     def _watcher(self, line: str) -> BundleWatcher:
-        """Return the watcher of a variant; a new one has metrics that are not exported."""
+        """Return the watcher of a variant; a new watcher's metrics are not exported."""
         if line not in self._watchers:
             self._watchers[line] = made = self.watching(line, BundleMetrics(CollectorRegistry()))
             made.beside = partial(self._beside, line)
@@ -193,14 +192,17 @@ class VariantRouter:
         return sum(bundle.size for bundle in self.loaded if bundle.manifest.variant != line)
 
     def _hand_over(self, before: BundleWatcher, champion: BundleWatcher) -> None:
-        """Export the metrics of the new champion from now on."""
+        """Export the bundle metrics of the new champion from now on, instead of the previous champion's."""
         before.metrics = BundleMetrics(CollectorRegistry())
         champion.metrics = self.shown
         champion.show(None)  # None: the previous champion's bundle is not an older version of this one
 
 
 def check_roles(store: Store, names: Sequence[str]) -> None:
-    """Raise `VariantError` if settings and store disagree on the roles; an unreadable store is only logged."""
+    """Raise `VariantError` if the roles in the store do not fit the variants `names` of the settings.
+
+    If the store cannot be read, a warning is logged.
+    """
     try:
         roles_in(store, names)
     except VariantError:
@@ -218,7 +220,10 @@ def bundles_of(
     between: Callable[[Callable[[], LoadedBundle]], LoadedBundle],
     describe: Callable[[LoadedBundle, LoadedBundle | None], None],
 ) -> Bundles:
-    """Return the follower of a store's bundles: one watcher, or with variant `names`, champion and challenger."""
+    """Return the holder of a store's bundles: a watcher or, with variant `names`, a router of two variants.
+
+    `registry` gets the bundle metrics; `between` and `describe` are as in `BundleWatcher`.
+    """
     policy = DeltaPolicy(config.deltas, Memory.found(config.memory_bytes))
 
     def watching(variant: str, metrics: BundleMetrics) -> BundleWatcher:

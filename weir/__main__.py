@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["main"]
 
 _ASKING: Final = ("query", "click")
-"""Commands that are clients of a server."""
+"""Commands that only query a running server."""
 
 
 def main() -> None:

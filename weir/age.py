@@ -1,4 +1,4 @@
-"""The cost of age: recall of older bundles and older histories, as figures and as a report."""
+"""What age costs: the recall of older bundles and older histories, as figures and as a report."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ class AgePoint(FrozenModel):
 
     @property
     def difference(self) -> float:
-        """Difference in recall to the freshest; negative if age costs recall."""
+        """Recall at this age minus the freshest recall; negative if age costs recall."""
         return self.recall - self.freshest
 
 
@@ -65,7 +65,7 @@ class ServedAge(FrozenModel):
 
 
 class AgeFacts(FrozenModel):
-    """All figures at one k; `window_seconds` is None if no window could be evaluated."""
+    """All figures on age at the cut-off `k`; `window_seconds` is the length of a window, None without windows."""
 
     k: int
     window_seconds: float | None
@@ -76,7 +76,10 @@ class AgeFacts(FrozenModel):
 
 
 def age_facts(store: Store, sampling: Sampling) -> AgeFacts:
-    """Evaluate the kept bundles, and summarise the monitor's results; raises `CorruptArtefactError`."""
+    """Measure the recall of kept bundles by age, and summarise the monitor's results by age.
+
+    Raises `CorruptArtefactError`.
+    """
     found = judged(store, sampling)
     points = (_point(found, aged, age) for aged in _AGED for age in range(1, sampling.ages + 1))
     longer = (_longer(found, times) for times in range(2, sampling.ages + 1))
@@ -103,7 +106,10 @@ def _point(found: Iterable[Judged], aged: Aged, age: int) -> AgePoint | None:
 
 
 def _longer(found: Iterable[Judged], times: int) -> Longer | None:
-    """Compare on windows with kept bundles of all these ages, with the same weight for each age."""
+    """Estimate the recall difference with windows `times` as long, from windows with kept bundles of all ages needed.
+
+    Each age has the same weight. None if no window has all these bundles.
+    """
     ages = range(1, times + 1)
     chosen = [one for one in found if all(("both", age) in one.hits for age in ages)]
     if not chosen:
@@ -138,7 +144,7 @@ _NAMES: Final = {"bundle": "older bundle", "history": "older history", "both": "
 
 
 def draw_ages(facts: AgeFacts, theme: look.Theme = look.LIGHT) -> bytes:
-    """Draw the difference in recall by age, with intervals, as a PNG."""
+    """Return a PNG picture of the difference in recall by age, with 95 % intervals."""
     title = f"What age costs: recall@{facts.k}, against the freshest on the same events"
     said = f"windows of {span(facts.window_seconds or 0)}; bars: 95 % intervals over users"
     with look.look(theme):
@@ -165,16 +171,16 @@ def _draw(axes: Axes, facts: AgeFacts, theme: look.Theme) -> None:
 
 
 def _line(axes: Axes, points: list[AgePoint], stroke: look.Stroke, theme: look.Theme, offset: float) -> None:
-    """Draw a line and its interval bars, shifted by `offset` so that bars of several lines do not overlap."""
+    """Draw the line of some points with interval bars, shifted by `offset` so that bars of several lines stay apart."""
     at, values = [point.windows + offset for point in points], [point.difference for point in points]
     axes.plot(at, values, **stroke.style(theme))
     axes.vlines(at, [point.low for point in points], [point.high for point in points], color=stroke.colour, alpha=0.6)
 
 
 def write_report(folder: Path, facts: AgeFacts) -> Path:
-    """Write ``age.html`` (with embedded picture), ``age.png`` and ``age.json``; return the page's path.
+    """Write ``age.html`` (with embedded picture), ``age.png`` and ``age.json`` to a folder; return the page's path.
 
-    Without figures on kept bundles there is no picture.
+    Without figures of kept bundles there is no picture.
     """
     templates = environment(Path(__file__).parent)
     templates.filters["span"] = span

@@ -1,6 +1,6 @@
-"""The client of the retrieval server, under a stable name: its place in `serving` may change.
+"""The client of the retrieval server, under a stable name, as its module in `weir.serving` may move.
 
-It needs only the extra `client`, and loads no other part of weir.
+The client needs only the extra `client`, and loads no other part of weir.
 """
 
 from weir.serving.access_config import ClientConfig

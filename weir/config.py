@@ -112,7 +112,10 @@ class Settings(BaseSettings):
 
 @dataclass(frozen=True)
 class Given:
-    """The nested values given by each source, the strongest source first, and lines about unreadable values."""
+    """The settings as given: nested values by source, the strongest source first.
+
+    `problems` has a line for each value that could not be read.
+    """
 
     sources: tuple[tuple[str, Mapping[str, Any]], ...]
     problems: tuple[str, ...] = ()
@@ -125,12 +128,12 @@ class Given:
         return cls(sources, (*problems, *unusable))
 
     def source(self, setting: str) -> str | None:
-        """Return the name of the strongest source that sets ``section.key`` or a part of it; None if unset."""
+        """Return the name of the strongest source that sets ``section.key`` or a part of it; None without one."""
         return next((name for name, values in self.sources if _has(values, setting.split("."))), None)
 
     @property
     def store(self) -> Any:
-        """The store as given, or its default; may be a value of the wrong type."""
+        """The given value of the setting ``store``, not validated yet, or its default."""
         default = Settings.model_fields["store"].default
         return next((values["store"] for _, values in self.sources if "store" in values), default)
 
@@ -146,13 +149,13 @@ def load_settings(
     Parameters
     ----------
     file
-        YAML (or JSON), or None.
+        File of settings in YAML (or JSON); None: no file.
     overrides
         Nested values of the command line, which take precedence.
     remembered
         Nested values that replace the defaults.
     problems
-        Lines about arguments that could not be parsed; they are reported with the others.
+        Lines about arguments that could not be parsed; the error reports them, too.
 
     Raises
     ------
@@ -163,7 +166,10 @@ def load_settings(
 
 
 def effective(given: Given, remembered: Mapping[str, Any] | None = None) -> Settings:
-    """Merge `given` over nested values that replace the defaults, and validate; raises as `load_settings`."""
+    """Return the validated settings: the `given` values over `remembered` ones, which replace the defaults.
+
+    Raises as `load_settings`.
+    """
     strongest, *weaker = (values for _, values in given.sources)
 
     class Sourced(Settings):
@@ -190,7 +196,7 @@ def effective(given: Given, remembered: Mapping[str, Any] | None = None) -> Sett
 
 
 def located(settings: Settings) -> dict[str, Any]:
-    """Return the settings outside sections that name a file, as absolute paths or URLs."""
+    """Return the settings `catalogue` and `takedown`, if given, as absolute paths or URLs."""
     named = {"catalogue": settings.catalogue, "takedown": settings.takedown}
     return {name: path if not path or "://" in path else str(Path(path).resolve()) for name, path in named.items()}
 
@@ -210,7 +216,10 @@ def assignments(pairs: Iterable[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def put(values: dict[str, Any], keys: list[str], value: object) -> bool:
-    """Put a value under a path of keys, merging mappings; False if the path leads through another value."""
+    """Set a value at a path of keys in nested `values`, merging mappings.
+
+    Return False if the path leads through a value that is not a mapping.
+    """
     at: Any = values
     for key in keys[:-1]:
         at = at.setdefault(key, {})
@@ -234,7 +243,7 @@ def _has(values: Any, keys: list[str]) -> bool:
 
 
 def _file(file: Path | None) -> dict[str, Any]:
-    """Return the values of a file; empty without one."""
+    """Return the nested values in a file of settings; empty if `file` is None."""
     if file is None:
         return {}
     try:
@@ -252,7 +261,7 @@ def _file(file: Path | None) -> dict[str, Any]:
 
 
 def _variables(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Parse the environment's variables; also return a line for each variable that cannot have an effect."""
+    """Return the nested values of the ``WEIR_`` variables, and a line for each variable that cannot have an effect."""
     values: dict[str, Any] = {}
     problems = []
     # Sorted: a whole section comes before its single settings, which win.
@@ -293,7 +302,7 @@ def _line(detail: Any) -> str:
 
 
 def _model_at(path: list[str]) -> type[BaseModel]:
-    """Return the model at a path of keys."""
+    """Return the settings model at a path of keys."""
     model: type[BaseModel] = Settings
     for key in path:
         annotation = model.model_fields[key].annotation if key in model.model_fields else None
@@ -311,7 +320,7 @@ def schema_text() -> str:
 
 
 def _terse(node: Any) -> Any:
-    """Drop titles, which repeat names, and defaults of sections, which their keys have."""
+    """Return a JSON schema without titles, which repeat names, and without defaults of sections, which keys have."""
     if isinstance(node, list):
         return [_terse(item) for item in node]
     if not isinstance(node, dict):

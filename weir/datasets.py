@@ -25,7 +25,7 @@ from weir.contracts.base.models import FrozenModel
 __all__ = ["LAYOUTS", "Converted", "Layout", "MovieLensError", "convert"]
 
 Report = Callable[[str, float], None]
-"""Called with the current step, ``read`` or ``written``, and the finished share of it."""
+"""Progress callback: takes the current step, ``read`` or ``written``, and the step's finished share."""
 
 _FIELDS: Final = {"user": pa.int64(), "movie": pa.int64(), "rating": pa.float32(), "seconds": pa.int64()}
 _BLOCK_BYTES: Final = 1 << 24
@@ -41,14 +41,14 @@ _SCHEMA: Final = pa.schema(
 
 
 class MovieLensError(UserError):
-    """A folder is not a MovieLens data set, or one of its files is damaged."""
+    """A folder is not a MovieLens data set, or a file in it is damaged."""
 
     hint = "download and unpack one of https://grouplens.org/datasets/movielens/"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """File names and separators of some releases; a line of ratings has user, film, rating and seconds."""
+    """File names, separators and encoding of some MovieLens releases; a rating has user, film, rating and seconds."""
 
     ratings: str
     movies: str
@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def has_header(self) -> bool:
-        """Whether the first line of the ratings has column names."""
+        """Whether the first line of the file of ratings has column names."""
         return self.ratings.endswith(".csv")
 
 
@@ -73,7 +73,7 @@ LAYOUTS: Final = (
 
 
 class Converted(FrozenModel):
-    """Summary of the written log; times are ms since 1970."""
+    """Summary of a converted data set: path and counts of the log; times are milliseconds since 1970."""
 
     log: str
     events: int
@@ -84,10 +84,10 @@ class Converted(FrozenModel):
 
 
 def convert(folder: Path, output: Path, report: Report | None = None) -> Converted:
-    """Write the ratings of a folder as a Parquet log, atomically, in order of time.
+    """Write the ratings in a MovieLens folder as a Parquet log, atomically, in order of time.
 
-    Each rating is an event, whatever its value, which is kept in the column ``rating``. Item ids are title and number
-    (``toy-story-1995-1``), or the number alone if the folder has no file of films.
+    Each rating is an event; its value is kept in the column ``rating``. Item ids are title and number
+    (``toy-story-1995-1``), or the number alone if the folder has no file of films. `report` is told the progress.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _events(ratings: pa.Table, films: _Films) -> pa.Table:
 
 
 def _layout(folder: Path) -> Layout:
-    """Return the layout whose ratings file is in the folder; raises `MovieLensError`."""
+    """Return the layout whose file of ratings is in the folder; raises `MovieLensError` if there is none."""
     for layout in LAYOUTS:
         if (folder / layout.ratings).is_file():
             return layout
@@ -156,7 +156,7 @@ def _layout(folder: Path) -> Layout:
 
 
 def _ratings(path: Path, layout: Layout, report: Report | None) -> pa.Table:
-    """Return the fields of all ratings in the order of the file."""
+    """Read all ratings, in the order of the file; raises `MovieLensError`."""
     # Arrow supports one-character separators only: `::` is read as two, with an empty column between.
     sign = layout.separator[0]
     names = [part for name in _FIELDS for part in (name, *(f"after {name}" for _ in layout.separator[1:]))]
@@ -181,7 +181,7 @@ def _ratings(path: Path, layout: Layout, report: Report | None) -> pa.Table:
 
 
 def _titles(path: Path, layout: Layout) -> dict[int, str]:
-    """Return the titles of films by number; empty without the file."""
+    """Return the titles of films by number; empty if the file does not exist."""
     if not path.is_file():
         return {}
     text = path.read_text(layout.encoding)

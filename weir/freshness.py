@@ -1,4 +1,4 @@
-"""The longest time from an event to an answer that uses it, under given settings, by part."""
+"""How long an event takes until an answer uses it, at most, under given settings, step by step."""
 
 from typing import Final, NamedTuple
 
@@ -19,9 +19,10 @@ class Wait(NamedTuple):
 
 
 def waits(settings: Settings, *, engine: bool = False) -> list[Wait]:
-    """Return the steps between event and answer that take time, in order, each with its longest time.
+    """Return the steps between an event and an answer that uses it, in order, each with its longest time.
 
-    With `engine` the log is read by `weir stream`, else by `weir ingest --follow`. Event time passes as wall time.
+    Steps that take no time under these settings are left out. With `engine` the log is read by `weir stream`, else by
+    `weir ingest --follow`. Event time is assumed to pass like wall-clock time.
     """
     pipeline, trainer = settings.pipeline, settings.trainer
     window = pipeline.window_ms / 1000
@@ -40,18 +41,18 @@ def waits(settings: Settings, *, engine: bool = False) -> list[Wait]:
         Wait("look of the server", settings.serving.poll_seconds),
         Wait("commit, training, bundle and load, as measured with a small model", _WORK_SECONDS),
     ]
-    return [one for one in parts if one.seconds]
+    return [part for part in parts if part.seconds]
 
 
 def longest(settings: Settings, *, engine: bool = False) -> float:
-    """Return the longest time from an event to an answer that uses it, seconds."""
-    return sum(one.seconds for one in waits(settings, engine=engine))
+    """Return the longest time from an event to an answer that uses it, seconds; arguments as for `waits`."""
+    return sum(wait.seconds for wait in waits(settings, engine=engine))
 
 
 def event_to_answer(settings: Settings, *, engine: bool = False) -> str:
-    """Return a line with the time from event to answer and its steps."""
+    """Return a line of text with the time from event to answer, and its steps."""
     parts, total = waits(settings, engine=engine), longest(settings, engine=engine)
     # An event in the middle of its window waits for half of it.
     half = total - parts[0].seconds / 2
-    said = " + ".join(f"{one.part} {span(one.seconds)}" for one in parts)
-    return f"event -> answer: about {in_words(total)} at most, {in_words(half)} for half of the events = {said}"
+    steps = " + ".join(f"{wait.part} {span(wait.seconds)}" for wait in parts)
+    return f"event -> answer: about {in_words(total)} at most, {in_words(half)} for half of the events = {steps}"

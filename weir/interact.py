@@ -1,4 +1,4 @@
-"""Queries and clicks of `weir query`, `weir click` and the page: ask the server, append events, await the change."""
+"""Queries and clicks for `weir query`, `weir click` and the page: ask the server, append an event, await its effect."""
 
 import io
 import json
@@ -41,7 +41,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 class Hit(FrozenModel):
-    """One item of an answer; `popularity_rank` counts from 1, None if it is unknown."""
+    """One item of an answer; `rank` and `popularity_rank` count from 1. None: the popularity rank is unknown."""
 
     rank: int
     item_id: str
@@ -50,7 +50,10 @@ class Hit(FrozenModel):
 
 
 class WantedTags(NamedTuple):
-    """Tag filter of a query: items must have one of `any`, all of `all`, none of `none`; `most` is the cap per tag."""
+    """Tag options of a query: items must have one of `any`, all of `all` and none of `none`.
+
+    `most` limits the items per tag in an answer; None: no limit.
+    """
 
     any: Sequence[str] = ()
     all: Sequence[str] = ()
@@ -59,7 +62,7 @@ class WantedTags(NamedTuple):
 
 
 class Answer(FrozenModel):
-    """The server's answer, and how fresh it is."""
+    """The server's answer to a query by user, and how fresh it is."""
 
     user_id: str
     hits: list[Hit]
@@ -80,7 +83,7 @@ class Answer(FrozenModel):
 
 
 class AppendedEvent(FrozenModel):
-    """An event in the log."""
+    """An event that was appended to the log, as the file `segment`."""
 
     user_id: str
     item_id: str
@@ -89,7 +92,10 @@ class AppendedEvent(FrozenModel):
 
 
 class Change(FrozenModel):
-    """The answers before and after an event; `seconds` is None if the answer did not change in time."""
+    """The effect of an event: the answers before and after it.
+
+    `seconds` is the time until the answer changed; None if it did not change in time.
+    """
 
     event: AppendedEvent
     before: Answer
@@ -101,7 +107,7 @@ class Change(FrozenModel):
 
 
 class Asker:
-    """Queries one server.
+    """Queries a server for a user's items, and measures the effect of an event on the answer.
 
     Parameters
     ----------
@@ -126,7 +132,11 @@ class Asker:
         features: Features | None = None,
         probe: bool = False,
     ) -> Answer:
-        """Return a user's top items; `probe` marks an answer that is not shown to users; raises `RetrievalError`."""
+        """Return a user's top `k` items; raises `RetrievalError`.
+
+        `tags` and `features` are the query's tag options and user features; `probe` tells the server that no user sees
+        the answer.
+        """
         started = time.perf_counter()
         wanted = tags or WantedTags()
         answer = self._client.retrieve(
@@ -161,16 +171,16 @@ class Asker:
         )
 
     def popularity_ranks(self, version: str) -> dict[str, int]:
-        """Return the popularity rank of each item of a bundle; empty if the bundle cannot be found."""
+        """Return the popularity rank of each item of a bundle version; empty if the bundle cannot be found. Cached."""
         return _popularity_ranks(self._store, version)
 
     def click(
         self, pipeline: PipelineConfig, user: str, item: str, k: int, timeout: float, *, token: str | None = None
     ) -> Change:
-        """Append an event and wait until it has changed the user's answer; raises `RetrievalError`.
+        """Append an event, and wait until it has changed the user's top `k` items, at most `timeout` seconds.
 
-        As a new bundle also changes answers, an item that is new to the user must count as seen, too, before the wait
-        ends. `token` is the event's attribution token, if given.
+        A new bundle alone also changes answers, so an item that is new to the user must also count as seen before the
+        wait ends. `token` is the attribution token of the event. Raises `RetrievalError`.
         """
         change = self._click(pipeline, user, item, k, timeout, token=token)
         return change.model_copy(update={"held": self._held()})
@@ -201,7 +211,7 @@ class Asker:
         return Change(event=event, before=before, after=self.ask(user, k, probe=True), seconds=seconds)
 
     def _held(self) -> str | None:
-        """Return why the newest bundle is not promoted; None if it is or if the store is corrupt."""
+        """Return why the newest bundle is not promoted; None if it is promoted or the store is corrupt."""
         try:
             log = champions_log(self._store)
             return log.held(next(reversed(log.manifests()), None))
@@ -215,7 +225,7 @@ class Asker:
         return event.segment.rpartition("/")[2] in LogState.open(self._store).sources
 
     def _has_seen(self, user: str, item: str) -> bool:
-        """Return whether the server excludes the item as seen; also True for items that the bundle lacks."""
+        """Return whether the server leaves the item out as seen by the user; True for items that the bundle lacks."""
         answer = self._client.retrieve([by_user(user, 1)], exclude_seen=True, allowed_item_ids=[item], probe=True)
         return not answer.hits[0].item_ids
 
@@ -223,11 +233,11 @@ class Asker:
 def append_event(
     store: Store, pipeline: PipelineConfig, user: str, item: str, token: str | None = None
 ) -> AppendedEvent:
-    """Add a segment with one event to the log's folder, with a timestamp from the store's clock.
+    """Add a file (segment) with one event to the log's folder; the event has the present time of the store's clock.
 
-    `token` is the attribution token of the answer that led to it.
+    `token` is the attribution token of the answer that led to the event.
 
-    Raises `ValueError` if the log is not a folder, or no event type is positive.
+    Raises `ValueError` if the log is not a folder, or if no event type is positive.
     """
     if is_topic(pipeline.log):
         raise ValueError(f"pipeline.log = {pipeline.log} is a topic: produce the event to it, a click needs a folder")
@@ -269,7 +279,7 @@ def _same(before: Answer, after: Answer) -> bool:
 
 @lru_cache(maxsize=4)
 def _popularity_ranks(store: Store, version: str) -> dict[str, int]:
-    """Return each item's popularity rank in a bundle; empty if the bundle cannot be found."""
+    """Return the popularity rank of each item of a bundle version; empty if the bundle cannot be found."""
     log = log_of_version(store, version)
     try:
         manifest = log.manifest(version)
@@ -286,7 +296,7 @@ def _popularity_ranks(store: Store, version: str) -> dict[str, int]:
 
 
 def print_answer(console: Console, answer: Answer, before: Answer | None = None) -> None:
-    """Print an answer; with an earlier one, also each item's rank in that."""
+    """Print an answer as a table; with the answer `before`, also each item's rank in that answer."""
     table = Table(box=None, header_style="bold")
     columns = ["rank", "item", "score", "popularity rank", *(["before"] if before else [])]
     for name in columns:
@@ -318,7 +328,7 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
 
 
 def print_change(console: Console, change: Change) -> None:
-    """Print the effect of a click and, if the newest bundle is not served, the reason."""
+    """Print the effect of a click and, if the newest bundle is not served, the reason for that."""
     _print_change(console, change)
     if change.held:
         console.print(plain(f"newest bundle: {change.held}"), soft_wrap=True)

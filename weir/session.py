@@ -31,7 +31,11 @@ _WIDE: Final = 160
 
 @dataclass(frozen=True)
 class Session:
-    """Settings, store and consoles of one command; `given` are its options for settings, with their values."""
+    """Settings, store and consoles of a command.
+
+    `out` is the console for results, `notes` the one for everything else. `given` are the command's options for
+    settings, as (name, value).
+    """
 
     settings: "Settings"
     store: "Store"
@@ -41,13 +45,13 @@ class Session:
 
     @property
     def target(self) -> str:
-        """Address of the server under these settings."""
+        """Address (``host:port``) of the server under these settings."""
         from weir.runtime.listening import reached
 
         return f"{reached(self.settings.serving.host)}:{self.settings.serving.port}"
 
     def print_json(self, result: "BaseModel | Any") -> None:
-        """Write a result as JSON."""
+        """Print a result as JSON."""
         data = result.model_dump(mode="json") if hasattr(result, "model_dump") else result
         sys.stdout.write(json.dumps(data, indent=2) + "\n")
 
@@ -62,7 +66,7 @@ def open_session(
     recorded: "Mapping[str, JsonValue] | None" = None,
     is_binding: bool = True,
 ) -> Session:
-    """Return the session for a command's common options.
+    """Return the session of a command, from its common options.
 
     Parameters
     ----------
@@ -121,7 +125,10 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "Given") -> dict[str, Any]:
-    """Return nested settings with recorded ones in place of others; a given mapping replaces the recorded one."""
+    """Return the nested settings `base`, with `recorded` settings in place of theirs.
+
+    A recorded mapping is left out if a mapping for the setting is given.
+    """
     from weir.config import Settings
     from weir.spelling import annotation_at
 
@@ -137,7 +144,7 @@ def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "
 
 
 def _check_recorded(store: "Store", settings: "Settings", recorded: "Mapping[str, JsonValue]", given: "Given") -> None:
-    """Raise `SettingsError` if given settings differ from the store's."""
+    """Raise `SettingsError` if given settings differ from the settings recorded in the store."""
     from weir.config import SettingsError, located
     from weir.pipelines.store_settings import contradicting, refusal, values_of
 
@@ -148,7 +155,7 @@ def _check_recorded(store: "Store", settings: "Settings", recorded: "Mapping[str
 
 
 def given_options(config: Path | None, store: str | None, assign: Iterable[str] | None) -> tuple[tuple[str, str], ...]:
-    """Return a command's options for settings, in the form that `weir.text.option` takes."""
+    """Return a command's options for settings as (name, value), the arguments of `weir.text.option`."""
     named = (("--config", config), ("--store", store), *(("--set", one) for one in assign or ()))
     return tuple((name, str(value)) for name, value in named if value is not None)
 

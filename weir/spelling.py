@@ -25,13 +25,13 @@ _SCALARS: Final = {
     "tag:yaml.org,2002:float": (float,),
     "tag:yaml.org,2002:timestamp": (datetime,),
 }
-"""YAML's type of a scalar -> the types of settings that accept it."""
+"""YAML's type of a scalar -> the types of settings that accept such a scalar."""
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _NONE: Final = ("null", "Null", "NULL", "~", "")
 
 
 def annotation_at(model: type[BaseModel], keys: Sequence[str]) -> Any:
-    """Return the type of the setting at a path of keys; `Any` if the model does not know it."""
+    """Return the type of the setting at a path of keys; `Any` if the model has no such setting."""
     found: Any = model
     for key in keys:
         found = _inside(found, key)
@@ -39,12 +39,12 @@ def annotation_at(model: type[BaseModel], keys: Sequence[str]) -> Any:
 
 
 def is_composite(annotation: Any) -> bool:
-    """Return whether every value of a type is a list, a mapping or a section."""
+    """Return whether every value of a type is composite: a list, a mapping or a section."""
     return all(_is_model(one) or get_origin(one) in {dict, tuple} for one in _members(annotation))
 
 
 def read_value(text: str, annotation: Any) -> Any:
-    """Parse the text of a setting of this type; a text that YAML cannot read stays a text."""
+    """Return the value that a text spells for a setting of type `annotation`; unreadable YAML stays a text."""
     members = _members(annotation)
     values = [one for one in members if one is not NoneType]
     if all(map(_is_text, values)):
@@ -57,7 +57,7 @@ def read_value(text: str, annotation: Any) -> Any:
 
 
 def read_document(content: str | bytes, annotation: Any) -> Any:
-    """Parse a YAML document of this type; raises `yaml.YAMLError` or `ValueError`."""
+    """Parse a YAML document whose value has the type `annotation`; raises `yaml.YAMLError` or `ValueError`."""
     loader = yaml.SafeLoader(content)
     try:
         node = loader.get_single_node()
@@ -67,7 +67,7 @@ def read_document(content: str | bytes, annotation: Any) -> Any:
 
 
 def _as_written(node: yaml.Node, annotation: Any) -> yaml.Node:
-    """Return a node in which scalars of text settings are verbatim texts."""
+    """Return the YAML node with the scalars of text settings turned into verbatim texts."""
     if isinstance(node, yaml.ScalarNode):
         return _text(node) if _is_written(node, _members(annotation)) else node
     if isinstance(node, yaml.SequenceNode) and any(get_origin(one) is tuple for one in _members(annotation)):
@@ -82,7 +82,7 @@ def _as_written(node: yaml.Node, annotation: Any) -> yaml.Node:
 
 
 def _pair(key: yaml.Node, value: yaml.Node, annotation: Any) -> tuple[yaml.Node, yaml.Node]:
-    """Return a key as text, and its value; the key `<<` merges a mapping or a list of mappings."""
+    """Return a mapping's entry with the key as text; the key ``<<``, which merges mappings, stays as it is."""
     if not isinstance(key, yaml.ScalarNode):
         return key, value
     if key.tag != _MERGE:
@@ -92,7 +92,7 @@ def _pair(key: yaml.Node, value: yaml.Node, annotation: Any) -> tuple[yaml.Node,
 
 
 def _is_written(node: yaml.ScalarNode, members: Sequence[Any]) -> bool:
-    """Return whether the type makes a scalar a text, whatever YAML reads."""
+    """Return whether a scalar stays a verbatim text under a type with these union members."""
     if not any(map(_is_text, members)) or (node.tag == _NULL and NoneType in members):
         return False
     # If a type allows texts and numbers, 7 is a number and 007 a text.
@@ -105,7 +105,7 @@ def _text(node: yaml.ScalarNode) -> yaml.ScalarNode:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union; any other type alone."""
+    """Return the members of a union type; for any other type, the type alone."""
     if get_origin(annotation) is Annotated:
         return _members(get_args(annotation)[0])
     if get_origin(annotation) in {Union, UnionType}:

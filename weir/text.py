@@ -39,7 +39,7 @@ _SYMBOLS: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def program() -> str:
-    """Return the command that starts this weir: `weir`, or its script's path if PATH finds none or another one."""
+    """Return the shell command that starts this weir: ``weir``, or the script's path if PATH has another or no weir."""
     script, found = Path(sys.executable).with_name("weir"), shutil.which("weir")
     if not script.exists():
         return "weir" if found else f"{shell(sys.executable)} -m weir"
@@ -51,7 +51,7 @@ def program() -> str:
 def shell(text: object) -> str:
     """Quote a text as one visible shell word, which gives the same text when pasted into a shell.
 
-    Line breaks and other invisible characters are written by printf, as bytes; only line breaks at the end are lost.
+    Invisible characters, such as line breaks, are spelled as bytes for printf. Only line breaks at the end are lost.
     """
     word = str(text)
     if visible(word) == word:
@@ -61,13 +61,13 @@ def shell(text: object) -> str:
 
 
 def operand(*texts: str) -> str:
-    """Return the operands of a command line, after ``--`` if one starts with a dash."""
+    """Return texts as the operands of a command line, quoted for a shell; after ``--`` if one starts with a dash."""
     words = " ".join(map(shell, texts))
     return f"-- {words}" if any(text.startswith("-") for text in texts) else words
 
 
 def setting(assignment: str) -> str:
-    """Return the option ``--set`` with a setting, KEY=VALUE, quoted for a shell."""
+    """Return the option ``--set`` with an assignment, KEY=VALUE, quoted for a shell."""
     key, _, value = assignment.partition("=")
     section, _, name = key.rpartition(".")
     is_visible = visible(value) == value or not section
@@ -85,7 +85,7 @@ def as_yaml(value: object) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape the invisible characters in JSON: YAML would reject some of them, and fold others."""
+    """Return JSON with its invisible characters escaped, because YAML rejects some of them and folds others."""
     return "".join(
         f"\\u{ord(sign):04x}" if "\x7e" < sign <= "\uffff" and (sign >= "\ufffe" or visible(sign) != sign) else sign
         for sign in text

@@ -1,4 +1,4 @@
-"""Verdicts on evaluation figures, in words: better, worse, not to be told apart, or too small a log."""
+"""Verdicts on evaluation figures in words: better, worse, not to be told apart, or from too small a log."""
 
 import math
 from collections.abc import Mapping
@@ -29,7 +29,10 @@ def too_small(events: int) -> str:
 
 
 def against(difference: "Difference", model: float, other: float, name: str = "popularity") -> str:
-    """Return the comparison of a model with another method: better or worse, by how much, with interval."""
+    """Return a sentence that compares the figures of model and another method: better or worse, by how much.
+
+    `difference` is the model's lead with its interval, and `name` names the other method.
+    """
     of = f"{difference.metric} {model:.3f} against {other:.3f}"
     sampled = f"over {difference.cases:,} test cases of {difference.users:,} users"
     if difference.users < 2:
@@ -42,14 +45,14 @@ def against(difference: "Difference", model: float, other: float, name: str = "p
 
 
 def judgement(difference: "Difference") -> str:
-    """Return the verdict in a word: ``better``, ``worse`` or ``not to be told apart``."""
+    """Return ``better``, ``worse`` or ``not to be told apart``, by the interval of a difference."""
     if not difference.excludes_zero:
         return "not to be told apart"
     return "better" if difference.mean > 0 else "worse"
 
 
 def against_all(differences: Mapping[str, "Difference"]) -> str:
-    """Return which of the named methods the model beats, which beat it, and which are too close."""
+    """Return in words which of the named methods the model beats, which beat the model, and which are too close."""
     by_word = dict[str, list[str]]()
     for name, difference in differences.items():
         by_word.setdefault(judgement(difference), []).append(name)

@@ -1,4 +1,4 @@
-"""The verdict on a call: who calls, and whether the caller may, by the settings. It knows no transport."""
+"""Decides by the settings who calls and whether the caller may make the call; the same for every transport."""
 
 import time
 from collections import OrderedDict
@@ -16,10 +16,14 @@ __all__ = ["Access", "Caller", "Rates"]
 
 
 _MOST_CALLERS: Final = 65_536
+"""Most callers whose calls are counted."""
 
 
 class Rates:
-    """Token buckets of at most 65,536 callers: beyond that, the one unused for longest is dropped and counts as full.
+    """Token buckets that limit the call rate of each caller.
+
+    At most 65,536 callers have a bucket; beyond that the bucket unused for longest is dropped, and its caller starts
+    with a full bucket again.
 
     Parameters
     ----------
@@ -37,7 +41,7 @@ class Rates:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> float:
-        """Take a call from a caller's bucket and return 0; if it is empty, return the seconds until it holds one."""
+        """Take a call from a caller's bucket and return 0; if the bucket is empty, return the seconds to wait."""
         now = self._now()
         held, filled = self._buckets.pop(caller, (float(self._burst), now))
         held = min(self._burst, held + (now - filled) * self.per_second)
@@ -64,9 +68,10 @@ class Caller:
 
 
 class Access:
-    """Authenticates callers, and checks their rights and rates; one per process, as it counts their calls.
+    """Authenticates callers, and checks their rights and call rates.
 
-    `asks`: whether callers must authenticate at all. Raises `OSError` or `ValueError` if a key file cannot be read.
+    A process has a single `Access`, which counts the calls of each caller. `asks`: whether callers must authenticate at
+    all. Raises `OSError` or `ValueError` if a key file cannot be read.
     """
 
     def __init__(self, config: AuthConfig, *, certificates: bool = False) -> None:
@@ -88,7 +93,7 @@ class Access:
         Raises
         ------
         RequestError
-            Those of `weir.serving.errors`.
+            If the token is missing or refused, a right is missing, or the caller exceeds its rate.
         """
         caller = await self._caller(authorization, certificate)
         note(caller=caller.name)
@@ -119,6 +124,10 @@ class Access:
 
 
 def _is_for(rule: Rule, token: Token | None, names: Sequence[str], *, known: bool) -> bool:
+    """Return whether a rule applies to a caller with this token and these certificate names.
+
+    A rule without conditions applies to every `known` caller.
+    """
     if not (rule.scopes or rule.subjects or rule.certificates):
         return known
     if not set(rule.certificates).isdisjoint(names):
@@ -127,6 +136,7 @@ def _is_for(rule: Rule, token: Token | None, names: Sequence[str], *, known: boo
 
 
 def _bearer(authorization: Sequence[str]) -> str:
+    """Return the bearer token in the ``authorization`` headers; raises `TokenInvalidError`."""
     if len(authorization) != 1:
         raise TokenInvalidError("there is more than one")
     scheme, _, token = authorization[0].partition(" ")

@@ -1,4 +1,4 @@
-"""The server's certificate for gRPC and for HTTP: each new connection gets the newest; open ones stay."""
+"""The server's TLS certificate, reloaded when its files change; open connections keep the earlier certificate."""
 
 import logging
 import ssl
@@ -18,7 +18,6 @@ from weir.serving.access_config import TlsConfig
 
 __all__ = ["Certificate", "FromFiles", "certificate_of", "grpc_credentials", "http_context", "names_of"]
 
-
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
@@ -26,21 +25,28 @@ Made = TypeVar("Made")
 _LOOK_SECONDS: Final = 1.0
 _Stamp = tuple[tuple[int, int, int], ...]
 
+_KINDS: Final[dict[type[x509.GeneralName], str]] = {
+    x509.UniformResourceIdentifier: "URI",
+    x509.DNSName: "DNS",
+    x509.RFC822Name: "email",
+    x509.IPAddress: "IP",
+}
+
 
 class FromFiles(Generic[Made]):
-    """An object that `make` creates from files, and creates again when they change; on failure, the old one stays.
+    """An object made from files, and made again when the files change; if that fails, the earlier object stays.
 
-    While several files are replaced one by one, they do not match for a moment: `make` must fail then. Thread-safe.
+    Files that are replaced one by one do not match for a moment: `make` must raise an error then. Thread-safe.
 
     Parameters
     ----------
     what
-        Its name in the log.
+        Name of the object in the log.
     files
         Checked for changes at most once in `seconds`, one second by default.
     make
-        Creates the object; raises `OSError` or `ValueError` for unusable files.
-        It is first called by the constructor, which raises its error.
+        Creates the object; raises `OSError` or `ValueError` for unusable files. The constructor calls `make` too, and
+        passes its error on.
     """
 
     def __init__(
@@ -54,7 +60,7 @@ class FromFiles(Generic[Made]):
         self._made = make()
 
     def get(self) -> Made:
-        """Return the object from the newest usable files; the same one as long as nothing has changed."""
+        """Return the object made from the newest usable files; the same object until the files change."""
         with self._lock:
             now = time.monotonic()
             if now - self._looked >= (_LOOK_SECONDS if self._seconds is None else self._seconds):
@@ -86,7 +92,10 @@ def _stamp(files: Sequence[Path]) -> _Stamp:
 
 
 class Certificate(NamedTuple):
-    """Certificate chain, private key and, if clients need certificates, their authorities; as PEM."""
+    """A server's certificate chain and private key, and the authorities that sign clients' certificates; all as PEM.
+
+    `authorities` is None if clients need no certificate.
+    """
 
     chain: bytes
     key: bytes
@@ -94,12 +103,15 @@ class Certificate(NamedTuple):
 
 
 def certificate_of(config: TlsConfig, seconds: float | None = None) -> FromFiles[Certificate]:
-    """Return the certificate for gRPC, reloaded on change, checked every `seconds`; raises `OSError`, `ValueError`."""
+    """Return the server's certificate, reloaded when its files change; the files are checked every `seconds`.
+
+    Raises `OSError` or `ValueError` if a file cannot be used.
+    """
     return FromFiles("the certificate for gRPC", _files(config), lambda: _read(config), seconds)
 
 
 def grpc_credentials(config: TlsConfig) -> grpc.ServerCredentials:
-    """Return server credentials for gRPC that reload the certificate; raises `OSError` or `ValueError`."""
+    """Return gRPC server credentials that reload a changed certificate; raises `OSError` or `ValueError`."""
     certificates = certificate_of(config)
     served = certificates.get()
 
@@ -114,7 +126,7 @@ def grpc_credentials(config: TlsConfig) -> grpc.ServerCredentials:
 
 
 def http_context(config: TlsConfig, *, asks_clients: bool = True) -> ssl.SSLContext:
-    """Return the TLS context of an HTTP server, which reloads the certificate; raises `OSError` or `ValueError`.
+    """Return an HTTP server's TLS context that reloads a changed certificate; raises `OSError` or `ValueError`.
 
     If `client_ca_file` is set, clients must show a certificate, unless `asks_clients` is false.
     """
@@ -162,14 +174,6 @@ def _other_names(certificate: x509.Certificate) -> Iterator[str]:
     for name in names:
         if kind := _KINDS.get(type(name)):
             yield f"{kind}:" + str(name.value)
-
-
-_KINDS: Final[dict[type[x509.GeneralName], str]] = {
-    x509.UniformResourceIdentifier: "URI",
-    x509.DNSName: "DNS",
-    x509.RFC822Name: "email",
-    x509.IPAddress: "IP",
-}
 
 
 def _files(config: TlsConfig) -> list[Path]:

@@ -1,4 +1,4 @@
-"""gRPC channels of clients: plain text or TLS, with the certificate and token from the settings."""
+"""gRPC channels of clients: plain text or TLS, with the client's certificate and token from the settings."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -25,7 +25,8 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 class Reopened(Generic[ChannelT]):
     """A gRPC channel that is reopened when certificate files change; calls in progress finish on the old one.
 
-    `plain` and `secure` open it. Raises `OSError` or `ValueError` if a file cannot be used.
+    `plain` opens a channel without TLS, `secure` one with TLS. Raises `OSError` or `ValueError` if a file cannot be
+    used.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Reopened(Generic[ChannelT]):
         self._channels = FromFiles("certificates", [file for file in files if file is not None], self._opened)
 
     def open(self) -> ChannelT:
-        """Return the current channel."""
+        """Return the current channel, reopened first if the certificate files have changed."""
         return self._channels.get()
 
     def _opened(self) -> ChannelT:
@@ -55,7 +56,10 @@ class Reopened(Generic[ChannelT]):
 
 
 def _authority(target: str) -> list[tuple[str, str]]:
-    """Return the option that sends one of several addresses as authority: gRPC sends all, which servers may refuse."""
+    """Return the channel option that sends the first of several addresses as authority.
+
+    By default gRPC sends all addresses of the target, which servers may refuse.
+    """
     scheme, _, addresses = target.partition(":")
     several = addresses.split(",") if scheme in {"ipv4", "ipv6"} else []
     return [("grpc.default_authority", several[0])] if len(several) > 1 else []
@@ -84,7 +88,10 @@ class AsyncChannel(Reopened[grpc.aio.Channel]):
 
 
 def credentials_of(config: ClientConfig, token: "SentToken | None") -> grpc.ChannelCredentials:
-    """Return TLS credentials from the current files, with the token; raises `OSError` or `ValueError`."""
+    """Return TLS credentials from the files of the settings, combined with a token if one is given.
+
+    Raises `OSError` or `ValueError` if a file cannot be used.
+    """
     credentials = _certificates(config)
     if token is None:
         return credentials
@@ -94,7 +101,7 @@ def credentials_of(config: ClientConfig, token: "SentToken | None") -> grpc.Chan
 
 @cache
 def _keep_threads() -> grpc.Channel:
-    """Keep gRPC's threads for the lifetime of the process, by a channel that never connects; avoids a deadlock.
+    """Return a channel that never connects; while it is open gRPC keeps its threads, which avoids a deadlock.
 
     Closing the last channel waits for these threads while it holds Python's lock (as of gRPC 1.85, see its pull request
     42247). A thread that releases the token of an earlier closed channel waits for that lock, so that the process would
@@ -126,7 +133,7 @@ class SentToken(grpc.AuthMetadataPlugin):
 
     @classmethod
     def of(cls, config: ClientConfig) -> "SentToken | None":
-        """Return the token of the settings, None if not set; raises `OSError` or `ValueError`."""
+        """Return the token of ``token_file``; None if the setting is null. Raises `OSError` or `ValueError`."""
         return None if config.token_file is None else cls(config.token_file)
 
     def __call__(self, context: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:  # noqa: ARG002
@@ -135,7 +142,7 @@ class SentToken(grpc.AuthMetadataPlugin):
 
 
 def bearer_token(path: Path) -> str:
-    """Read a token from a file; raises `OSError`, or `ValueError` if it is not a token, without showing it."""
+    """Read a bearer token from a file; raises `OSError`, or `ValueError` (without the text) if it is no token."""
     token = path.read_text().strip()
     if _TOKEN.fullmatch(token) is None:
         raise ValueError(f"{path} holds no bearer token")

@@ -26,14 +26,14 @@ _RETRIEVAL: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _REFLECTION: Final = {reflection.SERVICE_NAME, REFLECTION_V1}
 
 _CLIENT: Final = "x-weir-client-certificate-bin"
-"""Header set by the compiled front, which removes such headers from callers."""
+"""Header with the client's certificate, set by the compiled front; the front removes it from callers' headers."""
 
 _caller: ContextVar[Caller] = ContextVar("caller")
 """Caller of the call that the current task answers."""
 
 
 def rights_of(request: Any) -> tuple[Right, ...]:
-    """Return the rights that a request needs besides that of its method."""
+    """Return the rights ``exact`` and ``pin`` that a request needs in addition to the right to call its method."""
     rights: list[Right] = []
     if isinstance(request, pb.RetrieveRequest) and request.params.exact:
         rights.append("exact")
@@ -43,7 +43,7 @@ def rights_of(request: Any) -> tuple[Right, ...]:
 
 
 def keep_headers_out_of_logs() -> None:
-    """Filter out gRPC's log lines about headers that are not UTF-8: such a header may hold most of a token."""
+    """Drop gRPC's log lines about headers that are not UTF-8, because they may show most of a token."""
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_header)
 
 
@@ -62,7 +62,7 @@ class AccessInterceptor(WrappingInterceptor):
         self._access, self._refuse, self._has_front = access, refuse, has_front
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Add the check to all methods except health checks."""
+        """Return a handler that authenticates the call first; health checks keep their handler."""
         service, method = names_of(path)
         if service == health.SERVICE_NAME:
             return handler
@@ -113,7 +113,7 @@ class RequestRightsInterceptor(WrappingInterceptor):
         self._refuse = refuse
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Add the check to the methods of the retrieval service."""
+        """Return a handler that checks the request's rights first; methods of other services keep their handler."""
         if names_of(path)[0] != _RETRIEVAL.full_name:
             return handler
         inner = handler.unary_unary

@@ -29,22 +29,26 @@ from weir.serving.errors import (
 
 __all__ = ["FileKeys", "Keys", "Token", "Tokens", "UrlKeys", "keys_of"]
 
-
 log = logging.getLogger(__name__)
 
 Keys = dict[str | None, PyJWK]
-"""Keys by key id; under None the key without an id, or the only key."""
+"""Keys by key id; the key None stands for a key without an id, or for the only key."""
 
 _TYPES: Final = ("RSA", "EC", "OKP")
 """Types of public keys: a shared secret (``oct``) in the document must never verify anything."""
 
 _FETCH_SECONDS: Final = 5.0
 _PAUSE_SECONDS: Final = 5.0
-"""Least seconds between two fetches for unknown key ids: anyone can invent such ids."""
+"""Least seconds between two fetches for unknown key ids, as anyone can invent key ids."""
+
+_MOST_KNOWN: Final = 4096
+
+_CAUSES: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
+"""Exceptions of PyJWT for malformed tokens and claims of the wrong type."""
 
 
 class FileKeys:
-    """Keys from a file, reloaded when it changes; the constructor raises `OSError` or `ValueError`."""
+    """Keys from a JWKS file, reloaded when it changes; the constructor raises `OSError` or `ValueError`."""
 
     def __init__(self, path: Path) -> None:
         def read() -> Keys:
@@ -61,7 +65,10 @@ class FileKeys:
 
 
 class UrlKeys:
-    """Keys from a URL, fetched every `every` seconds and for an unknown key id; old keys stay if a fetch fails."""
+    """Keys from a JWKS URL; if a fetch fails, the earlier keys stay.
+
+    The keys are fetched every `every` seconds, and earlier if a token names an unknown key id.
+    """
 
     def __init__(self, url: str, every: float) -> None:
         self._client = PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_SECONDS)
@@ -72,7 +79,7 @@ class UrlKeys:
         self._once = LogOnce(log)
 
     async def get(self, kid: str | None) -> Keys:
-        """Return the keys, fetched again if the id is unknown; raises `KeysNotLoadedError` if there are none."""
+        """Return the keys, fetched again if `kid` is unknown; raises `KeysNotLoadedError` if no key could be read."""
         age = time.monotonic() - self._tried
         if kid not in self._keys and (self._fetching is not None or age > _PAUSE_SECONDS):
             # Shielded: a caller that disconnects must not cancel the fetch that others wait for.
@@ -100,12 +107,12 @@ class UrlKeys:
 
 
 def keys_of(where: str, every: float) -> FileKeys | UrlKeys:
-    """Return the keys of a path or URL; a URL is fetched again every `every` seconds."""
+    """Return the keys of a path or URL; the keys of a URL are fetched again every `every` seconds."""
     return UrlKeys(where, every) if "://" in where else FileKeys(Path(where))
 
 
 def parsed(document: Any) -> Keys:
-    """Return the usable public keys of a JWKS document; raises `ValueError` if there is none."""
+    """Return the usable public keys of a decoded JWKS document; raises `ValueError` if no key is usable."""
     entries = document.get("keys") if isinstance(document, dict) else None
     found: Keys = {}
     for entry in entries if isinstance(entries, list) else []:
@@ -120,9 +127,6 @@ def parsed(document: Any) -> Keys:
     if len(found) == 1:
         found[None] = next(iter(found.values()))
     return found
-
-
-_MOST_KNOWN: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Tokens:
     async def verified(self, token: str) -> Token:
         """Verify a token and return its claims.
 
-        Raises `KeysNotLoadedError` and the errors of tokens in `weir.serving.errors`.
+        Raises `KeysNotLoadedError`, or one of the token errors of `weir.serving.errors` if the token is refused.
         """
         # Only the hash is cached, so that a memory dump does not hold a collection of tokens.
         name = sha256(token.encode(errors="surrogatepass")).digest()
@@ -193,9 +197,6 @@ class Tokens:
         return claims
 
 
-_CAUSES: Final = (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError)
-"""Exceptions of PyJWT for malformed tokens and claims of the wrong type."""
-
 _REFUSALS: Final[dict[type[Exception], type[RequestError]]] = {
     jwt.ExpiredSignatureError: TokenExpiredError,
     jwt.ImmatureSignatureError: TokenNotYetValidError,
@@ -216,7 +217,7 @@ def _refusal(error: Exception) -> RequestError:
 
 
 def _kid(token: str) -> str | None:
-    """Return the key id in a token's header, which is not verified yet."""
+    """Return the key id in the header of a token that is not verified yet."""
     try:
         kid = jwt.get_unverified_header(token).get("kid")
     except _CAUSES as error:
@@ -225,7 +226,7 @@ def _kid(token: str) -> str | None:
 
 
 def _at(claims: dict[str, Any], name: str) -> Any:
-    """Return a claim by its name, which may contain dots, or else by its dotted path."""
+    """Return the claim with this name; without one, the claim at the path that the dots in `name` spell."""
     if name in claims:
         return claims[name]
     found: Any = claims

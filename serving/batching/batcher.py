@@ -3,7 +3,7 @@
 Tower and search belong to that thread alone (GPU indexes demand it). An idle thread starts a batch at once; queries
 that arrive while it is busy form the next batch, so batches grow with the load and no query waits for a batch to fill.
 A full queue refuses at once. Jobs whose client has gone or whose deadline has passed are dropped when the batch forms.
-Expensive jobs run part by part, in turn with batches of cheap ones (`weir.serving.batching.lanes`). Changes of the
+Expensive jobs run part by part, in turn with batches of cheap ones (`weir.serving.batching.queue`). Changes of the
 index run between two batches.
 """
 
@@ -16,34 +16,43 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from weir.serving.batching.lanes import Job, Lanes, Outcome, Part
+from weir.serving.batching.queue import Job, Lanes, Outcome, Part
 from weir.serving.errors import DeadlinePassedError, ShuttingDownError
 
 __all__ = ["BatchObserver", "Batcher", "Wakeup", "WorkSource"]
 
+log = logging.getLogger(__name__)
+
+TaskT = TypeVar("TaskT")
+AnswerT = TypeVar("AnswerT")
+Made = TypeVar("Made")
+
+Result: TypeAlias = tuple[Job[TaskT, AnswerT], Outcome[list[AnswerT]] | Exception]
+"""A job, and its answers or the error that it failed with."""
+
 
 class WorkSource(Protocol):
-    """A wake-up that also holds work of its own, answered by the waiting thread."""
+    """Wakes the search thread, and may hold work of its own, which the search thread answers between batches."""
 
     @property
     def waits(self) -> bool:
-        """Whether work waits here."""
+        """Whether this source holds unanswered work."""
 
     def ring(self) -> None:
         """Wake the waiting thread, or make its next wait return at once; callable from any thread."""
 
     def wait(self) -> None:
-        """Block until `ring` is called or work waits here."""
+        """Block until `ring` is called or this source holds work."""
 
     def answer(self) -> None:
-        """Answer a batch of the waiting work."""
+        """Answer a batch of this source's work."""
 
     def end(self) -> None:
-        """Refuse waiting and future work: the answering thread has ended."""
+        """Refuse waiting and future work; called when the search thread ends."""
 
 
 class Wakeup(WorkSource):
-    """A wake-up without work of its own."""
+    """A work source that only wakes the search thread."""
 
     waits = False
 
@@ -58,19 +67,10 @@ class Wakeup(WorkSource):
         self._rung.clear()
 
     def answer(self) -> None:
-        """Do nothing: nothing waits here."""
+        """Do nothing, as there is no work."""
 
     def end(self) -> None:
-        """Do nothing: nothing waits here."""
-
-
-log = logging.getLogger(__name__)
-
-TaskT = TypeVar("TaskT")
-AnswerT = TypeVar("AnswerT")
-Made = TypeVar("Made")
-
-Result: TypeAlias = tuple[Job[TaskT, AnswerT], Outcome[list[AnswerT]] | Exception]
+        """Do nothing, as there is no work."""
 
 
 class BatchObserver(Protocol):
@@ -95,7 +95,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         Called on the thread with the tasks of a batch; returns one answer per task, in order. If it raises, each task
         of the batch is run alone; a task that fails again gets the exception.
     max_batch, max_cost
-        Most queries in a batch, and their most cost; a single part beyond either runs alone.
+        Most queries in a batch, and the most that they may cost; a part beyond either limit runs alone.
     limit
         Most queries that wait; half as many for expensive jobs.
     retry_after
@@ -156,13 +156,16 @@ class Batcher(Generic[TaskT, AnswerT]):
         return done.result()
 
     def attach(self, beside: WorkSource) -> None:
-        """Wait on `beside` from now on, and answer its work in turn with batches."""
+        """Replace the work source: the search thread answers its work in turn with batches."""
         with self._changing:
             before, self._beside = self._beside, beside
         before.ring()
 
     def problem(self, bound: float) -> str | None:
-        """Return why queries get no answer: the thread ended, or is busy for more than `bound` seconds; else None."""
+        """Return why queries get no answer; None if they do.
+
+        Either the search thread has ended, or it has been busy with one batch or change for more than `bound` seconds.
+        """
         if not self._thread.is_alive():
             return "the thread that searches has ended"
         busy, running, since = self._busy, self._running, self._running_since
@@ -173,7 +176,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         return None
 
     def close(self) -> None:
-        """Answer the queued jobs, refuse new ones, and return when the thread has ended."""
+        """Refuse new jobs, and return once the queued ones are answered and the search thread has ended."""
         with self._changing:
             self._closed = True
         self._beside.ring()
@@ -187,7 +190,7 @@ class Batcher(Generic[TaskT, AnswerT]):
             self._abandon()
 
     def _abandon(self) -> None:
-        """Refuse jobs and changes that are left when the thread ends."""
+        """Refuse the remaining jobs and changes, as the search thread ends."""
         with self._changing:
             self._closed = True
             left = [*self._running, *self._lanes.clear()]
@@ -199,7 +202,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         self._beside.end()
 
     def _next(self) -> list[Job[TaskT, AnswerT]]:
-        """Wait for jobs and take a batch; empty once closed."""
+        """Return the jobs of the next batch, after running changes and the work source's work; empty once closed."""
         while True:
             with self._changing:
                 beside, change = self._beside, self._changes.popleft() if self._changes else None
@@ -226,6 +229,7 @@ class Batcher(Generic[TaskT, AnswerT]):
             self._observer.depth(self._lanes.waiting)
 
     def _run_aside(self, name: str, work: Callable[[], Any], done: Future[Any]) -> None:
+        """Run work other than a batch, and set its result in `done`; `name` appears in `problem` if it hangs."""
         self._busy = name, time.monotonic()
         try:
             done.set_result(work())
@@ -260,7 +264,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         return True
 
     def _settle(self, live: list[Job[TaskT, AnswerT]]) -> list[Result[TaskT, AnswerT]]:
-        """Run the next part of each job; return the jobs that are answered or have failed."""
+        """Run the next part of each job; return the results of the jobs that are finished or have failed."""
         try:
             answers = self._run([job.parts[0].task for job in live])
         except Exception as error:  # noqa: BLE001 - the request that caused the error gets it
@@ -272,7 +276,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         return [result for result in advanced if result is not None]
 
     def _advanced(self, job: Job[TaskT, AnswerT], answer: AnswerT) -> Result[TaskT, AnswerT] | None:
-        """Store the answer to a job's next part; return the job after its last part."""
+        """Store the answer to a job's next part; return the job's result after its last part, else None."""
         job.advance(answer)
         if job.parts:
             with self._changing:
@@ -283,7 +287,7 @@ class Batcher(Generic[TaskT, AnswerT]):
 
 
 def _deliver(results: Sequence[Result[TaskT, AnswerT]]) -> None:
-    """Hand results to their event loop (they share one) with a single wake-up."""
+    """Set the results in the futures of their jobs, which all belong to one event loop, with a single wake-up."""
 
     def settle() -> None:
         for job, result in results:

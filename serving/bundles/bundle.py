@@ -28,12 +28,13 @@ from weir.serving.index.popular import Popular
 
 __all__ = ["BundleState", "IndexTransfer", "LoadedBundle", "Scorer", "Tower", "session"]
 
-
 Floats = npt.NDArray[np.float32]
 Bool = npt.NDArray[np.bool_]
 
 _INPUTS: Final = ("history", "mask")
 _OUTPUT: Final = "user"
+
+_TINY: Final = np.finfo(np.float64).tiny
 
 
 class Tower:
@@ -57,13 +58,16 @@ class Tower:
         self._session: Any = session(graph, threads, _INPUTS, _OUTPUT)
 
     def __call__(self, history: Floats, mask: Bool) -> Floats:
-        """Return the users' vectors, (batch, dimension); raises what ONNX Runtime raises."""
+        """Return the users' vectors, (batch, dimension); raises the errors of ONNX Runtime."""
         vectors: Floats = self._session.run([_OUTPUT], {"history": history, "mask": mask})[0]
         return vectors
 
 
 def session(graph: bytes, threads: int, inputs: tuple[str, ...], output: str) -> Any:
-    """Load an ONNX model that has these inputs (sorted by name) and this output; raises `ValueError` for others."""
+    """Return an ONNX Runtime session for the model `graph`, run with `threads` threads.
+
+    Raises `ValueError` unless the model has exactly these `inputs` (sorted by name) and this `output`.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -97,7 +101,10 @@ class Scorer:
         self._session: Any = session(graph, threads, _SCORER_INPUTS, _SCORER_OUTPUT)
 
     def __call__(self, queries: Floats, exact: Exact, rows: IndexRows) -> Floats:
-        """Return the scores (n, N) of `rows` (n, N) for `queries` (n, dimension); arbitrary ones for rows of -1."""
+        """Return the scores (n, N) of the items in `rows` (n, N) for `queries` (n, dimension).
+
+        `exact` has the items' vectors. The score of a row of -1 is arbitrary.
+        """
         if not rows.size:
             return np.empty(rows.shape, np.float32)
         size = max(1, _PAIRS // rows.shape[1])
@@ -113,14 +120,11 @@ class Scorer:
         return scores
 
 
-_TINY: Final = np.finfo(np.float64).tiny
-
-
 @dataclass
 class IndexTransfer:
-    """State of a bundle's index after in-place deltas: it belongs to version `to`, is `damaged`, or is unchanged.
+    """What in-place deltas have done to a bundle's index; written and read by the search thread.
 
-    Written and read by the search thread.
+    `to` is the later version that the index belongs to now; None: still this bundle. `damaged`: a delta failed midway.
     """
 
     to: "LoadedBundle | None" = None
@@ -129,9 +133,10 @@ class IndexTransfer:
 
 @dataclass
 class BundleState:
-    """The mutable part of a version: the catalogue's view of its rows, None without a catalogue.
+    """The mutable part of a loaded bundle.
 
-    `view` is replaced by the threads that follow bundles and catalogue, `eligibility` belongs to the search thread.
+    `view` is the catalogue's view of the bundle's rows, None without a catalogue; the threads that follow bundles and
+    catalogue replace it. `eligibility`, the rows that may be returned now, belongs to the search thread.
     """
 
     view: CatalogueView | None = None
@@ -140,12 +145,13 @@ class BundleState:
 
 @dataclass(frozen=True, eq=False)
 class LoadedBundle:
-    """One version, ready to answer; `items` counts the items that it can return.
+    """One bundle version in memory, ready to answer queries.
 
-    `popular` ranks its rows by popularity. `key_secret` is the store's (`weir.contracts.base.keys`).
-    `size` estimates its memory in bytes. `features` and `user_features` are the weights of item and user features, None
-    if the model has none; `scorer` re-scores the best items of the index, None without a second phase. Its last `cold`
-    rows are cold items, which are not part of the bundle (`weir.serving.index.cold`).
+    `index` searches the items, `exact` compares with every vector, and `popular` ranks the rows by popularity.
+    `key_secret` is the store's secret of keys (`weir.contracts.base.keys`). `size` estimates the memory in bytes.
+    `features` and `user_features` are the weights of item and user features, None if the model has none. `scorer`
+    re-scores the best items of the index, None without a second phase. The last `cold` rows are cold items, which are
+    not part of the bundle (`weir.serving.index.cold`).
     """
 
     manifest: BundleManifest
@@ -171,17 +177,17 @@ class LoadedBundle:
 
     @property
     def items(self) -> int:
-        """Number of items that can be returned, cold ones included."""
+        """Number of items that can be returned, cold items included."""
         return self.manifest.items + self.cold
 
     @property
     def rescored(self) -> int:
-        """Number of candidates from the index that are re-scored; 0: no second phase."""
+        """Number of candidates per query that the second phase re-scores; 0 without a second phase."""
         return 0 if self.scorer is None else self.manifest.rescored or 0
 
     @property
     def ids(self) -> Layers[np.object_]:
-        """The ids of items by row, strings."""
+        """Item id by row, strings."""
         return self.rows.ids
 
     @property
@@ -206,14 +212,14 @@ class LoadedBundle:
 
     @property
     def changeable(self) -> AnnIndex | None:
-        """Its index if deltas can be applied to it in place, else None."""
+        """The bundle's index if deltas can be applied to it in place, else None."""
         index = self.index
         return index if isinstance(index, AnnIndex) and index.keep is None and keeps_places(index.index) else None
 
     def answering(self) -> "LoadedBundle":
-        """Return the version that its index belongs to now, itself or a later one.
+        """Return the bundle that the index belongs to now: this one, or a later one after in-place deltas.
 
-        Raises `NoBundleError` if an in-place delta has failed and damaged the index.
+        Raises `NoBundleError` if an in-place delta has damaged the index.
         """
         bundle = self
         while bundle.transfer.to is not None:
@@ -223,7 +229,7 @@ class LoadedBundle:
         return bundle
 
     def with_cold(self, items: ColdItems) -> "LoadedBundle":
-        """Return the bundle extended by cold items."""
+        """Return a copy of the bundle that also returns cold items."""
         is_exact = self.index is self.exact
         index: Index = items.exact if is_exact else WithCold(self.index, items.vectors, items.first)
         return replace(self, rows=items.rows, popular=items.popular, exact=items.exact, index=index, cold=len(items))
@@ -241,9 +247,10 @@ class LoadedBundle:
         return self.normalised(self.tower(self.embeddings[rows], mask))
 
     def users_at(self, histories: Sequence[IndexRows], said: Floats | None = None) -> Floats:
-        """Return the vectors as `users` does, of histories given as rows of known items, within the model's limit.
+        """Return the tower's vectors (n, dimension) of histories given as rows of known items, oldest first.
 
-        `said` (n, dimension) are feature vectors to add.
+        A history must not be longer than the model reads. `said` (n, dimension) are feature vectors of the users, which
+        are added.
         """
         rows, mask = tower_rows(histories, self.manifest.history_length)
         users = self.tower(self.embeddings[rows], mask)

@@ -1,6 +1,6 @@
 """Background tasks that follow histories, bundles, the catalogue and the takedown list.
 
-Each has a task of its own, which continues after every failure.
+Each of the four has its own task, which continues after every failure.
 """
 
 import asyncio
@@ -25,7 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class Bundles(Protocol):
-    """Holds the bundles that answer: `bundle`, None if there is none, and all `loaded` ones, `bundle` first."""
+    """Holds the bundles that answer.
+
+    `bundle` is the champion's bundle, None if none is loaded. `loaded` has all loaded bundles, `bundle` first.
+    `promoted` is the promoted version.
+    """
 
     @property
     def bundle(self) -> LoadedBundle | None: ...  # noqa: D102
@@ -42,7 +46,7 @@ class Bundles(Protocol):
 
 @dataclass
 class Followers:
-    """The follower tasks; `start` starts them.
+    """The tasks that follow the store; `start` starts them.
 
     Parameters
     ----------
@@ -69,7 +73,7 @@ class Followers:
         self._ready = False
 
     def start(self) -> None:
-        """Start all followers; the first bundle waits until histories and catalogue were checked once."""
+        """Start all tasks; the first bundle waits until histories and catalogue were checked once."""
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "following histories": self.refresh_histories,
             "following bundles": self.refresh_bundle,
@@ -87,7 +91,7 @@ class Followers:
             self._follow("following the items taken down", self._refresh_takedown, min(self.seconds, LOOK_SECONDS))
 
     def ended(self) -> list[str]:
-        """Describe the tasks that have ended, and why: they should run until cancelled."""
+        """Return a sentence for each task that has ended, with the reason; tasks should run until cancelled."""
         return [f"{task.get_name()} has ended: {_why(task)}" for task in self.tasks if task.done()]
 
     async def refresh_histories(self) -> None:
@@ -98,7 +102,7 @@ class Followers:
             self._looked.set()
 
     async def refresh_bundle(self) -> None:
-        """Load the promoted bundle, once histories and catalogue have been checked."""
+        """Load the promoted bundle, once histories and catalogue have been checked; report changed readiness."""
         await self._looked.wait()
         await self._listed.wait()
         await asyncio.to_thread(self.watcher.refresh)
@@ -108,6 +112,7 @@ class Followers:
             await self.ready(ready)
 
     def _follow(self, name: str, step: Callable[[], Awaitable[None]], seconds: float) -> None:
+        """Start a task that awaits `step` forever, with pauses of `seconds`."""
         self.tasks.append(asyncio.create_task(forever(step, seconds), name=name))
 
     async def _refresh_catalogue(self) -> None:

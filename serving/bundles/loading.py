@@ -1,8 +1,8 @@
-"""From the store to a bundle in memory, within the memory of the process.
+"""Load a bundle from the store into memory, and estimate the memory that it takes.
 
 Loading verifies every checksum, then that the files fit together, then runs tower and search once, so that faults show
-before the first request. A delta shares unchanged data with the version before, except for the index, which is copied;
-`weir.serving.bundles.watcher` changes it without a copy.
+before the first request. A delta shares unchanged data with the version before, except for the index, which is copied
+here and changed in place by `weir.serving.bundles.watcher`.
 """
 
 import ctypes
@@ -39,6 +39,7 @@ __all__ = [
     "warm_users",
 ]
 
+Floats = npt.NDArray[np.float32]
 
 _OWN: Final = 256 << 20
 """Bytes of the process without a bundle, its queue included."""
@@ -47,7 +48,7 @@ _PER_ROW: Final = 150
 """Bytes per item for id, key, popularity and order, on top of the files' sizes."""
 
 _PER_PLACE: Final = 46
-"""Bytes of a row's id in its list and its entry in the table of places (`faiss_index.keep_places`)."""
+"""Bytes of a row's id in its list and of its entry in the table of places (`faiss_index.keep_places`)."""
 
 
 @dataclass(frozen=True)
@@ -58,29 +59,35 @@ class Memory:
 
     @classmethod
     def found(cls, wanted: int | None = None, root: Path = Path("/")) -> Self:
-        """Return the `wanted` limit, else the least of the control groups' limits and the machine's memory."""
+        """Return the `wanted` limit in bytes; None: the least of the control groups' limits and the machine's memory.
+
+        `root` is the folder that holds ``proc`` and ``sys``.
+        """
         if wanted is not None:
             return cls(wanted)
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return cls(min([machine, *_groups(root)]))
 
     def shared_by(self, processes: int) -> "Memory":
-        """Return the memory left for shared data after the fixed memory of each process."""
+        """Return the memory left for shared data by this many processes, each with fixed memory of its own."""
         return Memory(self.limit - (processes - 1) * _OWN)
 
     def holds(self, *sizes: int) -> bool:
-        """Return whether the process has room for data of these sizes together."""
+        """Return whether the process has room for data of all these sizes, in bytes."""
         return _OWN + sum(sizes) <= self.limit
 
 
 def bundle_bytes(manifest: BundleManifest) -> int:
-    """Estimate the memory of a bundle, or the memory that a delta adds, in bytes."""
+    """Estimate the memory of a complete bundle, or the memory that a delta adds, in bytes."""
     rows = manifest.changed if manifest.parent else manifest.items
     return sum(file.size for file in manifest.files) + (_PER_ROW + _PER_PLACE) * rows
 
 
 def reading_bytes(manifest: BundleManifest) -> int:
-    """Return the additional bytes while a bundle is read: a file is in memory twice while it is decoded."""
+    """Return the bytes needed while a bundle is read, on top of its memory.
+
+    A file is in memory twice while it is decoded.
+    """
     return max(file.size for file in manifest.files)
 
 
@@ -90,14 +97,14 @@ def index_bytes(index: Any) -> int:
 
 
 def give_back() -> None:
-    """Return freed memory to the system: glibc keeps freed blocks between used ones."""
+    """Return freed memory to the system, because glibc keeps freed blocks between used ones."""
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _groups(root: Path) -> list[int]:
     """Return the memory limits of the process's control groups (v1 or v2), in bytes."""
-    found = []
+    limits = []
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
@@ -107,30 +114,34 @@ def _groups(root: Path) -> list[int]:
         # Inside a container its group may be mounted as the root, although its path is that of the host.
         inner = top / path.lstrip("/")
         folders = [folder for folder in (inner, *inner.parents) if folder.is_relative_to(top)]
-        found += [int(text) for folder in folders for text in _lines(folder / file) if text.isdigit()]
-    return found
+        limits += [int(text) for folder in folders for text in _lines(folder / file) if text.isdigit()]
+    return limits
 
 
 def _lines(path: Path) -> list[str]:
+    """Return the lines of a file; empty if it cannot be read."""
     try:
         return path.read_text().split("\n")[:-1]
     except OSError:
         return []
 
 
-Floats = npt.NDArray[np.float32]
-
-
 @dataclass(frozen=True)
 class Route:
-    """The way to load a version: the deltas of `chain` on the `served` bundle or, if None, on a complete one."""
+    """How to load a version: `chain` has the files of its bundles, oldest first.
+
+    The chain consists of deltas on the `served` bundle or, if that is None, begins with a complete bundle.
+    """
 
     served: LoadedBundle | None
     chain: list[BundleFiles]
 
     @classmethod
     def find(cls, log: BundleLog, version: str, served: LoadedBundle | None) -> Self:
-        """Read the manifests of a version, back to the served bundle if based on it; raises as `load_bundle`."""
+        """Read the manifests of a version and its ancestors, as far as the served bundle if that is an ancestor.
+
+        Raises as `load_bundle`.
+        """
         known = [] if served is None else [served.manifest]
         chain = [BundleFiles(log, one) for one in log.chain(log.manifest(version), known)]
         return cls(served if chain[0].manifest in known else None, chain)
@@ -172,15 +183,16 @@ def load_bundle(
     *,
     places: bool = False,
 ) -> LoadedBundle:
-    """Read, verify and warm up one version, for one thread of the CPU.
+    """Read, verify and warm up one version, for search by one CPU thread.
 
-    If it is based on the `served` bundle, only the deltas since are read, and the served one stays unchanged; otherwise
-    the whole chain is read. With `places`, deltas can be applied in place later (`weir.serving.bundles.watcher`).
+    If the version is based on the `served` bundle, only the later deltas are read, and `served` stays unchanged;
+    otherwise the whole chain is read. With `places`, deltas can be applied to the index in place later
+    (`weir.serving.bundles.watcher`).
 
     Raises
     ------
     CorruptArtefactError
-        If a file does not match the manifest; as `IncompatibleBundleError` if it matches and is still unusable.
+        If a file does not match the manifest; its subclass `IncompatibleBundleError` if a matching file is unusable.
     FileNotFoundError
         If the bundle does not exist.
     """
@@ -188,20 +200,23 @@ def load_bundle(
 
 
 class _Parts(NamedTuple):
-    """The parts that deltas change: the rows, and the FAISS index in CPU memory; None: exact search of the rows."""
+    """The parts of a bundle that deltas change: its rows, and its FAISS index in CPU memory.
+
+    `index` None: the rows are searched exactly.
+    """
 
     rows: BundleRows
     index: Any
 
 
 def _copied(served: LoadedBundle) -> _Parts:
-    """Return a copy of a bundle's index, and its rows, whose unchanged data stays shared."""
+    """Return a bundle's rows, which are shared with it, and a copy of its index."""
     index = served.index
     return _Parts(served.rows, faiss.clone_index(index.index) if isinstance(index, AnnIndex) else None)
 
 
 def _read(files: BundleFiles, device: Device) -> _Parts:
-    """Read a complete bundle."""
+    """Read the rows and the index of a complete bundle."""
     rows = BundleRows.read(files)
     index = files.decode(BundleFile.INDEX, lambda data: faiss.deserialize_index(np.frombuffer(data, np.uint8)))
     shape, wanted = (int(index.ntotal), int(index.d)), (files.manifest.items, files.manifest.dimension)
@@ -213,7 +228,7 @@ def _read(files: BundleFiles, device: Device) -> _Parts:
 
 
 def _changed(parts: _Parts, files: BundleFiles) -> _Parts:
-    """Apply a delta: rows are copied, the index is changed in place."""
+    """Apply a delta: return changed copies of the rows, and the same index changed in place."""
     delta = BundleDelta.read(files)
     rows, index = parts.rows.changed(files, delta), parts.index
     if index is not None:
@@ -225,7 +240,7 @@ def _changed(parts: _Parts, files: BundleFiles) -> _Parts:
 
 
 def _placed(index: Any, exact: Exact, files: BundleFiles, device: Device) -> Index:
-    """Return the index on its device, or exact search if that holds the same vectors."""
+    """Return the index on its device; exact search instead if the index is missing or a flat one on the CPU."""
     info = files.manifest.index
     if index is None:
         return exact
@@ -243,7 +258,11 @@ def assembled(
     threads: int,
     search: bool,
 ) -> LoadedBundle:
-    """Build a bundle from its parts and the tower of `files`, and warm it up; with `search`, the index too."""
+    """Build a bundle from its rows and index, and the models in `files`, and run tower and scorer once.
+
+    `before` is the popularity of the version before, `threads` the threads of a tower run. With `search`, the index is
+    searched once, too. Raises `IncompatibleBundleError`.
+    """
     bundle = LoadedBundle(
         manifest=files.manifest,
         tower=files.decode(BundleFile.TOWER, lambda data: Tower(data, threads)),
@@ -271,22 +290,23 @@ def assembled(
 
 
 def _features(files: BundleFiles, name: str) -> FeatureWeights | None:
+    """Read the feature weights in the file `name`; None if the bundle has no such file."""
     if not files.has(name):
         return None
-    found: FeatureWeights = files.decode(name, FeatureWeights.decode)
-    width, wanted = len(found.dense), files.manifest.dimension
-    files.require(name, width == wanted, f"is about vectors of {width} dimensions, not {wanted}")
-    return found
+    weights: FeatureWeights = files.decode(name, FeatureWeights.decode)
+    width, dimension = len(weights.dense), files.manifest.dimension
+    files.require(name, width == dimension, f"is about vectors of {width} dimensions, not {dimension}")
+    return weights
 
 
 def warm_users(bundle: LoadedBundle, batch: int) -> Floats:
-    """Run the tower for `batch` users, on the first items of the bundle's base."""
-    known = bundle.item_rows.keys[: bundle.manifest.history_length]
-    return bundle.users(ItemKeys(np.broadcast_to(known, (batch, len(known)))))
+    """Return the tower's vectors (batch, dimension) of users whose history is the first items of the bundle's base."""
+    history = bundle.item_rows.keys[: bundle.manifest.history_length]
+    return bundle.users(ItemKeys(np.broadcast_to(history, (batch, len(history)))))
 
 
 def warm_scorer(bundle: LoadedBundle, users: Floats) -> None:
-    """Run the scorer for users (n, dimension) on the first row; raises `ValueError` if a score is not finite."""
+    """Score the bundle's first row for users (n, dimension); raises `ValueError` if a score is not finite."""
     rows = IndexRows(np.zeros((len(users), 1), np.int64))
     if bundle.scorer is not None and not np.isfinite(bundle.scorer(users, bundle.exact, rows)).all():
         raise ValueError("gives scores that are not finite")

@@ -1,7 +1,7 @@
-"""Follows ``bundles/CURRENT``: loads what is promoted, or changes the served bundle by its delta, and swaps it in.
+"""Follows ``bundles/CURRENT``: loads the promoted bundle, or applies its delta to the served one, and swaps it in.
 
-Everything that can fail is done beside the served version first: reading, checksums, the rows, the tower, and a check
-that the lists exist. The search thread only makes a few FAISS calls, about 1.5 ms per 1,000 rows.
+Everything that can fail is done first, while the served version answers: reading, checksums, the rows, the tower, and a
+check that the lists exist. The search thread only makes a few FAISS calls, about 1.5 ms per 1,000 rows.
 
 In two cases no bundle is served until the next refresh has loaded the promoted one from scratch: an in-place delta that
 fails midway, and a bundle that does not fit into memory beside the served one.
@@ -29,24 +29,25 @@ from weir.serving.metrics import BundleMetrics
 
 __all__ = ["BundleWatcher", "Change", "DamagedIndexError", "DeltaPolicy", "Start"]
 
+log = logging.getLogger(__name__)
 
 _MANY: Final = 20_000
-"""Rows that can be changed within about 30 ms; more should not hold up queries without need."""
+"""Changed rows up to which a delta is always applied in place: about 30 ms, during which queries wait."""
 
 
 class DamagedIndexError(Exception):
-    """An in-place delta has failed midway: the index no longer belongs to any version."""
+    """An in-place delta has failed midway: the index does not belong to any version any more."""
 
 
 class Start(NamedTuple):
-    """The served bundle and its index, to which deltas are applied in place."""
+    """The `served` bundle, and its index `ann` to which deltas are applied in place."""
 
     served: LoadedBundle
     ann: AnnIndex
 
     @classmethod
     def of(cls, route: Route) -> "Start | None":
-        """Return the start of a route; None if its deltas cannot be applied in place."""
+        """Return the bundle and index that a route starts from; None if its deltas cannot be applied in place."""
         served = route.served
         index = served.changeable if served is not None else None
         if served is None or index is None or not route.deltas:
@@ -58,7 +59,11 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """A new version, `ready` except for its index, which still belongs to the served one."""
+    """A new version that is prepared as far as possible while the served version answers.
+
+    `ready` is the new bundle with the served index, to which `deltas` are still to be applied. `assigned` is the list
+    of each row after them.
+    """
 
     start: Start
     deltas: list[BundleDelta]
@@ -67,7 +72,10 @@ class Change:
 
     @classmethod
     def prepare(cls, start: Start, route: Route, threads: int) -> Self:
-        """Read and verify the deltas of a route; raises as `weir.serving.bundles.loading.load_bundle`."""
+        """Read and verify the deltas of a route, and build the new bundle except for its index.
+
+        Raises as `weir.serving.bundles.loading.load_bundle`.
+        """
         (served, ann), deltas, last = start, [], route.chain[-1]
         rows, index, lists, assigned = served.rows, ann.index, ann.lists, ann.assigned
         for files in route.deltas:
@@ -82,9 +90,9 @@ class Change:
         return cls(start, deltas, replace(ready, size=route.size), assigned)
 
     def take(self) -> LoadedBundle:
-        """Change the index and return the new version; called by the search thread between two batches.
+        """Apply the deltas to the index and return the new bundle; called between two batches.
 
-        Raises `DamagedIndexError` if that fails midway; then the served version cannot answer any more.
+        Raises `DamagedIndexError` if a delta fails; then the served version cannot answer any more.
         """
         try:
             bundle = replace(self.ready, index=self._changed(self.start.ann.index), servable_at=time.time())
@@ -95,6 +103,7 @@ class Change:
         return bundle
 
     def _changed(self, index: Any) -> AnnIndex:
+        """Apply the deltas to a FAISS index, and return it with the new version's parameters."""
         for delta in self.deltas:
             apply_delta(index, delta)
         if index.ntotal != self.ready.items:
@@ -104,7 +113,7 @@ class Change:
 
 
 def _reassigned(lists: Layers[np.int32] | None, delta: BundleDelta) -> Layers[np.int32] | None:
-    """Return the list of each row after a delta."""
+    """Return the list of each row after a delta, from the `lists` before; None if the lists are unknown."""
     if lists is None or delta.lists is None:
         return lists
     return lists.replaced(delta.rows, delta.lists.astype(np.int32), delta.removed)
@@ -112,42 +121,41 @@ def _reassigned(lists: Layers[np.int32] | None, delta: BundleDelta) -> Layers[np
 
 @dataclass(frozen=True)
 class DeltaPolicy:
-    """Decides which deltas are applied in place (`weir.serving.config.ServingConfig.deltas`)."""
+    """Decides which deltas are applied in place; `how` is the setting ``serving.deltas``."""
 
     how: Literal["auto", "clone", "in_place"]
     memory: Memory
 
     @property
     def places(self) -> bool:
-        """Whether indexes must keep the places of their rows, for in-place deltas."""
+        """Whether loaded indexes must keep the place of each row, which in-place deltas need."""
         return self.how != "clone"
 
     def in_place(self, route: Route) -> Start | None:
-        """Return the start of an in-place change; None if the version should be loaded beside the served one."""
+        """Return the bundle and index to change in place; None if the version is to be loaded beside the served one."""
         start = Start.of(route) if self.places else None
         if start is None or self.how == "in_place" or route.changes <= _MANY:
             return start
         return None if self.memory.holds(start.served.size, index_bytes(start.ann.index)) else start
 
 
-log = logging.getLogger(__name__)
-
 _REFRESHES_PER_LOOK: Final = 16
-"""While no bundle is promoted, every this many refreshes the existing bundles are listed."""
+"""While no bundle is promoted, the existing bundles are listed at every 16th refresh."""
 
 
 @dataclass
 class BundleWatcher:
-    """Holds the served `bundle`; readers take the reference once per request. `promoted` is the version to serve.
+    """Follows the bundles of one variant, and holds the served `bundle`, which readers take once per request.
 
-    `variant` is the followed variant, and `beside` returns the bytes that bundles of other variants take. `between`
-    runs a change while no search runs (`weir.serving.batching.batcher.Batcher.between`). `describe` applies the
-    catalogue to a new version before it answers (`weir.serving.bundles.catalogue.CatalogueFollower.describe`). If other
-    processes answer (`weir.serving.processes`), `share` hands them a version and returns it in its shared form, and
-    `drop` takes it away from them.
+    `promoted` is the version to serve. `variant` is the followed variant, and `beside` returns the bytes that bundles
+    of other variants take. `between` runs a change while no search runs
+    (`weir.serving.batching.batcher.Batcher.between`). `describe` applies the catalogue to a new version before it
+    answers (`weir.serving.bundles.catalogue.CatalogueFollower.describe`). If other processes answer
+    (`weir.serving.processes`), `share` hands them a version and returns its shared form, and `drop` takes the served
+    version away from them.
 
-    One thread calls `refresh`. A refused version is not tried again until another one is promoted: bundles are never
-    rewritten, so it would fail again. If the store cannot be read, the next call retries.
+    One thread calls `refresh`. A refused version is not tried again until another version is promoted, because bundles
+    are never rewritten. If the store cannot be read, the next call retries.
     """
 
     store: Store
@@ -169,20 +177,23 @@ class BundleWatcher:
     _once: LogOnce = field(default_factory=lambda: LogOnce(log), init=False)
 
     @property
-    def log(self) -> BundleLog:
+    def bundle_log(self) -> BundleLog:
         """The bundle log of the followed variant."""
         return log_of(self.store, self.variant)
 
     @property
     def loaded(self) -> list[LoadedBundle]:
-        """The served bundle in a list, empty without one."""
+        """The served bundle as a list, empty if no bundle is served."""
         return [bundle] if (bundle := self.bundle) is not None else []
 
     def refresh(self) -> bool:
-        """Load the promoted bundle unless it is served already; return whether it was swapped in. Never raises."""
+        """Serve the promoted bundle unless it is served already; return whether a bundle was swapped in.
+
+        Never raises: failures are logged once.
+        """
         version = None
         try:
-            version = self.promoted = self.log.current()
+            version = self.promoted = self.bundle_log.current()
             if version is None:
                 self._look_for_others()
                 return False
@@ -202,15 +213,15 @@ class BundleWatcher:
         return False
 
     def _look_for_others(self) -> None:
-        """Log once if bundles exist but none is promoted; listing them is slow, so only every few refreshes.
+        """Log once if bundles exist but none is promoted; looked for only every few refreshes, as listing is slow.
 
-        Between the first bundle's manifest and its promotion that is normal for a moment: it is reported the second
-        time.
+        The first bundle is not promoted for a moment after its manifest is written, so only the second sighting is
+        logged.
         """
         vain, self._vain = self._vain, self._vain + 1
         if vain > 1 and vain % _REFRESHES_PER_LOOK:
             return
-        before, self._lost = self._lost, self.log.lost()
+        before, self._lost = self._lost, self.bundle_log.lost()
         if self._lost is None:
             self._once.succeeded()
         elif before is not None and self._once.failed(self._lost, f"no bundle is promoted, {self._served} stays"):
@@ -221,13 +232,13 @@ class BundleWatcher:
         return "none" if self.bundle is None else self.bundle.version
 
     def _swap(self, version: str) -> bool:
-        """Swap in a version; return False if memory has no room yet and the served one was dropped instead."""
+        """Load and serve a version; return False if the served version was dropped instead, to make room for it."""
         start, before = time.perf_counter(), self.bundle
-        route = Route.find(self.log, version, None if pick_gpu(self.device) else before)
+        route = Route.find(self.bundle_log, version, None if pick_gpu(self.device) else before)
         if before is not None and route.served is None and not self._fits(route, before):
             self._drop(route, before)
             return False
-        loaded = self._shared(self._reached(route))
+        loaded = self._shared(self._load(route))
         seconds = time.perf_counter() - start
         self._refused = None
         self.metrics.load_seconds.observe(seconds)
@@ -236,7 +247,7 @@ class BundleWatcher:
         return True
 
     def show(self, before: LoadedBundle | None) -> None:
-        """Update the metrics to the served bundle, which replaced `before`."""
+        """Set the metrics to the served bundle, which has replaced the bundle `before`."""
         if (served := self.bundle) is not None:
             self.metrics.served(
                 served.manifest,
@@ -246,13 +257,13 @@ class BundleWatcher:
                 is_older=before is not None and served.manifest.created_at < before.manifest.created_at,
             )
 
-    def _reached(self, route: Route) -> LoadedBundle:
-        """Swap in a version, by an in-place delta or loaded beside the served one."""
+    def _load(self, route: Route) -> LoadedBundle:
+        """Serve the version of a route, by in-place deltas or loaded beside the served one, and return it."""
         start = self.policy.in_place(route)
         if start is not None:
             change = Change.prepare(start, route, self.threads)
             self.describe(change.ready, self.bundle)
-            loaded = self._take(change)
+            loaded = self._apply(change)
         else:
             loaded = route.load(self.device, self.threads, places=self.policy.places)
             self.describe(loaded, self.bundle)
@@ -262,7 +273,10 @@ class BundleWatcher:
         return loaded
 
     def _shared(self, loaded: LoadedBundle) -> LoadedBundle:
-        """Share a version with the other processes; if that fails, the next refresh loads it from scratch."""
+        """Share a version with the other processes, and serve and return its shared form.
+
+        If sharing fails, no bundle is served, and the next refresh loads the version from scratch.
+        """
         try:
             self.bundle = self.share(loaded)
         except Exception:
@@ -270,8 +284,11 @@ class BundleWatcher:
             raise
         return self.bundle
 
-    def _take(self, change: Change) -> LoadedBundle:
-        """Apply a delta to the served index and swap, between two batches."""
+    def _apply(self, change: Change) -> LoadedBundle:
+        """Apply a prepared change to the served index between two batches, and serve and return its bundle.
+
+        Raises `DamagedIndexError`; then no bundle is served any more.
+        """
 
         def take() -> LoadedBundle:
             start = time.perf_counter()
@@ -287,12 +304,12 @@ class BundleWatcher:
             raise
 
     def _fits(self, route: Route, before: LoadedBundle) -> bool:
-        """Return whether memory has room for a version beside the served one, and for reading its files."""
+        """Return whether memory has room to read the version of a route and keep it beside the served bundle."""
         reading = max(reading_bytes(files.manifest) for files in route.chain)
         return self.policy.memory.holds(self.beside(), before.size, route.size, reading)
 
     def _drop(self, route: Route, before: LoadedBundle) -> None:
-        """Drop the served bundle, so that the next refresh has room for the new version; verify its files first."""
+        """Verify the files of the new version, then drop the served bundle, to make room at the next refresh."""
         for files in route.chain:
             for entry in files.manifest.files:
                 files.log.read(files.manifest, entry.name)
@@ -308,7 +325,7 @@ class BundleWatcher:
         self.metrics.nothing()
 
     def _happened(self, event_ms: int) -> float:
-        """Return the wall-clock time of an event; NaN if the store's clock cannot be read, as it is only a metric."""
+        """Return the wall-clock time of an event, for a metric; NaN if the store's clock cannot be read."""
         try:
             return EventClock.of(self.store).wall_time(event_ms)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the clock, the bundle is good
@@ -316,8 +333,8 @@ class BundleWatcher:
             return float("nan")
 
     def _complain(self, error: Exception, version: str | None) -> None:
-        """Log once what is wrong, and with which file."""
-        current = self.log.store.path("bundles/CURRENT")
+        """Log an error once, with the file or the version that it concerns, and count the refusal."""
+        current = self.bundle_log.store.path("bundles/CURRENT")
         # A damaged file may name a version with any characters.
         what = current if version is None else f"{current}: bundle {ascii(version)[1:-1]}"
         if self._once.failed(error, f"{what} is refused, {self._served} stays"):

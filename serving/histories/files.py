@@ -1,7 +1,8 @@
-"""Users' histories from the files that the commits name, mapped, never replayed.
+"""Users' histories, looked up in the memory-mapped history files that the commits name.
 
-A new commit only maps the files that it adds. Files of an object store are fetched in the background: until all files
-of a user shard are available, look-ups read the available ones, and users missing from them count as unknown.
+For a new commit, only the files that it adds are mapped. Files of an object store are fetched in the background: until
+all files of a user shard are available, look-ups read the available files, and users missing from them count as
+unknown.
 """
 
 import logging
@@ -46,15 +47,22 @@ __all__ = [
     "user_shards",
 ]
 
+log = logging.getLogger(__name__)
 
 Int64 = npt.NDArray[np.int64]
 
+_Shards: TypeAlias = dict[int, tuple[HistoryFile, ...]]
+
+LARGE: Final = 64 << 20
+"""Bytes above which files are fetched by a separate thread, so that small files of new commits need not wait."""
+
 
 class KnownUsers(NamedTuple):
-    """Newest positives of n users, `items` (n, L), oldest first, and the `seen` items of the requested ones.
+    """The stored histories of n users.
 
-    Unknown users have only padding. `seen.bounded` marks users whose seen items are incomplete: not all stored, or not
-    available yet.
+    `items` (n, L) are each user's newest positive items, oldest first; unknown users have only padding. `seen` has all
+    seen items of the users for whom they were requested; `seen.bounded` marks users whose seen items are incomplete,
+    because not all are stored or available yet.
     """
 
     items: ItemKeys
@@ -65,18 +73,18 @@ class Histories(Protocol):
     """A source of user histories."""
 
     def look_up(self, users: UserKeys, asked: Int64) -> KnownUsers:
-        """Look up users (n,), and the seen items of those at the distinct positions `asked`."""
+        """Look up users (n,); `asked` are the distinct positions of the users whose seen items are requested."""
 
 
 def nothing_known(users: int, asked: int, *, bounded: bool = False) -> KnownUsers:
-    """Return empty records for `users` unknown users, and empty seen items for `asked` of them."""
+    """Return empty histories of `users` unknown users, and empty seen items of `asked` users.
+
+    `bounded` marks these seen items as incomplete.
+    """
     items = ItemKeys(np.full((users, 1), PADDING_KEY, np.int64))
     empty = ItemKeys(np.empty(0, np.int64))
     return KnownUsers(items, SeenItems(empty, np.zeros(asked + 1, np.int64), np.full(asked, bounded)))
 
-
-LARGE: Final = 64 << 20
-"""Bytes above which files have a fetch lane of their own, so that small files of new commits need not wait."""
 
 _RETRY_SECONDS: Final = 30.0
 """Pause before a failed fetch is retried."""
@@ -84,7 +92,10 @@ _RETRY_SECONDS: Final = 30.0
 
 @dataclass
 class FilesAtHand:
-    """Tracks which files are available locally; one thread per lane may call `fetch`."""
+    """Fetches history files and tracks which files are available locally.
+
+    One thread may call `fetch` for small files, and another one for large files (`LARGE`).
+    """
 
     store: Store
     cache: LocalCache
@@ -96,12 +107,12 @@ class FilesAtHand:
         return self.store.local_path is not None or file.name in self._fetched
 
     def missing(self, wanted: HistoryFiles) -> list[HistoryFile]:
-        """Return the files to fetch, in order: the newest file of every shard first, small ones before large ones."""
+        """Return the files that are not available: the newest file of each shard first, small before large files."""
         ages = [(age, file) for files in wanted.shards.values() for age, file in enumerate(reversed(files))]
         return [file for _, file in sorted(ages, key=_urgency) if not self.has(file)]
 
     def due(self, wanted: HistoryFiles, *, large: bool) -> list[HistoryFile]:
-        """Return the missing files of a lane that fit into the cache and have not just failed."""
+        """Return the missing large (or small) files that fit into the cache and whose fetch has not just failed."""
         room = self.cache.limit - sum(file.size for file in wanted.files if self.has(file))
         fitting, now = [], time.monotonic()
         for file in self.missing(wanted):
@@ -111,20 +122,21 @@ class FilesAtHand:
         return [file for file in fitting if (file.size > LARGE) == large]
 
     def fetch(self, file: HistoryFile) -> None:
-        """Fetch a file; raises `CorruptArtefactError`, and what the object store raises."""
+        """Fetch a file into the cache; raises `CorruptArtefactError`, and the errors of the object store."""
         self._resting[file.name] = time.monotonic() + _RETRY_SECONDS
         self.cache.path(self.store, file)
         self._fetched.add(file.name)
         del self._resting[file.name]
 
     def forget_all_but(self, wanted: HistoryFiles) -> None:
-        """Drop the state of files that are no longer `wanted`."""
+        """Drop the recorded state of all files but the `wanted` ones."""
         names = {file.name for file in wanted.files}
         self._fetched &= names
         self._resting = {name: until for name, until in self._resting.items() if name in names}
 
 
 def _urgency(file: tuple[int, HistoryFile]) -> tuple[int, int]:
+    """Return the sort key of a file with its age in its shard: new files first, then small ones."""
     age, entry = file
     return age, entry.size
 
@@ -132,45 +144,44 @@ def _urgency(file: tuple[int, HistoryFile]) -> tuple[int, int]:
 def readable(
     before: tuple[HistoryFile, ...], wanted: tuple[HistoryFile, ...], has: Callable[[HistoryFile], bool]
 ) -> tuple[HistoryFile, ...]:
-    """Return the files of a shard that look-ups read, oldest first, given those read `before`.
+    """Return the files of a shard that look-ups read now, oldest first.
 
-    If all `wanted` files are available, these. Otherwise the files read before stay, as a missing one may replace
-    them, and available new files are inserted in their order, the newest last.
+    `before` are the files read so far, `wanted` the files of the newest commit, and `has` tells which are available. If
+    all wanted files are available, they are returned. Otherwise the files before stay, because a missing file may
+    replace them, and the available wanted files are inserted in their order.
     """
     if all(map(has, wanted)):
         return wanted
-    found, place = list(before), len(before)
+    files, place = list(before), len(before)
     for file in reversed(wanted):
-        if file in found:
-            place = found.index(file)
+        if file in files:
+            place = files.index(file)
         elif has(file):
-            found.insert(place, file)
-    return tuple(found)
-
-
-log = logging.getLogger(__name__)
-
-_Shards: TypeAlias = dict[int, tuple[HistoryFile, ...]]
+            files.insert(place, file)
+    return tuple(files)
 
 
 class _Position(NamedTuple):
-    """A position in the commit log, and the history files as of it."""
+    """A position in the commit log, and the history files named up to there."""
 
     cursor: Cursor
     files: HistoryFiles
 
 
 class _View(NamedTuple):
-    """The files open for look-ups, and the `partial` user shards, some of whose files are still missing."""
+    """The reader of the open history files, and the numbers of the `partial` user shards, which lack a file."""
 
     reader: UserHistories
     partial: npt.NDArray[np.int64]
 
     def is_partial(self, users: UserKeys) -> npt.NDArray[np.bool_]:
+        """Return a mask of the users (n,) in partial shards."""
         return np.isin(shards_of(users, self.reader.shards), self.partial)
 
 
 class _Read(NamedTuple):
+    """Records of n users: `totals` of positives (n,), newest `items` (n, L), and `seen` items."""
+
     totals: Int64
     items: ItemKeys
     seen: SeenItems
@@ -178,10 +189,10 @@ class _Read(NamedTuple):
 
 @dataclass
 class FollowedHistories:
-    """Follows the history files of a store.
+    """Follows the history files of a store, and looks users up in them.
 
-    One thread calls `catch_up`, one calls `fetch` for small files and one for large files; any number may call
-    `look_up` meanwhile.
+    One thread calls `catch_up`, one calls `fetch` for small files and one for large files; any number of threads may
+    call `look_up` meanwhile.
     """
 
     store: Store
@@ -202,20 +213,20 @@ class FollowedHistories:
     def catch_up(self) -> None:
         """Read the commits since the last call; the first call reads the newest state.
 
-        Raises `CorruptArtefactError` after applying what precedes a damaged commit, and all user shards without a
-        damaged file.
+        Raises `CorruptArtefactError` for a damaged commit or file, after applying the earlier commits and the user
+        shards without a damaged file.
         """
         try:
             self._follow()
         finally:
-            self._take_in()
+            self._open_newest()
 
     def due(self, *, large: bool) -> list[HistoryFile]:
-        """Return the files to fetch now, either the large or the small ones, in order."""
+        """Return the files to fetch now, in order: either the large or the small files."""
         return [] if self._position is None else self._files.due(self._position.files, large=large)
 
     def fetch(self, *, large: bool) -> None:
-        """Fetch the missing files one by one, and read each as soon as it is available.
+        """Fetch the missing large (or small) files one by one, and open each for look-ups at once.
 
         Raises the last error, after trying the other files.
         """
@@ -224,26 +235,27 @@ class FollowedHistories:
         while due := self.due(large=large):
             try:
                 self._files.fetch(due[0])
-                self._take_in()
+                self._open_newest()
             except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
                 failure = error
         if failure is not None:
             raise failure
 
     def look_up(self, users: UserKeys, asked: Int64) -> KnownUsers:
-        """Look up users (n,), and the seen items of those at the distinct positions `asked`."""
+        """Look up users (n,); `asked` are the distinct positions of the users whose seen items are requested."""
         view = self._view
         if view is None:
             return nothing_known(len(users), len(asked))
-        found, damaged = self._sound(view.reader, users, asked)
+        records, incomplete = self._sound(view.reader, users, asked)
         if len(view.partial):
             is_partial = view.is_partial(users)
-            self.metrics.absent.inc(int(((found.totals == 0) & is_partial).sum()))
-            damaged = damaged | is_partial
-        seen = found.seen._replace(bounded=found.seen.bounded | damaged[asked])
-        return KnownUsers(found.items, seen)
+            self.metrics.absent.inc(int(((records.totals == 0) & is_partial).sum()))
+            incomplete = incomplete | is_partial
+        seen = records.seen._replace(bounded=records.seen.bounded | incomplete[asked])
+        return KnownUsers(records.items, seen)
 
     def _follow(self) -> None:
+        """Advance the position over the new commits."""
         if self._position is None:
             head = self._log.head()
             # Start from the newest snapshot only: a commit after it may be damaged.
@@ -260,7 +272,10 @@ class FollowedHistories:
         self._tell(cursor.sequence, files.covered)
 
     def _tell(self, windows: int, covered: int) -> None:
-        """Log once that the store's histories lack windows, and once that they are complete again."""
+        """Log once that the histories lack windows, and once that they are complete again.
+
+        `windows` is the number of committed panes, of which the histories cover the first `covered`.
+        """
         self.metrics.uncovered.set(windows - covered)
         if windows == covered:
             told = "histories hold all windows" if self._told else ""
@@ -272,8 +287,8 @@ class FollowedHistories:
             log.log(logging.INFO if windows == covered else logging.WARNING, "%s: %s", self.store.url, told)
         self._told = told if windows != covered else ""
 
-    def _take_in(self) -> None:
-        """Switch look-ups to the newest available files."""
+    def _open_newest(self) -> None:
+        """Open the newest available files for look-ups."""
         with self._lock:
             if self._position is None:
                 return
@@ -291,6 +306,7 @@ class FollowedHistories:
                 self._measure(files)
 
     def _open(self, files: HistoryFiles, shards: _Shards) -> None:
+        """Open the available files of `shards` for look-ups, and mark shards that lack one of `files` as partial."""
         reader = self._view.reader if self._view else self._reader()
         was_whole = set() if self._view is None else self._read.keys() - set(self._view.partial.tolist())
         try:
@@ -307,6 +323,7 @@ class FollowedHistories:
         return UserHistories(self.store, user_shards(self.store), self.cache)
 
     def _measure(self, files: HistoryFiles) -> None:
+        """Set the metrics; once all files are read, also `sequence`."""
         missing = len(self._files.missing(files))
         self.metrics.missing.set(missing)
         self.metrics.rows.set(self._view.reader.rows if self._view else 0)
@@ -316,7 +333,7 @@ class FollowedHistories:
             self._files.forget_all_but(files)
 
     def _sound(self, reader: UserHistories, users: UserKeys, asked: Int64) -> tuple[_Read, npt.NDArray[np.bool_]]:
-        """Look up users, those with damaged records as unknown; also return a mask of the damaged ones."""
+        """Look up users; users with a damaged record count as unknown, and are marked in the returned mask (n,)."""
         try:
             return _read(reader, users, asked), np.zeros(len(users), np.bool_)
         except CorruptArtefactError as error:
@@ -329,17 +346,20 @@ class FollowedHistories:
 
 def user_shards(store: Store) -> int:
     """Return the number of user shards of a store with histories; raises `CorruptArtefactError`."""
-    found = read_format(store)
-    if found is None or found.layout is None:
+    form = read_format(store)
+    if form is None or form.layout is None:
         problem = "names no user shards, but commits list their histories: restore it from a copy"
         raise CorruptArtefactError(store.path("STORE.json"), problem)
-    return found.layout.user_shards
+    return form.layout.user_shards
 
 
 def _usable(reader: UserHistories, files: HistoryFiles, before: _Shards, wanted: _Shards) -> _Shards:
-    """Open shard by shard, and return the files in use: a shard with a damaged file stays as it was."""
-    for shard, found in wanted.items():
-        attempt = before | {shard: found}
+    """Open the `wanted` files shard by shard, and return the files in use.
+
+    A shard with a damaged file keeps its files from `before`.
+    """
+    for shard, entries in wanted.items():
+        attempt = before | {shard: entries}
         with suppress(CorruptArtefactError):
             reader.take_in(files.model_copy(update={"shards": attempt}))
             before = attempt
@@ -347,12 +367,13 @@ def _usable(reader: UserHistories, files: HistoryFiles, before: _Shards, wanted:
 
 
 def _read(reader: UserHistories, users: UserKeys, asked: Int64) -> _Read:
-    found = reader.find(users)
-    totals, items, _ = found.records()
-    return _Read(totals, items, found.seen(asked))
+    rows = reader.find(users)
+    totals, items, _ = rows.records()
+    return _Read(totals, items, rows.seen(asked))
 
 
 def _is_damaged(reader: UserHistories, user: UserKeys) -> bool:
+    """Return whether the record of a single user, (1,), is damaged."""
     try:
         _read(reader, user, np.arange(1))
     except CorruptArtefactError:

@@ -26,5 +26,5 @@ class FollowerConfig(FrozenModel):
 
     @property
     def cache(self) -> LocalCache:
-        """The cache of files that are read from an object store."""
+        """The local cache of files fetched from an object store."""
         return LocalCache()

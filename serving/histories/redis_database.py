@@ -1,16 +1,16 @@
 """The layout of histories in Redis: its keys, the position, and the encoding of a user.
 
-- ``weir:histories``: the position (`Position`), written in one transaction with the last users it covers;
-- ``weir:u:<generation><key>``: a user. A load writes a new generation, and the position names it at the end, so that
-  readers switch from one complete set of users to the next;
+- ``weir:histories``: the position (`Position`), written in one transaction with the last users that it covers;
+- ``weir:u:<generation><key>``: a user. A load of all users writes a new generation, which the position names only when
+  all are written, so that readers switch from one complete set of users to the next;
 - ``weir:histories:writer``: the lease of the follower that writes;
 - ``weir:histories:checked``: the wall-clock time at which the follower last knew that no commit was missing.
 
 The database holds nothing else: its number of keys shows whether keys were lost.
 
-A user is 8-byte words, little-endian: checksum, positives ever seen, L items, L times; then the checksum of the seen
-items, whether older ones were left out, and the items. The checksums are those of history files
-(`weir.contracts.histories.user_rows`), computed as if the seen items started at 0.
+The value of a user is a row of 8-byte words, little-endian: checksum, number of positives, L items, L times; then the
+checksum of the seen items, 1 if older seen items were left out, and the seen items. Checksums are computed as in
+history files (`weir.contracts.histories.user_rows`), with seen items that start at 0.
 """
 
 import os
@@ -44,22 +44,27 @@ __all__ = [
     "strangers",
 ]
 
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 POSITION: Final = b"weir:histories"
 LEASE: Final = b"weir:histories:writer"
 CHECKED: Final = b"weir:histories:checked"
 USERS: Final = b"weir:u:"
 UNCOUNTED: Final = -1
+"""`Position.keys` while users of an earlier load may be left."""
+
 PASSWORD: Final = "WEIR_REDIS_PASSWORD"  # noqa: S105 - its name
-"""The environment variable with the password, so that no URL needs to hold it."""
+"""Environment variable with the password, so that the URL need not contain it."""
 
 
 class Position(BaseModel):
-    """The commits that Redis holds: up to the one before `number`, whose checksum identifies the store.
+    """The state of the histories in Redis: they include all commits before commit `number`.
 
-    `sequence` panes are committed before it, and the histories cover `covered` of them; records have `length` items.
-    When it was written Redis held at least `keys` users (`UNCOUNTED`: users of an earlier load may be left), and its
-    evictions were `evicted`.
+    `checksum` is that of the last included commit, and identifies the store. The commits have `sequence` panes, of
+    which the histories cover the first `covered`. `generation` is the prefix of the users' keys, and records have
+    `length` items. When the position was written, Redis held at least `keys` users (`UNCOUNTED`: unknown), and
+    `evicted` was its count of evictions.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -80,10 +85,10 @@ class Position(BaseModel):
 
 
 def connect(url: str, timeout: float) -> Any:
-    """Return a client that connects on first use; its commands fail after `timeout` seconds, without retries.
+    """Return a `redis.Redis` client that connects on first use; commands fail after `timeout` seconds, without retries.
 
-    It is a `redis.Redis` that returns bytes; typed Any because its types also allow text. Raises `UserError` if `url`
-    is not a Redis URL.
+    Values are returned as bytes; the type is Any because the client's types also allow text. Raises `UserError` if
+    `url` is not a Redis URL.
     """
     if urlsplit(url).scheme not in {"redis", "rediss", "unix"}:
         raise UserError(f"{place_of(url)}: must be redis://HOST:PORT/DATABASE, or rediss:// for TLS")
@@ -107,19 +112,15 @@ def keys_of(generation: str, users: UserKeys) -> list[bytes]:
 
 
 def strangers(database: Any, generations: Iterable[str]) -> Iterable[bytes]:
-    """Yield the Redis keys of users in other generations."""
-    kept = tuple(USERS + generation.encode() for generation in generations)
-    yield from (key for key in database.scan_iter(USERS + b"*", count=1000) if not key.startswith(kept))
-
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+    """Yield the Redis keys of users in any other than these generations."""
+    prefixes = tuple(USERS + generation.encode() for generation in generations)
+    yield from (key for key in database.scan_iter(USERS + b"*", count=1000) if not key.startswith(prefixes))
 
 
 class Decoded(NamedTuple):
-    """The decoded values of n users: last `items` (n, L), `seen` items, and a mask `damaged` (n,).
+    """The decoded values of n users: their newest `items` (n, L), their `seen` items, and a mask `damaged` (n,).
 
-    Damaged values decode as unknown users.
+    A damaged value is decoded as an unknown user.
     """
 
     items: ItemKeys
@@ -127,20 +128,20 @@ class Decoded(NamedTuple):
     damaged: Bool
 
 
-def encode(found: FoundUsers) -> list[bytes]:
-    """Return the value of each user; raises `CorruptArtefactError` if a stored record is damaged."""
-    users = found.users
-    records, seen = found.records(), found.seen(np.arange(len(users)))
+def encode(rows: FoundUsers) -> list[bytes]:
+    """Return the Redis value of each user in the rows; raises `CorruptArtefactError` if a stored row is damaged."""
+    users = rows.users
+    records, seen = rows.records(), rows.seen(np.arange(len(users)))
     values = np.concatenate([records.totals[:, None], records.items, records.times], axis=1)
-    rows = np.concatenate([record_sums(users, values)[:, None], values], axis=1)
+    summed = np.concatenate([record_sums(users, values)[:, None], values], axis=1)
     bounded = seen.bounded.astype(np.int64)
     sums = seen_sums(users, np.zeros(len(users), np.int64), bounded, seen.items, seen.offsets)
     heads, items, at = np.stack([sums, bounded], axis=1), seen.items, seen.offsets.tolist()
-    return [rows[n].tobytes() + heads[n].tobytes() + items[at[n] : at[n + 1]].tobytes() for n in range(len(users))]
+    return [summed[n].tobytes() + heads[n].tobytes() + items[at[n] : at[n + 1]].tobytes() for n in range(len(users))]
 
 
 def decode(users: UserKeys, values: Sequence[bytes | None], length: int) -> Decoded:
-    """Decode the values of users (n,), records of `length` items; None is an unknown user."""
+    """Decode the Redis values of users (n,), with records of `length` items; the value of an unknown user is None."""
     width = 2 + 2 * length
     least = 8 * (width + 2)
     there = np.array([n for n, value in enumerate(values) if value and len(value) >= least and not len(value) % 8])
@@ -165,5 +166,6 @@ def decode(users: UserKeys, values: Sequence[bytes | None], length: int) -> Deco
 
 
 def _seen(parts: list[bytes], bounded: Bool) -> SeenItems:
+    """Return the seen items of each user from their bytes; `bounded` marks incomplete ones."""
     offsets = np.concatenate([[0], np.cumsum([len(part) // 8 for part in parts], dtype=np.int64)])
     return SeenItems(ItemKeys(np.frombuffer(b"".join(parts), np.int64)), offsets, bounded)

@@ -1,8 +1,8 @@
 """The follower that copies a store's histories to Redis: all users once, then the users of new commits.
 
-A user's value is complete, never an increment, so that writing it twice changes nothing. The last block of a commit is
-written in one transaction with the position: a killed follower resumes at the position. Each transaction watches lease
-and position, so that only one of two followers can write.
+A user's value always holds the whole history, so that writing a value twice changes nothing. The last block of users of
+a commit is written in one transaction with the position: a killed follower resumes at the position. Each transaction
+watches lease and position, so that only one of two followers can write.
 """
 
 import logging
@@ -51,13 +51,20 @@ from weir.serving.histories.redis_database import (
 
 __all__ = ["LOADS", "Follower", "FollowerLostError", "FollowerMetrics", "follow"]
 
+log = logging.getLogger(__name__)
+
+Block: TypeAlias = tuple[UserKeys, list[bytes]]
+"""Users, and the Redis value of each."""
 
 LOADS = ("empty", "lost", "other-store", "gap", "length", "redaction")
 """Reasons to load all users: first load, lost keys, another store, retired commits, another L, users erased."""
 
+OTHERS: Final = (LEASE, POSITION, CHECKED)
+"""Redis keys that are not users."""
+
 
 class FollowerMetrics:
-    """Metrics of the follower: its lag behind the store, and its work."""
+    """Metrics of a follower: its lag behind the store, its writes and its errors."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.behind_commits = Gauge(
@@ -82,17 +89,8 @@ class FollowerMetrics:
         )
 
 
-log = logging.getLogger(__name__)
-
-OTHERS: Final = (LEASE, POSITION, CHECKED)
-"""Keys that are not users."""
-
-
-Block: TypeAlias = tuple[UserKeys, list[bytes]]
-
-
 class FollowerLostError(Exception):
-    """Another follower writes, or Redis lost the position; the transaction was not applied."""
+    """A transaction was not applied, because another follower writes or Redis has lost the position."""
 
 
 class _GapError(Exception):
@@ -105,7 +103,7 @@ class _GapError(Exception):
 
 @dataclass
 class Follower:
-    """Copies histories by repeated calls of `step`; not thread-safe."""
+    """Copies a store's histories to Redis, by repeated calls of `step`; not thread-safe."""
 
     store: Store
     config: FollowerConfig
@@ -123,7 +121,7 @@ class Follower:
         self._lease_ms = round(1000 * self.config.lease_seconds)
 
     def step(self) -> bool:
-        """Bring Redis up to date with the store; returns False if another follower holds the lease.
+        """Bring Redis up to date with the store; return False if another follower holds the lease.
 
         Raises `redis.RedisError`, `FollowerLostError`, and the errors of reading the store.
         """
@@ -134,7 +132,7 @@ class Follower:
         reason = self._reason_to_load()
         if not reason:
             try:
-                self._take_in()
+                self._write_new()
             except _GapError as gap:
                 log.warning("%s: all users are loaded again: %s", self.store.url, gap)
                 reason = gap.reason
@@ -147,7 +145,7 @@ class Follower:
         return True
 
     def release(self) -> None:
-        """Give up the lease, so that another follower can take over at once."""
+        """Give up the lease if this follower holds it, so that another follower can take over at once."""
         with self._redis.pipeline() as pipe:
             pipe.watch(LEASE)
             if pipe.get(LEASE) == self._token:
@@ -156,39 +154,40 @@ class Follower:
                 pipe.execute()
 
     def _holds_lease(self) -> bool:
+        """Take or extend the lease; return whether this follower holds it."""
         if self._redis.set(LEASE, self._token, nx=True, px=self._lease_ms):
             return True
         # Only a hint: each transaction checks again.
         return self._redis.get(LEASE) == self._token and bool(self._redis.pexpire(LEASE, self._lease_ms))
 
     def _reason_to_load(self) -> str:
-        """Return the reason to load all users, "" if Redis holds the histories up to its position."""
-        data, known = self._redis.get(POSITION), self._stored
+        """Return why all users must be loaded, one of `LOADS`; "" if Redis holds the histories up to its position."""
+        data, before = self._redis.get(POSITION), self._stored
         self._stored = data
         if data is None:
-            return "empty" if known is None else "lost"
-        found = Position.model_validate_json(data)
-        known_keys = max(found.keys, self._keys if data == known else 0)
-        if self._redis.dbsize() - self._redis.exists(*OTHERS) < known_keys or self._evicted() != found.evicted:
+            return "empty" if before is None else "lost"
+        position = Position.model_validate_json(data)
+        least_keys = max(position.keys, self._keys if data == before else 0)
+        if self._redis.dbsize() - self._redis.exists(*OTHERS) < least_keys or self._evicted() != position.evicted:
             return "lost"
-        if data == known:
+        if data == before:
             return ""
         try:
-            state = LogState.open(self.store, stop=found.number)
+            state = LogState.open(self.store, stop=position.number)
         except (CorruptArtefactError, LogMismatchError, RetiredError):
             return "other-store"
-        if (state.number + 1, state.cursor.checksum) != (found.number, found.checksum):
+        if (state.number + 1, state.cursor.checksum) != (position.number, position.checksum):
             return "other-store"
-        self._position, self._files = found, state.histories
+        self._position, self._files = position, state.histories
         return ""
 
     def _evicted(self) -> str:
-        """Return Redis's run id and its evicted keys since it started; "" without evictions."""
+        """Return Redis's run id and the number of keys evicted in this run; "" if there were none."""
         facts = self._redis.info()
         return f"{facts['run_id']} {facts['evicted_keys']}" if facts["evicted_keys"] else ""
 
-    def _take_in(self) -> None:
-        """Write the users of the commits after the position."""
+    def _write_new(self) -> None:
+        """Write the users of the commits after the position; raises `_GapError` if all users must be loaded."""
         position, files, news = self._position, self._files, list[HistoryFile]()
         assert position is not None  # noqa: S101 - for the type checker
         cursor = position.cursor
@@ -248,25 +247,27 @@ class Follower:
         self._files = files
 
     def _tidy(self) -> None:
-        """After a load, remove users of other generations, and count the keys."""
+        """After a load, remove the users of other generations, and store the number of keys in the position."""
         position = self._position
         if position is not None and position.keys == UNCOUNTED:
             self._remove_all_but([position.generation])
             self._transact(None, position.generation, position.model_copy(update={"keys": 0}))
 
     def _remove_all_but(self, generations: Sequence[str]) -> None:
+        """Remove the users of all other generations."""
         gone = strangers(self._redis, generations)
         while keys := list(islice(gone, self.config.block_users)):
             self._redis.unlink(*keys)
             self._redis.pexpire(LEASE, self._lease_ms)
 
     def _users(self, entry: HistoryFile) -> Iterator[UserKeys]:
+        """Yield the keys of the users in a history file, in blocks."""
         file = open_file(self.store, entry, self.config.cache)
         size = self.config.block_users
         yield from (file.users(start, start + size) for start in range(0, file.count, size))
 
     def _blocks(self, files: HistoryFiles, users: Iterable[UserKeys]) -> Iterator[Block]:
-        """Yield blocks of users with their values from the files."""
+        """Yield `users` in blocks, each user with its value as of `files`."""
         if not files.shards:
             return
         if self._reader is None:
@@ -279,7 +280,7 @@ class Follower:
                 yield block, encode(self._reader.find(block))
 
     def _write(self, blocks: Iterator[Block], after: Position) -> None:
-        """Write users block by block, the last block together with the position."""
+        """Write blocks of users, the last one in one transaction with the position `after`."""
         block = next(blocks, None)
         while (following := next(blocks, None)) is not None:
             self._transact(block, after.generation)
@@ -287,7 +288,7 @@ class Follower:
         self._transact(block, after.generation, after)
 
     def _transact(self, block: Block | None, generation: str, after: Position | None = None) -> None:
-        """Write a block of users, and the position if given, in one transaction; raises `FollowerLostError`."""
+        """Write a block of users and, if given, the position `after` in one transaction; raises `FollowerLostError`."""
         users, values = block or (UserKeys(np.empty(0, np.int64)), [])
         with self._redis.pipeline() as pipe:
             pipe.watch(LEASE, POSITION)
@@ -316,9 +317,9 @@ class Follower:
 
 
 def follow(store: Store, config: FollowerConfig, *, forever: bool) -> None:
-    """Bring Redis up to date with a store, once or, with `forever`, until SIGTERM or SIGINT.
+    """Bring Redis up to date with a store: once or, with `forever`, until SIGTERM or SIGINT.
 
-    Once, it raises `UserError` if Redis fails or another follower writes; with `forever`, it retries.
+    Failures are retried with `forever`. Otherwise `UserError` is raised if Redis fails or another follower writes.
     """
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
@@ -331,6 +332,7 @@ def follow(store: Store, config: FollowerConfig, *, forever: bool) -> None:
 
 
 def _once(follower: Follower) -> None:
+    """Bring Redis up to date and give up the lease; raises `UserError`."""
     where = place_of(follower.config.redis)
     try:
         if not follower.step():
@@ -341,6 +343,7 @@ def _once(follower: Follower) -> None:
 
 
 def _until_stopped(follower: Follower, poll_seconds: float) -> None:
+    """Bring Redis up to date again and again until a signal arrives, then give up the lease."""
     once = LogOnce(log)
     with ended_by_signals() as stopped:
         while not stopped.is_set():

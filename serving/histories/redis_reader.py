@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 
 class _View(NamedTuple):
+    """The position in Redis, as bytes and decoded."""
+
     data: bytes
     position: Position
 
@@ -29,8 +31,8 @@ class _View(NamedTuple):
 class SharedHistories:
     """Looks users up in Redis; while `problem` is not empty, all users count as unknown.
 
-    One thread calls `catch_up`, any number may call `look_up`. After a failure look-ups skip Redis until `catch_up` has
-    reached it again.
+    One thread calls `catch_up`, any number of threads may call `look_up`. After a failure look-ups skip Redis until
+    `catch_up` has succeeded.
     """
 
     store: Store
@@ -50,7 +52,7 @@ class SharedHistories:
         self._once = LogOnce(log)
 
     def catch_up(self) -> None:
-        """Read the position; a failure sets `problem` and is logged once."""
+        """Read the position of the histories in Redis; a failure sets `problem` and is logged once."""
         self._measure_age()
         try:
             data, checked = self._redis.mget([POSITION, CHECKED])
@@ -73,7 +75,7 @@ class SharedHistories:
         self._measure(position)
 
     def _read(self, data: bytes | None) -> _View | None:
-        """Decode the position; if it is missing or malformed, set `problem` and return None."""
+        """Decode the stored position; if it is missing (None) or malformed, set `problem` and return None."""
         if data is None:
             self._fail(f"{self._where} holds no histories: is `weir histories --follow` running?")
             return None
@@ -84,6 +86,7 @@ class SharedHistories:
             return None
 
     def _is_ours(self, position: Position) -> bool:
+        """Return whether a position belongs to this store's commit log."""
         try:
             return self._log.at(position.number).checksum == position.checksum
         except (CorruptArtefactError, RetiredError):
@@ -101,12 +104,13 @@ class SharedHistories:
         self.metrics.behind_commits.set(max(0, newest.number + 1 - position.number) if newest else 0)
 
     def _fail(self, problem: str) -> None:
+        """Count all users as unknown from now on, and log the problem once."""
         self._view, self.problem = None, problem
         self.metrics.errors.inc()
         self._once.failed(OSError(problem), "users count as unknown")
 
     def look_up(self, users: UserKeys, asked: Int64) -> KnownUsers:
-        """Look up users (n,), and the seen items of those at the distinct positions `asked`."""
+        """Look up users (n,); `asked` are the distinct positions of the users whose seen items are requested."""
         # Repeats if the histories were loaded again meanwhile.
         while (view := self._view) is not None:
             try:
@@ -116,12 +120,13 @@ class SharedHistories:
                 break
             newer = view if data == view.data else self._read(data)
             if newer is not None and newer.position.generation == view.position.generation:
-                return self._known(users, values, view.position.length, asked)
+                return self._decoded(users, values, view.position.length, asked)
             self._view = newer
         self.metrics.unavailable.inc(len(users))
         return nothing_known(len(users), len(asked), bounded=True)
 
-    def _known(self, users: UserKeys, values: list[bytes | None], length: int, asked: Int64) -> KnownUsers:
+    def _decoded(self, users: UserKeys, values: list[bytes | None], length: int, asked: Int64) -> KnownUsers:
+        """Decode users' values; damaged values are logged, and their users count as unknown."""
         items, seen, damaged = decode(users, values, length)
         if damaged.any():
             self.metrics.errors.inc()

@@ -33,8 +33,8 @@ _LINGERING_SECONDS: Final = 1.0
 class Bodies:
     """Reads the bodies of requests, in one event loop.
 
-    Each body has a time limit. If too many are awaited, the oldest is refused, so that callers that send only headers
-    cannot lock out others.
+    Each body must arrive within `seconds` (None: `BODY_SECONDS`). If more than `most` bodies are awaited, the one
+    awaited for longest is refused, so that callers that send only headers cannot lock out others.
     """
 
     def __init__(self, most: int = _MOST_BODIES, seconds: float | None = None) -> None:
@@ -44,7 +44,7 @@ class Bodies:
     async def read(self, request: web.Request) -> bytes:
         """Return the body of a request.
 
-        Raises `BodyLateError`, and what aiohttp raises: `RequestPayloadError`, `HTTPRequestEntityTooLarge`,
+        Raises `BodyLateError`, and the errors of aiohttp: `RequestPayloadError`, `HTTPRequestEntityTooLarge`, and
         `ConnectionError` if the caller has disconnected.
         """
         try:
@@ -63,7 +63,7 @@ class Bodies:
 
 
 class Connection(web.RequestHandler):
-    """Serves the requests of one connection in the running event loop; closed after `idle_seconds` without one."""
+    """An HTTP connection in the running event loop; it is closed after `idle_seconds` without a request."""
 
     __slots__ = ("_head",)
 
@@ -79,13 +79,13 @@ class Connection(web.RequestHandler):
         )
 
     def data_received(self, data: bytes) -> None:
-        """Receive bytes; start the time limit of the headers if a request is incomplete."""
+        """Receive bytes, and start the time limit for headers if they are still incomplete."""
         super().data_received(data)
         # Run after aiohttp has started to handle the complete requests.
         asyncio.get_running_loop().call_soon(self._watch_head)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Cancel the time limit of the headers."""
+        """Cancel the time limit for headers."""
         if self._head is not None:
             self._head.cancel()
             self._head = None
@@ -108,7 +108,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a request that is not valid HTTP; aiohttp answers and logs exceptions of handlers."""
+        """Answer a request that is not valid HTTP with a JSON error; aiohttp handles exceptions of handlers."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
         problem = "a line or a header of it is too long" if isinstance(exc, LineTooLong) else "it cannot be read"
@@ -118,12 +118,12 @@ class Connection(web.RequestHandler):
         return answer
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log the server's own faults; not a broken body, which aiohttp reads to its end after the answer."""
+        """Log an exception, except that of a broken body, which is the caller's fault."""
         if not isinstance(kw.get("exc_info"), web.RequestPayloadError):
             super().log_exception(*args, **kw)
 
     def _watch_head(self) -> None:
-        """Start or stop the time limit of the headers, after bytes came: aiohttp still waits if they are incomplete."""
+        """Start the time limit for headers if aiohttp still waits for the rest of them, else stop it."""
         waits = self.transport is not None and self._waiter is not None and not self._waiter.done()
         if waits and self._head is None:
             self._head = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._cut)
@@ -138,7 +138,7 @@ class Connection(web.RequestHandler):
 
 
 def connections(server: web.Server, idle_seconds: float, most: int) -> Callable[[], asyncio.BaseProtocol]:
-    """Return the protocol factory, which refuses connections beyond `most`: each is an open file."""
+    """Return a protocol factory for `server`; connections beyond `most` are closed, as each is an open file."""
 
     def connected() -> asyncio.BaseProtocol:
         return _Refused() if len(server.connections) >= most else Connection(server, idle_seconds)

@@ -34,14 +34,16 @@ from weir.serving.rpc.status import DETAILS_KEY
 
 __all__ = ["AbortedError", "Gateway", "HttpCall", "seconds_of"]
 
+T = TypeVar("T")
 
 TIMEOUT: Final = "Grpc-Timeout"
+"""Request header with the caller's timeout, as in gRPC."""
 _TIMEOUT: Final = re.compile(r"(\d{1,8})([HMSmun])")
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 
 class AbortedError(Exception):
-    """The service has aborted the call; `status` is the error as gRPC would send it."""
+    """The service has aborted the call; `status` is the `google.rpc.Status` that gRPC would send."""
 
     def __init__(self, status: status_pb2.Status) -> None:
         super().__init__(status.message)
@@ -49,7 +51,10 @@ class AbortedError(Exception):
 
 
 class HttpCall:
-    """The context of one request; `sent` are headers for the answer."""
+    """The call context of an HTTP request, with the methods of a gRPC context that the service uses.
+
+    `sent` are headers for the answer.
+    """
 
     def __init__(self, request: web.Request) -> None:
         self._metadata = tuple((name.lower(), value) for name, value in request.headers.items())
@@ -60,7 +65,7 @@ class HttpCall:
         self.sent: dict[str, str] = {}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Return the headers, with names in lower case."""
+        """Return the request's headers, with names in lower case."""
         return self._metadata
 
     def certificate(self) -> bytes | None:
@@ -70,7 +75,7 @@ class HttpCall:
         return ssl.DER_cert_to_PEM_cert(found).encode() if found else None
 
     async def send_initial_metadata(self, metadata: Sequence[tuple[str, str]]) -> None:
-        """Send headers with the answer."""
+        """Add headers to the answer."""
         self.sent.update(metadata)
 
     def time_remaining(self) -> float | None:
@@ -78,13 +83,13 @@ class HttpCall:
         return None if self._ends is None else self._ends - time.monotonic()
 
     def code(self) -> grpc.StatusCode | None:
-        """Return the code with which the call was aborted; None if it was not."""
+        """Return the code with which the call was aborted; None if it was not aborted."""
         return self._code
 
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Sequence[tuple[str, bytes]] = ()
     ) -> NoReturn:
-        """End the call: raises `AbortedError`."""
+        """Raise `AbortedError` with the status in the metadata, or else with this code and text."""
         self._code = code
         status = status_pb2.Status(code=code.value[0], message=details)
         if carried := dict(trailing_metadata).get(DETAILS_KEY):
@@ -98,32 +103,30 @@ def seconds_of(timeout: str) -> float | None:
     return None if found is None else int(found[1]) * _UNITS[found[2]]
 
 
-T = TypeVar("T")
-
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"]
 _LARGE: Final = 1 << 14
 """Bytes of JSON up to which the event loop reads or writes a message: about a millisecond."""
 
 
 class Gateway:
-    """Listens for HTTP in the running event loop; calls are counted together with those over gRPC.
+    """The HTTP server of the retrieval service, in the running event loop.
 
     Parameters
     ----------
     service
         Answers the calls, with the same limits and errors as over gRPC.
     dimension
-        Returns the dimension of the served vectors.
+        Returns the dimension of the served vectors; 0 without a bundle.
     calls
-        Counts the calls.
+        Counts the calls, together with calls over gRPC.
     aside
-        The background thread that reads and writes large requests and answers.
+        The background thread that decodes large requests and encodes large answers.
     access
         Verifies callers and their rights.
     admission
         Refuses calls that would miss their deadline.
     around
-        Wrappers of each method, the first one outermost: traces, access log.
+        Wrappers of each method's handler, such as traces and the access log; the first is the outermost.
     """
 
     def __init__(
@@ -154,7 +157,7 @@ class Gateway:
         self._bodies = Bodies()
 
     async def start(self) -> str:
-        """Listen if `http_port` is set; return the address as text for the log. Raises `CannotListenError`."""
+        """Listen if `http_port` is set; return the address for the log, "" without one. Raises `CannotListenError`."""
         if self._config.http_port is None:
             return ""
         await self._runner.setup()
@@ -181,6 +184,7 @@ class Gateway:
         await self._runner.cleanup()
 
     def _called(self, method: Any) -> Callable[[web.Request, HttpCall], Awaitable[bytes]]:
+        """Return the handler of a service method: it checks and decodes the request, and returns the answer as JSON."""
         answer, right = getattr(self._service, method.name), method.name
         empty = message_factory.GetMessageClass(method.input_type)
 
@@ -194,8 +198,8 @@ class Gateway:
                     caller.require(*rights_of(message))
             except RequestError as error:
                 await self._service.refuse(error, call)
-            found = await answer(message, call)
-            return await self._made(partial(as_json, found), found.ByteSize())
+            response = await answer(message, call)
+            return await self._made(partial(as_json, response), response.ByteSize())
 
         return handle
 
@@ -208,12 +212,14 @@ class Gateway:
             await call.abort(grpc.StatusCode.CANCELLED, "the caller has left")
 
     async def _caller(self, call: HttpCall, right: Right) -> Caller | None:
+        """Authenticate the caller and require a right; None if callers need not authenticate."""
         if not self._access.asks:
             return None
         authorization = [value for name, value in call.invocation_metadata() if name == "authorization"]
         return await self._access.admit(authorization, call.certificate(), right)
 
     async def _read(self, data: bytes, empty: Message) -> Message:
+        """Decode a JSON body into an empty message; raises `RequestError`."""
         limits = self._config.limits
         numbers = limits.max_queries * self._dimension()
         if len(data) > _LARGE:
@@ -221,10 +227,12 @@ class Gateway:
         return await self._made(partial(message_of, data, empty, limits.fields, numbers), len(data))
 
     async def _made(self, make: Callable[[], T], size: int) -> T:
+        """Call `make`, in the background thread if the message has many bytes (`size`)."""
         return await self._aside.run(make) if size > _LARGE else make()
 
 
 async def _answer(handle: Callable[[web.Request, HttpCall], Awaitable[bytes]], request: web.Request) -> web.Response:
+    """Handle a request; answer with the JSON that `handle` returns, or with the error it aborted with."""
     call = HttpCall(request)
     try:
         body = await handle(request, call)

@@ -17,54 +17,7 @@ from weir.serving.rpc.status import details_of
 
 __all__ = ["as_json", "is_own_host", "message_of", "object_of", "refusal_of", "refusals", "response_of"]
 
-
-def is_own_host(header: str) -> bool:
-    """Return whether the Host header of a request names this machine.
-
-    Protects against DNS rebinding: a web page whose domain resolves to 127.0.0.1 could read data meant for this machine
-    only.
-    """
-    name = header.rpartition(":")[0] if not header.endswith("]") and ":" in header else header
-    return is_loopback(name)
-
-
 Request = TypeVar("Request", bound=Message)
-
-_PER_FIELD: Final = 4
-"""Commas and brackets allowed per field, including those within its text."""
-
-
-def message_of(data: bytes, empty: Request, fields: int, numbers: int) -> Request:
-    """Fill an empty message from JSON; field names may be spelt as in JSON or as in the .proto file.
-
-    The limits are `fields` fields and `numbers` values of vectors. A larger message is refused before it is parsed: a
-    megabyte of ``[],[],...`` would take a hundred.
-
-    Raises `NotJsonError` if it is not such a message, `InvalidRequestError` if it exceeds the limits.
-    """
-    if sum(map(data.count, (b",", b"{", b"["))) > _PER_FIELD * fields + numbers:
-        raise InvalidRequestError([Violation("", f"the request holds more than {fields} fields: see /v1/info, limits")])
-    try:
-        return json_format.ParseDict(object_of(data or b"{}"), empty)
-    except (json_format.ParseError, ValueError, RecursionError) as error:
-        raise NotJsonError(str(error)) from None
-
-
-def object_of(data: bytes) -> dict[str, Any]:
-    """Parse a body as a JSON object; raises `NotJsonError`."""
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise NotJsonError(str(error)) from None
-    if not isinstance(found, dict):
-        raise NotJsonError(f"an object is wanted, {type(found).__name__} came")
-    return found
-
-
-def as_json(message: Message) -> bytes:
-    """Convert a message to JSON; fields without a value are included, so that all answers have the same fields."""
-    return json_format.MessageToJson(message, always_print_fields_with_no_presence=True, indent=None).encode()
-
 
 _HTTP: Final = {
     code_pb2.INVALID_ARGUMENT: 400,
@@ -92,8 +45,54 @@ _CODES: Final = {
 """gRPC codes of aiohttp's errors before a call starts, by HTTP status; every other one is INVALID_ARGUMENT."""
 
 
+def is_own_host(header: str) -> bool:
+    """Return whether a request's Host header names this machine's loopback interface.
+
+    The check protects against DNS rebinding: a web page whose domain resolves to 127.0.0.1 could otherwise read data
+    meant for this machine only.
+    """
+    name = header.rpartition(":")[0] if not header.endswith("]") and ":" in header else header
+    return is_loopback(name)
+
+
+_PER_FIELD: Final = 4
+"""Commas and brackets allowed per field, including those within its text."""
+
+
+def message_of(data: bytes, empty: Request, fields: int, numbers: int) -> Request:
+    """Fill an `empty` message from JSON and return it; field names are spelt as in JSON or as in the .proto file.
+
+    A body with more than `fields` fields and `numbers` values of vectors is refused before it is parsed, because a
+    megabyte of ``[],[],...`` would take a hundred when parsed.
+
+    Raises `NotJsonError` if the body is not this message as JSON, `InvalidRequestError` if it exceeds the limits.
+    """
+    if sum(map(data.count, (b",", b"{", b"["))) > _PER_FIELD * fields + numbers:
+        raise InvalidRequestError([Violation("", f"the request holds more than {fields} fields: see /v1/info, limits")])
+    try:
+        return json_format.ParseDict(object_of(data or b"{}"), empty)
+    except (json_format.ParseError, ValueError, RecursionError) as error:
+        raise NotJsonError(str(error)) from None
+
+
+def object_of(data: bytes) -> dict[str, Any]:
+    """Parse a body as a JSON object; raises `NotJsonError`."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NotJsonError(str(error)) from None
+    if not isinstance(found, dict):
+        raise NotJsonError(f"an object is wanted, {type(found).__name__} came")
+    return found
+
+
+def as_json(message: Message) -> bytes:
+    """Convert a message to JSON; fields without a value are included, so that all answers have the same fields."""
+    return json_format.MessageToJson(message, always_print_fields_with_no_presence=True, indent=None).encode()
+
+
 def response_of(status: status_pb2.Status, headers: Mapping[str, str], http: int | None = None) -> web.Response:
-    """Return the HTTP answer for an error; `http` overrides the HTTP status of its code."""
+    """Return the HTTP answer for an error; `http` replaces the HTTP status that belongs to its gRPC code."""
     retry, info = error_details_pb2.RetryInfo(), error_details_pb2.ErrorInfo()
     reason = next((info.reason for detail in status.details if detail.Unpack(info)), "")
     answer = web.Response(
@@ -118,9 +117,9 @@ def refusal_of(error: RequestError) -> web.Response:
 
 
 def refusals(host: str) -> Middleware:
-    """Return the middleware that converts errors to JSON answers, for a server that listens on `host`.
+    """Return the middleware that converts all errors to JSON answers, for a server that listens on `host`.
 
-    Shared by the gateway and the page; includes requests that fail before a call starts.
+    The gateway and the page share it. It also refuses requests that a foreign web page can send.
     """
 
     @web.middleware
@@ -140,7 +139,10 @@ def refusals(host: str) -> Middleware:
 
 
 def _check(request: web.Request, host: str) -> None:
-    """Refuse requests that a foreign web page can make a browser send: wrong Host on loopback, POST without JSON."""
+    """Refuse requests that a foreign web page can make a browser send: another Host on loopback, a POST without JSON.
+
+    Raises aiohttp's `HTTPForbidden` or `HTTPUnsupportedMediaType`.
+    """
     if is_loopback(host) and not is_own_host(request.host):
         raise web.HTTPForbidden(text=f"Host: {request.host[:128]} does not name this machine; use {host}")
     if request.method == "POST" and request.content_type != "application/json":
@@ -148,5 +150,6 @@ def _check(request: web.Request, host: str) -> None:
 
 
 def _paths(application: web.Application) -> str:
+    """Return a sentence with the methods and paths of an application."""
     routes = [f"{route.method} {route.resource.canonical}" for route in application.router.routes() if route.resource]
     return f"there are {', '.join(one for one in routes if not one.startswith('HEAD'))}"

@@ -1,8 +1,8 @@
 """Cold items: items of the catalogue that a bundle lacks, answered from their features.
 
-They get rows after those of the bundle, with the vector that the model makes of features alone
+Cold items get rows behind the bundle's rows, with vectors that the model makes of features alone
 (`weir.contracts.interactions.features`), so that filters and histories treat them like other items. A search compares
-all of them exactly, in addition to the search in the bundle's index.
+all cold items exactly, in addition to the search in the bundle's index.
 """
 
 from dataclasses import dataclass
@@ -63,12 +63,12 @@ class WithCold:
         return self.inner.lists
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
-        """Return the best `k` rows found for each query."""
+        """Return the best `k` rows for each of `queries` (n, dimension), cold items included."""
         late = self.cold.search(queries, k)
         return best([self.inner.search(queries, k, nprobe), Found(late.scores, IndexRows(late.rows + self.first))], k)
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:
-        """Return whether the index's limits allow such a search."""
+        """Return whether the index's limits allow a search for `k` rows in `nprobe` lists."""
         return self.inner.reaches(k, nprobe)
 
     def cost(self, nprobe: int = 0) -> float:
@@ -78,10 +78,11 @@ class WithCold:
 
 @dataclass(frozen=True, eq=False)
 class ColdItems:
-    """The cold items of one version: `rows` holds the bundle's rows, followed by the cold ones from `first` on.
+    """The cold items of one bundle version, and the rows, exact search and popularity extended by them.
 
-    `absent` are the catalogue entries of all items that the bundle lacks, ascending; `left_out` counts those with known
-    features that exceeded the limit.
+    `rows` holds the bundle's rows, followed by the rows of cold items from `first` on; `vectors` are the cold items'
+    alone. `absent` are the catalogue entries of all items that the bundle lacks, ascending. `left_out` counts absent
+    items with known features that are not cold items because of the limit.
     """
 
     rows: BundleRows
@@ -94,18 +95,18 @@ class ColdItems:
 
     @classmethod
     def of(cls, bundle: Model, catalogue: Catalogue, absent: Int64, limit: int) -> Self:
-        """Build rows for at most `limit` of the `absent` entries, the last ones of the catalogue."""
+        """Make cold items of the last `limit` of the `absent` catalogue entries whose features the model knows."""
         weights, rows, first = bundle.features, bundle.rows, len(bundle.rows)
         if weights is None:
             raise ValueError("the bundle does not know what features say")
         embeddings = weights.embeddings(catalogue.features.take(absent))
         # A zero vector means that the model knows no feature of the item: it cannot be ranked.
-        told = np.flatnonzero(np.any(embeddings != 0, axis=1))
-        chosen = told[max(0, len(told) - limit) :]
+        rankable = np.flatnonzero(np.any(embeddings != 0, axis=1))
+        chosen = rankable[max(0, len(rankable) - limit) :]
         entries, embeddings = absent[chosen], np.ascontiguousarray(embeddings[chosen])
         vectors, places = bundle.normalised(embeddings), first + np.arange(len(chosen))
         keys = catalogue.keys(bundle.key_secret)[entries]
-        found = BundleRows(
+        extended = BundleRows(
             ids=rows.ids.replaced(places, np.array(catalogue.ids.take(entries).to_pylist(), object), _NONE),
             keys=rows.keys.replaced(places, keys, _NONE),
             popularity=rows.popularity.replaced(places, np.zeros(len(places)), _NONE),
@@ -113,9 +114,9 @@ class ColdItems:
             embeddings=rows.embeddings.replaced(places + FIRST_ITEM_ROW, embeddings, _NONE),
             item_rows=rows.item_rows.including(ItemKeys(keys), IndexRows(places)),
         )
-        popular = Popular.of(found.popularity, bundle.popular)
-        exact = exact_index(found.vectors)
-        return cls(found, first, ExactIndex(vectors), exact, popular, absent, len(told) - len(chosen))
+        popular = Popular.of(extended.popularity, bundle.popular)
+        exact = exact_index(extended.vectors)
+        return cls(extended, first, ExactIndex(vectors), exact, popular, absent, len(rankable) - len(chosen))
 
     def __len__(self) -> int:
         return len(self.vectors.vectors)
@@ -128,9 +129,12 @@ def absent_entries(catalogue: Catalogue, bundle: Model) -> Int64:
 
 
 def still_absent(catalogue: Catalogue, bundle: Model, before: Int64, gone: ItemKeys) -> Int64:
-    """Update `absent_entries` from those absent `before` and the keys of items `gone` from the bundle since."""
+    """Return the same as `absent_entries` for a later version, without looking up every entry.
+
+    `before` are the absent entries of an earlier version, `gone` the keys of the items removed from the bundle since.
+    """
     left = catalogue.entries(bundle.key_secret).look_up(gone)
     entries = np.union1d(before, left[left >= 0])
     keys = ItemKeys(catalogue.keys(bundle.key_secret)[entries])
-    found: Int64 = entries[bundle.rows.item_rows.look_up(keys) < 0]
-    return found
+    absent: Int64 = entries[bundle.rows.item_rows.look_up(keys) < 0]
+    return absent

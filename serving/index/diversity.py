@@ -1,7 +1,7 @@
 """Diversity: a cap on the items per tag in one answer.
 
-Items are taken best first; one is skipped if one of its tags has reached the cap. If fewer than k remain, the rows
-without a capped tag that were not found yet are searched, ever deeper, until k items are found or no row is left.
+Items are taken best first; an item is skipped if one of its tags has reached the cap. While fewer than k items are
+taken, the remaining rows without a capped tag are searched, ever deeper, until no row is left.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ Floats = npt.NDArray[np.float32]
 Ranked = tuple[Floats, IndexRows]
 
 DEEPER: Final = 4
-"""Rows fetched per wanted row, and the growth factor of each further search."""
+"""Rows fetched per wanted row, and the factor by which each further search fetches more rows."""
 
 
 class TagCap(NamedTuple):
@@ -36,7 +36,7 @@ class TagCap(NamedTuple):
 
 @dataclass
 class CappedSelection:
-    """Takes up to `wanted` rows of one version within a tag cap."""
+    """Selects up to `wanted` of a bundle's rows within a tag cap; `tagged` has the tags of each row."""
 
     tagged: CatalogueView
     rows: BundleRows
@@ -47,12 +47,12 @@ class CappedSelection:
 
     @property
     def done(self) -> bool:
-        """Whether `wanted` rows were taken."""
+        """Whether as many rows as `wanted` are taken."""
         return len(self._taken) >= self.wanted
 
     @property
     def taken(self) -> Ranked:
-        """Scores and rows, best first."""
+        """Scores and numbers of the taken rows, best first."""
         # A further search in the lists may find better rows that an earlier one missed.
         ranked = sorted(self._taken, key=lambda pair: -pair[0])
         return np.array([score for score, _ in ranked], np.float32), IndexRows(
@@ -60,7 +60,7 @@ class CappedSelection:
         )
 
     def take(self, scores: Floats, rows: IndexRows) -> None:
-        """Take the rows (n,), best first, that the cap allows."""
+        """Take the `rows` (n,) that the cap allows; rows and scores are given best first."""
         for at in range(0, len(rows), self.wanted):
             part = slice(at, at + self.wanted)
             self._take(scores[part].tolist(), IndexRows(rows[part]))
@@ -68,7 +68,10 @@ class CappedSelection:
                 return
 
     def go_on(self, left: BitMap, rank: Callable[[BitMap, int], Ranked]) -> None:
-        """Take more of the rows `left`; `rank` returns the best `count` of a set, or fewer if no more exist."""
+        """Take further rows from the set `left`, by deeper and deeper searches, until enough are taken.
+
+        `rank` searches a set of rows for its best `count` rows, and returns fewer only if it finds no more.
+        """
         count = DEEPER * self.wanted
         while not self.done and (left := left - self._full()):
             count = min(DEEPER * count, len(left))
@@ -98,7 +101,7 @@ class CappedSelection:
         places, numbers = catalogue.tags_of(entries[known])
         first, end = catalogue.numbers_of(self.cap.prefix)
         capped = (first <= numbers) & (numbers < end)
-        found: list[list[int]] = [[] for _ in rows]
+        tags: list[list[int]] = [[] for _ in rows]
         for place, number in zip(known[places[capped]].tolist(), numbers[capped].tolist(), strict=True):
-            found[place].append(number)
-        return found
+            tags[place].append(number)
+        return tags

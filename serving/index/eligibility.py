@@ -1,8 +1,8 @@
-"""The rows that may be returned now: a bundle's view of the catalogue, takedowns, and filters.
+"""The rows that may be returned now, as bitmaps over index rows: by the catalogue, the takedown list, and filters.
 
-The server, not the trainer, builds these bitmaps over index rows when it loads a version: a change of the catalogue
-then needs no new bundle, and a bundle needs no catalogue. A delta changes few rows, so only these are changed in the
-bitmaps of the version before.
+The server, not the trainer, builds the bitmaps when it loads a bundle version: a change of the catalogue then needs no
+new bundle, and a bundle needs no catalogue. A delta changes few rows, so only these rows are changed in the bitmaps of
+the version before.
 
 An `Eligibility` is valid for one version, one catalogue and one takedown list, until the availability of an item
 changes. The search thread owns it, and makes a new one as soon as one of these has changed.
@@ -30,23 +30,31 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_TAGS", "CatalogueView", "Eligibility", "Limited", "RowMask", "TagFilter", "moved_rows"]
 
-
 Int64 = npt.NDArray[np.int64]
+
+_REMEMBERED: Final = 64
+"""Most tag filters whose rows are cached."""
+
+_RANKED: Final = 1024
+"""Number of most popular rows that `RowMask.most_popular` computes at once and caches."""
+
+_SHORTEST: Final = 1.0
+"""Least seconds between two checks of availability, however often it changes."""
 
 
 class Limited(NamedTuple):
-    """Rows (n,) with limited availability: from `starts` until before `ends`, milliseconds since 1970."""
+    """Rows (n,) whose items are only available from `starts` until before `ends`, milliseconds since 1970."""
 
     rows: Int64
     starts: Int64
     ends: Int64
 
     def closed(self, now_ms: int) -> BitMap:
-        """Return the rows that are not available at a time."""
+        """Return the rows that are not available at `now_ms`."""
         return rowset(self.rows[(self.starts > now_ms) | (self.ends <= now_ms)])
 
     def next_change(self, now_ms: int) -> int:
-        """Return the next time after `now_ms` at which availability changes; `ALWAYS[1]` if it never does."""
+        """Return the next time after `now_ms` at which the availability of a row changes; `ALWAYS[1]`: never."""
         times = np.concatenate([self.starts, self.ends])
         return int(times.min(where=times > now_ms, initial=ALWAYS[1]))
 
@@ -58,10 +66,11 @@ class Limited(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CatalogueView:
-    """The catalogue's view of one version: `live` rows hold an item, `tags` maps each tag to its rows.
+    """What the catalogue says about the rows of one bundle version; immutable.
 
-    Immutable. Items that are not in the catalogue have no tags and are always available. `cold` has the catalogue's
-    items that the bundle lacks.
+    `live` rows hold an item, `tags` maps each tag to its rows, and `limited` has the rows of limited availability.
+    Items that are not in the catalogue have no tags and are always available. `cold` has the catalogue's items that the
+    bundle lacks. `secret` is the store's key secret.
     """
 
     catalogue: Catalogue
@@ -73,7 +82,7 @@ class CatalogueView:
 
     @classmethod
     def of(cls, catalogue: Catalogue, rows: BundleRows, secret: str) -> "CatalogueView":
-        """Look up every row in a catalogue."""
+        """Build the view of a bundle's rows by looking up every row in a catalogue."""
         live = rows.live
         nothing = cls(catalogue, secret, rowset(live), {}, Limited(*(np.empty(0, np.int64) for _ in range(3))))
         entries = nothing.entries_of(rows, live)
@@ -81,7 +90,10 @@ class CatalogueView:
         return cls(catalogue, secret, nothing.live, found, nothing.limits(entries, live))
 
     def moved(self, before: BundleRows, after: BundleRows) -> "CatalogueView":
-        """Return the view of a later version with the same base: only rows that deltas changed are looked up."""
+        """Return the view of a later version with the same base, `after`; only rows that deltas changed are looked up.
+
+        `before` are the rows of this view's version.
+        """
         moved = moved_rows(before, after)
         if not len(moved):
             return self
@@ -99,11 +111,11 @@ class CatalogueView:
         )
 
     def entries_of(self, rows: BundleRows, some: Int64) -> Int64:
-        """Return the catalogue entry of the item in each of `some` rows; -1 if it has none."""
+        """Return the catalogue entry of the item in each of `some` rows; -1 for an item without an entry."""
         return self.catalogue.entries(self.secret).look_up(ItemKeys(rows.keys[some]))
 
     def tagged(self, entries: Int64, rows: Int64) -> Iterator[tuple[int, Int64]]:
-        """Yield the number of each tag and which of `rows` (n,) have it; `entries` (n,) are their catalogue entries."""
+        """Yield each tag's number with those of `rows` (n,) that have the tag; `entries` (n,) are the rows' entries."""
         known = entries >= 0
         places, numbers = self.catalogue.tags_of(entries[known])
         order = np.argsort(numbers, kind="stable")
@@ -113,7 +125,7 @@ class CatalogueView:
             yield int(numbers[start]), tagged[start:end]
 
     def limits(self, entries: Int64, rows: Int64) -> Limited:
-        """Return the rows of limited availability; `entries` are the catalogue entries of `rows`."""
+        """Return which of `rows` (n,) have limited availability; `entries` (n,) are their catalogue entries."""
         known = entries >= 0
         starts, ends = self.catalogue.starts[entries[known]], self.catalogue.ends[entries[known]]
         ever = (starts == ALWAYS[0]) & (ends == ALWAYS[1])
@@ -127,30 +139,21 @@ def moved_rows(before: BundleRows, after: BundleRows) -> IndexRows:
 
 
 def _live(rows: BundleRows, some: Int64) -> Int64:
+    """Return those of `some` rows that hold an item."""
     live: Int64 = some[_keys(rows, some) != PADDING_KEY]
     return live
 
 
 def _keys(rows: BundleRows, some: Int64) -> Int64:
-    """Return the keys at rows; `PADDING_KEY` beyond the last row."""
-    found = np.full(len(some), PADDING_KEY, np.int64)
+    """Return the item keys at `some` rows; `PADDING_KEY` for a row number beyond the last row."""
+    keys = np.full(len(some), PADDING_KEY, np.int64)
     there = some < len(rows)
-    found[there] = rows.keys[some[there]]
-    return found
-
-
-_REMEMBERED: Final = 64
-"""Filters whose rows are cached: many requests use the same tags."""
-
-_RANKED: Final = 1024
-"""Most popular rows that are computed at once and cached."""
-
-_SHORTEST: Final = 1.0
-"""Least seconds between two checks of availability, however often it changes."""
+    keys[there] = rows.keys[some[there]]
+    return keys
 
 
 class TagFilter(NamedTuple):
-    """Tag filter: an item must have one of `any`, all of `all` and none of `none`."""
+    """A filter by tags: an item passes if it has one of `any`, all of `all` and none of `none`."""
 
     any: tuple[str, ...] = ()
     all: tuple[str, ...] = ()
@@ -158,7 +161,7 @@ class TagFilter(NamedTuple):
 
     @property
     def tags(self) -> int:
-        """Number of tags in it."""
+        """Number of tags in the filter."""
         return sum(map(len, self))
 
 
@@ -167,9 +170,10 @@ NO_TAGS: Final = TagFilter()
 
 @dataclass(eq=False)
 class RowMask:
-    """The rows of a version that pass a filter, as a set and, on demand, as an array and a row mask.
+    """The rows of a bundle version that pass a filter: as a set and, on demand, as an array and a bit mask.
 
-    `size` is the number of rows of the version. `kept` caches what searches derive, such as the passing rows per list.
+    `size` is the number of all rows of the version. `kept` caches data that searches derive from the set, such as the
+    passing rows by list.
     """
 
     rows: BitMap
@@ -182,16 +186,16 @@ class RowMask:
 
     @cached_property
     def array(self) -> IndexRows:
-        """The rows, ascending, (n,)."""
+        """The passing rows, ascending, (n,)."""
         return rows_in(self.rows)
 
     @cached_property
     def bits(self) -> npt.NDArray[np.uint8]:
-        """The row mask: a bit for each row of the version, the lowest row first."""
+        """The mask: a bit for each row of the version, the lowest row first."""
         return bits_of(self.array, self.size)
 
     def split(self, row: int) -> "tuple[RowMask, RowMask]":
-        """Return the passing rows before `row` and those from it on; cached."""
+        """Return the passing rows before `row`, and the passing rows from `row` on; cached, as `row` never changes."""
         if "split" not in self.kept:
             before = BitMap(range(row)) & self.rows
             self.kept["split"] = RowMask(before, self.size), RowMask(self.rows - before, self.size)
@@ -200,7 +204,7 @@ class RowMask:
 
     @contextmanager
     def without(self, rows: IndexRows) -> Iterator[None]:
-        """Context manager: clear `rows`, which may repeat, in `bits`; the passing rows stay the same."""
+        """Context manager: clear the bits of `rows` (which may repeat) in `bits`; `rows` and `array` stay the same."""
         at, bits = np.unique(rows >> 3), self.bits
         before = bits[at]
         np.bitwise_and.at(bits, rows >> 3, ~np.left_shift(1, rows & 7).astype(np.uint8))
@@ -210,15 +214,18 @@ class RowMask:
             bits[at] = before
 
     def shown(self, rows: IndexRows) -> IndexRows:
-        """Return the given rows that are set in `bits`."""
+        """Return those of the given rows whose bit is set in `bits`."""
         return IndexRows(rows[(self.bits[rows >> 3] >> (rows & 7)) & 1 > 0])
 
     def among(self, rows: IndexRows) -> int:
-        """Return the number of distinct given rows that pass; `rows` may repeat."""
+        """Return how many distinct ones of the given rows pass; `rows` may repeat."""
         return len(self.rows & rowset(rows)) if len(rows) else 0
 
     def most_popular(self, popularity: Callable[[IndexRows], npt.NDArray[np.float64]], count: int) -> IndexRows:
-        """Return the `count` most popular rows, or all if there are fewer; ties by ascending row."""
+        """Return the `count` most popular passing rows, or all if there are fewer; ties by ascending row.
+
+        `popularity` returns the popularity of rows.
+        """
         count = min(count, len(self))
         if len(self._popular) < count:
             wanted = min(len(self), max(count, _RANKED))
@@ -230,7 +237,11 @@ class RowMask:
 
 @dataclass(eq=False)
 class Eligibility:
-    """The `blocked` rows, taken down (`down`, item keys) or not available, valid from `since` until before `until`."""
+    """The rows of a bundle version that may be returned, in the time from `since` until before `until`.
+
+    `blocked` rows must not be returned: their items are taken down (`down`, item keys) or not available. `tagged` is
+    the catalogue's view of the version, None without a catalogue.
+    """
 
     rows: BundleRows
     tagged: CatalogueView | None
@@ -242,9 +253,9 @@ class Eligibility:
 
     @classmethod
     def of(cls, rows: BundleRows, tagged: CatalogueView | None, down: ItemKeys, now: float) -> "Eligibility":
-        """Compute the blocked rows at time `now`, in seconds since 1970."""
-        found = rows.item_rows.look_up(down)
-        blocked, until = rowset(found[found >= 0]), np.inf
+        """Compute the eligibility at time `now`, seconds since 1970."""
+        taken_down = rows.item_rows.look_up(down)
+        blocked, until = rowset(taken_down[taken_down >= 0]), np.inf
         if tagged is not None:
             now_ms = int(now * 1000)
             blocked |= tagged.limited.closed(now_ms)
@@ -256,19 +267,23 @@ class Eligibility:
         return self.tagged is tagged and self.down is down and self.since <= now < self.until
 
     def passing(self, tags: TagFilter, allowed: ItemKeys | None) -> RowMask:
-        """Return the rows that pass a filter and are not blocked; `allowed` are item keys, None: every item."""
+        """Return the rows that pass a filter by tags and by item keys and are not blocked; cached by tags.
+
+        `allowed` are the keys of the allowed items, None: every item.
+        """
         if allowed is not None:
-            found = self.rows.item_rows.look_up(allowed)
-            return self._made(tags, rowset(found[found >= 0]))
-        known = self._passing.get(tags)
-        if known is None:
-            known = self._passing[tags] = self._made(tags, None)
+            rows = self.rows.item_rows.look_up(allowed)
+            return self._made(tags, rowset(rows[rows >= 0]))
+        mask = self._passing.get(tags)
+        if mask is None:
+            mask = self._passing[tags] = self._made(tags, None)
             if len(self._passing) > _REMEMBERED:
                 self._passing.popitem(last=False)
         self._passing.move_to_end(tags)
-        return known
+        return mask
 
     def _made(self, tags: TagFilter, start: BitMap | None) -> RowMask:
+        """Compute the rows among `start` (None: all) that pass a filter by tags and are not blocked."""
         of = self.tagged.tags if self.tagged is not None else {}
         sets = [of.get(tag, NO_ROWS) for tag in tags.all]
         if tags.any:

@@ -1,7 +1,7 @@
-"""The index: item vectors by inner product, exactly or with a FAISS index, on CPU or GPU.
+"""Search of item vectors by inner product, exactly or with a FAISS index, on CPU or GPU.
 
-Indexes are not safe for concurrent readers on a GPU and keep their search parameters as state, so an index belongs to
-one thread (see `weir.serving.batching.batcher`). Rows are index rows; a row of -1 means "nothing more found".
+On a GPU, an index is not safe for concurrent readers, and an index keeps its search parameters as state; so it belongs
+to one thread (`weir.serving.batching.batcher`). Rows are index rows; a row of -1 means "nothing more found".
 """
 
 import ctypes
@@ -40,22 +40,45 @@ __all__ = [
     "room",
 ]
 
+log = logging.getLogger(__name__)
+
+Floats = npt.NDArray[np.float32]
+Device = Literal["auto", "cpu", "gpu"]
 
 _RUNTIMES: Final = ("libcudart.so.12", "libcudart.so.13")
 
 _SHARE: Final = 0.9
-"""Share of the free memory that an index may take: searches need some, and lists grow by blocks."""
+"""Share of the free GPU memory that an index may take, as searches need memory and lists grow by blocks."""
 
 _PER_VECTOR: Final = 8
 """Bytes of a row's id in its list."""
 
+_GPU_LIMIT: Final = 2048
+"""Largest k and nprobe that FAISS supports on a GPU."""
+
+_COMPARED_BY_WALK: Final = 64
+"""Vectors compared per microsecond by an index that scans them one by one."""
+
+COMPARED_BY_MATRIX: Final = 512
+"""Vectors compared per microsecond by a matrix product."""
+
+_GRAPH_COST: Final = 300.0
+"""Microseconds of a graph walk (HNSW32 over a million vectors), almost independent of the number of vectors."""
+
+# FAISS uses a matrix product only above this threshold, which 1.15 raised so much that large batches are scanned
+# instead: 3.7 times slower at 256 queries. With 300, one query is still scanned, eight use a matrix product.
+faiss.cvar.distance_compute_blas_threshold = 300
+
+_MARGIN: Final = 16
+"""Rows that `LayeredIndex` fetches in addition to the expected number of outdated ones."""
+
 
 class GpuFullError(RuntimeError):
-    """An index does not fit into the free memory of the GPU; the message has both sizes."""
+    """An index does not fit into the free memory of the GPU; the message names both sizes."""
 
 
 def room() -> int | None:
-    """Return the bytes that an index may take on the first GPU now; None if CUDA cannot be asked."""
+    """Return how many bytes an index may take on the first GPU now; None if CUDA cannot tell."""
     for name in _RUNTIMES:
         with suppress(OSError, AttributeError):
             # The runtime that FAISS has loaded: another one would have a CUDA context of its own.
@@ -92,30 +115,8 @@ def is_halved(index: Any, free: int | None) -> bool:
     )
 
 
-Floats = npt.NDArray[np.float32]
-Device = Literal["auto", "cpu", "gpu"]
-
-_GPU_LIMIT: Final = 2048
-"""Largest k and nprobe that FAISS supports on a GPU."""
-
-_COMPARED_BY_WALK: Final = 64
-"""Vectors compared per microsecond by an index that scans them one by one."""
-
-COMPARED_BY_MATRIX: Final = 512
-"""Vectors compared per microsecond by a matrix product."""
-
-_GRAPH_COST: Final = 300.0
-"""Microseconds of a graph walk (HNSW32 over a million vectors), almost independent of the number of vectors."""
-
-# FAISS uses a matrix product only above this threshold, which 1.15 raised so much that large batches are scanned
-# instead: 3.7 times slower at 256 queries. With 300, one query is still scanned, eight use a matrix product.
-faiss.cvar.distance_compute_blas_threshold = 300
-
-log = logging.getLogger(__name__)
-
-
 class Found(NamedTuple):
-    """Scores (queries, k), descending, and their rows, (queries, k); missing results have row -1."""
+    """The result of a search: scores (queries, k), descending, and their rows (queries, k); -1: no more rows."""
 
     scores: Floats
     rows: IndexRows
@@ -126,10 +127,10 @@ class Index(Protocol):
 
     @property
     def lists(self) -> int:
-        """Number of inverted lists; a search visits `nprobe` of them; 0: no lists."""
+        """Number of inverted lists, of which a search visits `nprobe`; 0: the index has no lists."""
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
-        """Return the best `k` rows for each of `queries` (n, dimension); `nprobe` 0 means the default."""
+        """Return the best `k` rows for each of `queries` (n, dimension); `nprobe` 0: the default number of lists."""
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:
         """Return whether a search for `k` rows in `nprobe` lists is within the limits of its device."""
@@ -139,7 +140,7 @@ class Index(Protocol):
 
 
 class Exact(Index, Protocol):
-    """An index that compares with every vector; `vectors` is indexed by row."""
+    """An index that compares each query with every vector."""
 
     @property
     def vectors(self) -> Any:
@@ -151,13 +152,13 @@ class Exact(Index, Protocol):
 
 @dataclass(frozen=True)
 class ExactIndex:
-    """Compares with every vector; `vectors` is (items, dimension)."""
+    """An index that compares each query with every one of `vectors`, (rows, dimension)."""
 
     vectors: Floats
 
     @property
     def lists(self) -> int:
-        """0: there are no lists, every vector is compared."""
+        """0, as there are no lists."""
         return 0
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:  # noqa: ARG002 - no lists to choose from
@@ -166,7 +167,7 @@ class ExactIndex:
         return Found(scores, IndexRows(rows))
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:  # noqa: ARG002 - it has no limits
-        """Return True: any number of rows can be ranked."""
+        """Return True, as any number of rows can be ranked."""
         return True
 
     def cost(self, nprobe: int = 0) -> float:  # noqa: ARG002 - no lists to choose from
@@ -181,11 +182,12 @@ class ExactIndex:
 
 @dataclass
 class AnnIndex:
-    """A FAISS index with its default search parameters.
+    """A FAISS index with its default search `parameters`.
 
-    `space` is the FAISS parameter space of the device that `index` lives on; `limit` is the device's largest k and
-    nprobe (None: no limit); `lists` counts inverted lists, 0 without any; `keep` keeps GPU resources alive. `assigned`
-    maps each row to its list if a search can choose single lists (`weir.serving.index.probing`).
+    `space` is the FAISS parameter space of the index's device; `limit` is the device's largest k and nprobe (None: no
+    limit). `lists` counts the inverted lists, 0 without lists; `graph`: the index is a graph (HNSW). `keep` keeps GPU
+    resources alive. `assigned` is the list of each row, None if searches cannot choose single lists
+    (`weir.serving.index.probing`).
     """
 
     index: Any
@@ -204,7 +206,10 @@ class AnnIndex:
         self._nprobe = int(self.parameters.get("nprobe", 0))
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
-        """Return the best `k` rows found for each query; raises `ValueError` beyond the limits of the device."""
+        """Return the best `k` rows found for each of `queries` (n, dimension).
+
+        Raises `ValueError` for a search beyond the limits of the device.
+        """
         if not self.reaches(k, nprobe):
             raise ValueError(f"k = {k} or nprobe = {nprobe} is above {self.limit}, the limit of this index's device")
         self._visit(self._lists_visited(nprobe))
@@ -232,23 +237,23 @@ class AnnIndex:
 
     @property
     def visited(self) -> int:
-        """Number of lists that a search visits by default."""
+        """Number of lists that a search visits if `nprobe` is 0."""
         return self._lists_visited(0)
 
     def lists_of(self, rows: IndexRows) -> npt.NDArray[np.int32]:
-        """Return the list of each row; raises `ValueError` unless `chooses_lists`."""
+        """Return the number of the list that holds each of `rows`; raises `ValueError` unless `chooses_lists`."""
         found: npt.NDArray[np.int32] = self._assigned[rows]
         return found
 
     @cached_property
     def centroids(self) -> Floats:
-        """The centroids of its lists, (lists, dimension); needs `chooses_lists`."""
+        """Centroid of each list, (lists, dimension); only if `chooses_lists`."""
         vectors: Floats = self.index.quantizer.reconstruct_n(0, self.lists)
         return vectors
 
     @cached_property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Number of rows in each list, (lists,); needs `chooses_lists`."""
+        """Number of rows in each list, (lists,); only if `chooses_lists`."""
         return np.array([self.index.invlists.list_size(number) for number in range(self.lists)], np.int64)
 
     @property
@@ -267,14 +272,14 @@ class AnnIndex:
 
 
 def best(parts: Iterable[Found], k: int) -> Found:
-    """Merge the results of searches over disjoint rows into the best `k`."""
+    """Merge the results of searches of disjoint rows, for the same queries, into the best `k` rows of each query."""
     scores, rows = (np.concatenate(columns, axis=1) for columns in zip(*parts, strict=True))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     return Found(np.take_along_axis(scores, order, 1), IndexRows(np.take_along_axis(rows, order, 1)))
 
 
 def pick_gpu(device: Device) -> bool:
-    """Return whether to search on a GPU; raises `ValueError` if `device` demands one and there is none."""
+    """Return whether to search on a GPU; raises `ValueError` if `device` is ``gpu`` and there is none."""
     gpus = int(faiss.get_num_gpus()) if hasattr(faiss, "get_num_gpus") else 0
     if device == "gpu" and not gpus:
         raise ValueError("device = 'gpu', but FAISS finds none: install the extra [gpu], or set device to 'auto'")
@@ -282,7 +287,7 @@ def pick_gpu(device: Device) -> bool:
 
 
 def on_device(index: Any, parameters: Mapping[str, int | float], device: Device) -> AnnIndex:
-    """Put a FAISS index on its device; raises `RuntimeError` (from FAISS) for unusable parameters.
+    """Put a FAISS index on a device and set its search parameters; raises `RuntimeError` for unusable parameters.
 
     On a GPU, vectors have 16 bits if there is no room for 32. If 16 bits do not fit either, the CPU searches, or, with
     `device` = gpu, `GpuFullError` is raised.
@@ -306,7 +311,7 @@ def on_device(index: Any, parameters: Mapping[str, int | float], device: Device)
 
 
 def _assigned(index: Any) -> Layers[np.int32] | None:
-    """Return the list of each row; None for an index in which single lists cannot be chosen."""
+    """Return the number of the list that holds each row; None if searches cannot choose single lists."""
     inner = faiss.downcast_index(index)
     if not isinstance(inner, faiss.IndexIVF) or not takes_deltas(inner):
         return None
@@ -315,27 +320,24 @@ def _assigned(index: Any) -> Layers[np.int32] | None:
         faiss.rev_swig_ptr(lists.get_ids(at), lists.list_size(at)) for at in range(inner.nlist) if lists.list_size(at)
     ]
     rows = np.concatenate(held) if held else np.empty(0, np.int64)
-    found = np.full(int(rows.max(initial=-1)) + 1, -1, np.int32)
-    found[rows] = np.repeat(np.arange(inner.nlist, dtype=np.int32), [lists.list_size(at) for at in range(inner.nlist)])
-    return Layers.of(found)
-
-
-_MARGIN: Final = 16
-"""Vectors fetched on top of the number expected from the share of outdated ones."""
+    numbers = np.full(int(rows.max(initial=-1)) + 1, -1, np.int32)
+    sizes = [lists.list_size(at) for at in range(inner.nlist)]
+    numbers[rows] = np.repeat(np.arange(inner.nlist, dtype=np.int32), sizes)
+    return Layers.of(numbers)
 
 
 def exact_index(vectors: Layers[np.float32]) -> Exact:
-    """Return exact search over the rows of a bundle."""
+    """Return exact search of a bundle's vectors."""
     changed = len(vectors.over) or len(vectors.gone)
     return LayeredIndex(vectors) if changed else ExactIndex(vectors.base)
 
 
 @dataclass(frozen=True)
 class LayeredIndex:
-    """Searches base and changed vectors separately, and merges the results.
+    """Exact search of a base and the vectors that deltas changed: both are searched, and the results merged.
 
-    The base still holds outdated vectors: a search fetches more rows from it, and doubles their number while too few
-    are current. The result is that of a search over one array of the current vectors, up to ties.
+    The base still holds outdated vectors: a search fetches more than k rows of the base, and doubles their number while
+    fewer than k are current. The result equals that of a search over one array of the current vectors, up to ties.
     """
 
     vectors: Layers[np.float32]
@@ -346,7 +348,7 @@ class LayeredIndex:
 
     @property
     def lists(self) -> int:
-        """0: there are no lists, every vector is compared."""
+        """0, as there are no lists."""
         return 0
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:  # noqa: ARG002 - no lists to choose from
@@ -358,7 +360,7 @@ class LayeredIndex:
         return Found(np.take_along_axis(scores, best, 1), IndexRows(np.take_along_axis(rows, best, 1)))
 
     def _search_base(self, queries: Floats, k: int) -> Found:
-        """Return up to `k` current rows of the base for each query, padded with row -1 at minus infinity."""
+        """Return the best `k` current rows of the base for each query, padded with row -1 (score minus infinity)."""
         base, count, left = ExactIndex(self.vectors.base), len(self.vectors.base), self.vectors.left
         wanted = min(k, left)
         fetched = min(int(wanted * count / max(left, 1)) + _MARGIN, count)
@@ -374,7 +376,7 @@ class LayeredIndex:
         return Found(np.take_along_axis(scores, order, 1), IndexRows(np.take_along_axis(rows, order, 1)))
 
     def reaches(self, k: int, nprobe: int = 0) -> bool:  # noqa: ARG002 - it has no limits
-        """Return True: any number of rows can be ranked."""
+        """Return True, as any number of rows can be ranked."""
         return True
 
     def cost(self, nprobe: int = 0) -> float:  # noqa: ARG002 - no lists to choose from

@@ -19,7 +19,7 @@ NO_ROWS: Final = BitMap()
 
 
 def rowset(rows: npt.NDArray[np.int64]) -> BitMap:
-    """Return the set of `rows`, which may repeat."""
+    """Return `rows`, which may repeat, as a set."""
     # Ten times as fast as from the NumPy array, which is read number by number.
     numbers = array("I")
     numbers.frombytes(rows.astype(np.uint32).tobytes())
@@ -32,7 +32,7 @@ def rows_in(rows: BitMap) -> IndexRows:
 
 
 def bits_of(rows: IndexRows, size: int) -> npt.NDArray[np.uint8]:
-    """Return the row mask of `rows`: a bit for each of `size` rows, the lowest one first."""
+    """Return a bit mask in which `rows` are set: a bit for each of `size` rows, the lowest row first."""
     mask = np.zeros(size, np.bool_)
     mask[rows] = True
     return np.packbits(mask, bitorder="little")
@@ -40,9 +40,9 @@ def bits_of(rows: IndexRows, size: int) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False)
 class Popular:
-    """Ranks rows by their popularity, which is minus infinity for rows without an item.
+    """Ranks a bundle's rows by their `popularity`, which is minus infinity for rows without an item.
 
-    `order` (n,) are the rows of the base that hold an item, most popular first; versions on the same base share it.
+    `order` (n,) are the rows of the base that hold an item, most popular first; versions on the same base share them.
     """
 
     popularity: Layers[np.float64]
@@ -50,7 +50,7 @@ class Popular:
 
     @classmethod
     def of(cls, popularity: Layers[np.float64], before: "Popular | None" = None) -> "Popular":
-        """Rank rows; the base is only sorted if the version `before` has another one."""
+        """Rank rows by popularity; the order of the base is taken from `before`, if that has the same base."""
         if before is not None and before.popularity.base is popularity.base:
             return cls(popularity, before.order)
         order, items = np.argsort(-popularity.base, kind="stable"), np.count_nonzero(popularity.base > -np.inf)

@@ -1,10 +1,10 @@
 """Search among the rows that pass a filter: in the lists of an IVF index that hold them, or by comparing them all.
 
-The lists with passing rows nearest to the query are visited until they hold enough of these rows. How many are enough
-depends on their spread: a filter that correlates with the clusters leaves fewer lists than a random one, and its best
-rows are spread over more of them. In the visited lists FAISS checks every row; if few rows pass, gathering their
-vectors costs less. If comparing all passing rows costs even less, that is done. The result has `k` rows if that many
-pass.
+The lists with passing rows nearest to the query are visited until they hold enough passing rows. How many are enough
+depends on their spread: a filter that correlates with the clusters leaves passing rows in fewer lists than a random
+filter, and the best passing rows are spread over more of these lists. FAISS checks every row of the visited lists; if
+few rows pass, gathering the vectors of the passing rows costs less. If comparing all passing rows costs even less, all
+are compared. The result has `k` rows if that many pass.
 """
 
 import math
@@ -22,19 +22,18 @@ from weir.serving.index.index import AnnIndex, Exact, ExactIndex, Found, best
 
 __all__ = ["COMPARED", "GATHERED", "LEAST", "Depth", "FilteredSearch", "Lists", "Visit", "filtered_cost", "nothing"]
 
-
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 _faiss: Any = faiss  # the stubs of FAISS lack some names
 
 LEAST: Final = 100
-"""Smallest number of wanted rows that the search depth is chosen for."""
+"""Least number of rows for which the search depth is chosen; a smaller k is searched as deep."""
 
 _ENOUGH: Final = 24.0
 _FOR_GAPS: Final = 110.0
 _MOST_FOR_GAPS: Final = 36.0
 _AT_MOST: Final = 80.0
-"""RowMask rows to visit for each wanted row. `_ENOUGH`: if passing rows are spread over the lists at random.
+"""Passing rows to visit for each wanted row. `_ENOUGH`: if passing rows are spread over the lists at random.
 `_FOR_GAPS`, at most `_MOST_FOR_GAPS`: added in proportion to the share of lists that are empty although a random spread
 would put passing rows there. `_AT_MOST`: for a query whose nearest lists hold no passing rows."""
 
@@ -45,7 +44,7 @@ _UNEVEN: Final = 1.5
 """Variance of the passing share per list, relative to a random spread, above which the filter follows the lists."""
 
 _NEARLY_ALL: Final = 0.9
-"""RowMask share of all rows from which on as many lists are visited as without a filter."""
+"""Share of passing rows from which on as many lists are visited as without a filter."""
 
 GATHERED: Final = 0.05
 COMPARED: Final = 0.015
@@ -58,12 +57,22 @@ _LIST: Final = 0.5
 _CHECKED: Final = 0.01
 """Microseconds: per query to choose lists, per list, and per row to check whether it passes."""
 
+_MANY: Final = 8
+"""Number of queries from which on vectors are compared by a matrix product."""
+
+_ANY: Final = 0.06
+_FIRST: Final = 100.0
+_WANTED: Final = 5.0
+_ROOT: Final = 2.0
+"""Terms of `filtered_cost` in microseconds: `_ANY` per item; with lists at most the sum of `_FIRST`, `_WANTED` per
+wanted row, and `_ROOT` times the square root of wanted rows times lists."""
+
 
 class Lists(NamedTuple):
-    """The lists with passing rows: `numbers` (m,), passing rows in each, `counts` (m,), and their centroids.
+    """The m lists with passing rows: their `numbers` (m,), `counts` of passing rows (m,), and `centroids`.
 
-    A search must visit `least` lists, and `enough` passing rows for each wanted one. `shares` (lists,) is the passing
-    share of each list divided by the overall one; None unless lists differ more than at random.
+    A search must visit at least `least` lists, and `enough` passing rows for each wanted row. `shares` (lists,) is the
+    passing share of each list divided by the overall passing share; None if lists differ no more than at random.
     """
 
     numbers: Int64
@@ -75,14 +84,14 @@ class Lists(NamedTuple):
 
     @classmethod
     def of(cls, index: AnnIndex, passing: RowMask) -> "Lists":
-        """Return the lists of the passing rows, cached in `passing`."""
-        known: Lists | None = passing.kept.get("lists")
-        if known is None:
-            known = passing.kept["lists"] = _found(index, passing)
-        return known
+        """Return the lists that hold the passing rows; cached in `passing`."""
+        lists: Lists | None = passing.kept.get("lists")
+        if lists is None:
+            lists = passing.kept["lists"] = _lists_with(index, passing)
+        return lists
 
     def depth(self, index: AnnIndex, queries: Floats, k: int) -> "Depth":
-        """Return the search depth of each query: deeper if fewer of the rows nearest to it pass."""
+        """Return the depth of a search for `k` rows: deeper for a query near which few rows pass."""
         enough = np.full(len(queries), self.enough)
         if self.shares is not None:
             near = ExactIndex(index.centroids).search(queries, index.visited).rows
@@ -90,7 +99,7 @@ class Lists(NamedTuple):
         return Depth(self.least, np.ceil(enough * max(k, LEAST)).astype(np.int64))
 
     def cost(self, index: AnnIndex, passing: RowMask, depth: "Depth") -> float:
-        """Estimate the cost of a query in microseconds, if its lists hold an average number of passing rows."""
+        """Estimate the microseconds of a query at a depth, if its lists hold an average number of passing rows."""
         share = min(1.0, max(depth.lists / len(self.numbers), float(depth.rows.mean()) / len(passing)))
         visited, rows = share * len(self.numbers), share * len(passing)
         scanned = _scan_cost(visited * float(index.index.ntotal) / index.lists, rows)
@@ -98,14 +107,14 @@ class Lists(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """Search depth: at least `lists` lists, and enough of them to hold `rows` (queries,) passing rows."""
+    """Depth of a search: it visits at least `lists` lists, and lists that hold `rows` (queries,) passing rows."""
 
     lists: int
     rows: Int64
 
 
 class _Chosen(NamedTuple):
-    """Lists to visit, (queries, width), padded with -1, and the inner products with their centroids."""
+    """The `lists` that each query visits, (queries, width), padded with -1, and its `products` with their centroids."""
 
     lists: Int64
     products: Floats
@@ -113,7 +122,10 @@ class _Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Visit:
-    """Searches the nearest lists instead of all passing rows; `by_chance` lets FAISS choose the lists."""
+    """Search of the passing rows in the lists nearest to each query.
+
+    With `by_chance`, FAISS may choose the lists, if passing rows are spread over the lists at random.
+    """
 
     index: AnnIndex
     exact: Exact
@@ -122,7 +134,7 @@ class Visit:
     by_chance: bool
 
     def search(self, queries: Floats, k: int, depth: Depth) -> Found:
-        """Return the best `k` rows; at least `k` must pass."""
+        """Return the best `k` passing rows for each query; at least `k` rows must pass."""
         if self.by_chance and (found := self._by_chance(queries, k, depth)) is not None:
             return found
         chosen = _nearest(self.lists, queries, depth)
@@ -131,7 +143,10 @@ class Visit:
         return _scanned(self.index, self.passing, queries, k, chosen)
 
     def one_by_one(self, queries: Floats, counts: Int64, depth: Depth, excluded: Sequence[IndexRows]) -> Found:
-        """Return the best `counts` (queries,) rows that are not excluded; at least that many must exist."""
+        """Return the best rows for each query without its `excluded` rows, query by query.
+
+        `counts` (queries,) is the number of rows for each query; at least that many must pass and not be excluded.
+        """
         scores, rows = nothing(len(queries), int(counts.max()))
         for at, (count, left_out) in enumerate(zip(counts.tolist(), excluded, strict=True)):
             if count:
@@ -143,15 +158,16 @@ class Visit:
         return Found(scores, rows)
 
     def _deeper(self, query: Floats, depth: Depth, left_out: IndexRows) -> Depth:
-        """Return a greater depth, to make up for excluded rows in the nearest lists."""
+        """Return a greater depth for a query, to make up for excluded rows (`left_out`) in its nearest lists."""
         lists = _nearest(self.lists, query, depth).lists
         near = np.count_nonzero(np.isin(self.index.lists_of(left_out), lists))
         return Depth(depth.lists, depth.rows + _DEPTH * near)
 
     def _by_chance(self, queries: Floats, k: int, depth: Depth) -> Found | None:
-        """Let FAISS choose the lists, the same number for each query.
+        """Return the best `k` passing rows in lists that FAISS chooses, the same number for each query.
 
-        None if passing rows are not spread at random, if gathering them costs less, or if a query finds too few rows.
+        None if passing rows are not spread at random, if gathering their vectors costs less, or if a query finds fewer
+        than `k` rows.
         """
         rows = float(depth.rows.mean())
         visited = max(depth.lists, math.ceil(rows / float(self.lists.counts.mean())))
@@ -164,7 +180,7 @@ class Visit:
         return Found(scores, IndexRows(found)) if (found >= 0).all() else None
 
     def _gathered(self, queries: Floats, k: int, chosen: _Chosen) -> Found:
-        """Compare the passing rows of the chosen lists, query by query."""
+        """Return the best `k` passing rows of the chosen lists, by gathering and comparing their vectors."""
         by_list = _by_list(self.index, self.passing)
         found = [
             self.exact.search_among(queries[at : at + 1], k, self.passing.shown(by_list.rows_in(lists[lists >= 0])))
@@ -175,13 +191,13 @@ class Visit:
 
 
 class _ByList(NamedTuple):
-    """RowMask rows (n,) grouped by list: list i begins at ``starts[i]``, (lists + 1,)."""
+    """Passing rows (n,) grouped by list: those of list i begin at ``starts[i]``; `starts` is (lists + 1,)."""
 
     rows: IndexRows
     starts: Int64
 
     def rows_in(self, lists: Int64) -> IndexRows:
-        """Return the rows of some lists."""
+        """Return the passing rows in the lists with these numbers."""
         starts = self.starts[lists]
         counts = self.starts[lists + 1] - starts
         ends = np.cumsum(counts)
@@ -189,11 +205,12 @@ class _ByList(NamedTuple):
 
 
 def nothing(queries: int, k: int) -> Found:
-    """Return an empty result: rows -1, scores minus infinity."""
+    """Return a search result (queries, k) without rows: rows are -1, scores minus infinity."""
     return Found(np.full((queries, k), -np.inf, np.float32), IndexRows(np.full((queries, k), -1, np.int64)))
 
 
-def _found(index: AnnIndex, passing: RowMask) -> Lists:
+def _lists_with(index: AnnIndex, passing: RowMask) -> Lists:
+    """Compute the lists that hold the passing rows, and how deep to search."""
     counts = np.bincount(index.lists_of(passing.array), minlength=index.lists)
     numbers = np.flatnonzero(counts)
     share = len(passing) / index.index.ntotal
@@ -205,14 +222,17 @@ def _found(index: AnnIndex, passing: RowMask) -> Lists:
 
 
 def _shares(counts: Int64, sizes: Int64, share: float) -> Floats | None:
-    """Return each list's passing share divided by the overall one; None if they differ no more than at random."""
+    """Return each list's passing share, divided by the overall `share`; None if lists differ no more than at random.
+
+    `counts` (lists,) are the passing rows in each list, `sizes` (lists,) all rows.
+    """
     by_chance = share * sizes
     variance = float(((counts - by_chance) ** 2 / np.maximum(by_chance * (1 - share), 1e-9))[sizes > 0].mean())
     return (counts / np.maximum(by_chance, 1e-9)).astype(np.float32) if variance > _UNEVEN else None
 
 
 def _nearest(lists: Lists, queries: Floats, depth: Depth) -> _Chosen:
-    """Return the lists to visit for each query."""
+    """Return the lists nearest to each query that a search of this depth visits."""
     count = len(lists.numbers)
     # Lists near the queries usually hold more than others.
     tried = min(count, max(depth.lists, int(depth.rows.max() / lists.counts.mean())) + 1)
@@ -230,7 +250,7 @@ def _nearest(lists: Lists, queries: Floats, depth: Depth) -> _Chosen:
 
 
 def _largest(values: Floats, count: int) -> Int64:
-    """Return the columns of the `count` largest values per row, in order: faster than FAISS for hundreds."""
+    """Return the columns of the `count` largest values in each row, largest first; faster than FAISS for hundreds."""
     places = np.argpartition(values, values.shape[1] - count, axis=1)[:, values.shape[1] - count :]
     order = np.argsort(-np.take_along_axis(values, places, 1), axis=1)
     ordered: Int64 = np.take_along_axis(places, order, 1)
@@ -238,33 +258,35 @@ def _largest(values: Floats, count: int) -> Int64:
 
 
 def _gathering_pays(index: AnnIndex, lists: Lists, chosen: _Chosen) -> bool:
-    """Return whether gathering the passing rows of the chosen lists costs less than scanning these lists."""
+    """Return whether gathering the vectors of the passing rows costs less than scanning the chosen lists."""
     visited = chosen.lists[chosen.lists >= 0]
     held = float(lists.counts[np.searchsorted(lists.numbers, visited)].sum())
     return _gather_cost(held) < _scan_cost(float(index.sizes[visited].sum()), held)
 
 
 def _gather_cost(rows: float) -> float:
+    """Return the microseconds to gather and compare the vectors of rows list by list."""
     return rows * (_SCATTERED + COMPARED)
 
 
 def _scan_cost(rows: float, passing: float) -> float:
+    """Return the microseconds to check `rows` rows and compare the `passing` ones."""
     return rows * _CHECKED + passing * COMPARED
 
 
 def _by_list(index: AnnIndex, passing: RowMask) -> _ByList:
-    """Return the passing rows by list, cached in `passing`."""
-    known: _ByList | None = passing.kept.get("by list")
-    if known is None:
+    """Return the passing rows grouped by list; cached in `passing`."""
+    grouped: _ByList | None = passing.kept.get("by list")
+    if grouped is None:
         lists = index.lists_of(passing.array)
         order = np.argsort(lists, kind="stable")
         starts = np.searchsorted(lists[order], np.arange(index.lists + 1))
-        known = passing.kept["by list"] = _ByList(IndexRows(passing.array[order]), starts)
-    return known
+        grouped = passing.kept["by list"] = _ByList(IndexRows(passing.array[order]), starts)
+    return grouped
 
 
 def _scanned(index: AnnIndex, passing: RowMask, queries: Floats, k: int, chosen: _Chosen) -> Found:
-    """Scan the chosen lists in FAISS, with a selector of the passing rows."""
+    """Return the best `k` passing rows of the chosen lists, which FAISS scans with a selector of the passing rows."""
     shape = (len(queries), k)
     scores, rows = np.empty(shape, np.float32), np.empty(shape, np.int64)
     given: tuple[npt.NDArray[Any], ...] = (queries, chosen.lists, chosen.products)
@@ -279,7 +301,7 @@ def _scanned(index: AnnIndex, passing: RowMask, queries: Floats, k: int, chosen:
 
 
 _FEW: Final = 2000
-"""RowMask rows up to which all of them are always compared."""
+"""Number of passing rows up to which all passing rows are compared."""
 
 _BLOCK: Final = 1 << 16
 """Rows whose vectors are gathered per block."""
@@ -287,23 +309,13 @@ _BLOCK: Final = 1 << 16
 _MULTIPLIED: Final = 0.004
 """Microseconds per query to compare a gathered vector, with `_MANY` queries or more."""
 
-_MANY: Final = 8
-"""Queries from which on a matrix product is used."""
-
-_ANY: Final = 0.06
-_FIRST: Final = 100.0
-_WANTED: Final = 5.0
-_ROOT: Final = 2.0
-"""Terms of `filtered_cost` in microseconds: `_ANY` per item; with lists at most the sum of `_FIRST`, `_WANTED` per
-wanted row, and `_ROOT` times the square root of wanted rows times lists."""
-
 
 @dataclass(frozen=True)
 class FilteredSearch:
-    """Searches the rows of one version that pass a filter.
+    """Searches the rows of one bundle version that pass a filter.
 
-    `index` must support choosing lists (`AnnIndex.chooses_lists`); None: all passing rows are compared. Rows from
-    `cold_from` on are cold items, which are not in any list (`weir.serving.index.cold`).
+    `index` must be able to search chosen lists (`AnnIndex.chooses_lists`); None: all passing rows are compared with
+    `exact`. Rows from `cold_from` on are cold items, which are not in any list (`weir.serving.index.cold`).
     """
 
     index: AnnIndex | None
@@ -312,11 +324,11 @@ class FilteredSearch:
     cold_from: int | None = None
 
     def search(self, queries: Floats, k: int, nprobe: int = 0, excluded: Sequence[IndexRows] = ()) -> Found:
-        """Return the best `k` passing rows for each of `queries` (n, dimension), or all where there are fewer.
+        """Return the best `k` passing rows for each of `queries` (n, dimension), or all if fewer pass.
 
-        `excluded` has the excluded rows of each query: the result has k other rows, and may also contain excluded
-        ones. Results are padded with row -1. With `nprobe`, that many lists with passing rows are visited, or more
-        until they hold k.
+        `excluded` has the excluded rows of each query: the result has k rows that are not excluded, and may have
+        excluded rows in addition. Results are padded with row -1. With `nprobe`, that many lists with passing rows are
+        visited, or more until they hold k passing rows.
         """
         left_out = np.array([self.passing.among(rows) for rows in excluded] or [0] * len(queries), np.int64)
         most = min(k + int(left_out.max(initial=0)), len(self.passing))
@@ -337,7 +349,7 @@ class FilteredSearch:
         return visit.one_by_one(queries, np.minimum(k, len(self.passing) - left_out), depth, excluded)
 
     def _apart(self, row: int, queries: Floats, k: int, nprobe: int, excluded: Sequence[IndexRows]) -> Iterator[Found]:
-        """Search the rows before `row` in their lists, and compare those from it on."""
+        """Yield the results for the passing rows before `row`, and for those from `row` on, which are in no list."""
         listed, cold = self.passing.split(row)
         before = [IndexRows(rows[rows < row]) for rows in excluded]
         yield replace(self, passing=listed, cold_from=None).search(queries, k, nprobe, before)
@@ -345,22 +357,23 @@ class FilteredSearch:
         yield replace(self, index=None, passing=cold, cold_from=None).search(queries, k, excluded=behind)
 
     def _compared(self, queries: Floats, k: int) -> Found:
-        """Compare all passing rows, a block at a time."""
+        """Return the best `k` rows by comparing all passing rows, in blocks."""
         rows = self.passing.array
         blocks = (IndexRows(rows[at : at + _BLOCK]) for at in range(0, len(rows), _BLOCK))
         found = [self.exact.search_among(queries, k, block) for block in blocks]
         return found[0] if len(found) == 1 else best(found, k)
 
     def _exact_cost(self, queries: int) -> float:
+        """Return the microseconds to compare all passing rows with this many queries."""
         each = _MULTIPLIED if queries >= _MANY else COMPARED
         return len(self.passing) * (GATHERED + each * queries)
 
 
 def filtered_cost(k: int, lists: int, items: int) -> float:
-    """Estimate a query's filtered search in microseconds, before the number of passing rows is known.
+    """Estimate the most that a query's filtered search costs, microseconds, whatever number of rows passes.
 
-    It is about the maximum: with fewer passing rows, comparing all of them gets cheaper, and visiting lists until they
-    hold enough gets dearer. The square root comes from the number of rows at which both cost the same.
+    With fewer passing rows, comparing all of them gets cheaper, and visiting lists until they hold enough gets dearer.
+    The square root comes from the number of rows at which both cost the same.
     """
     every, wanted = items * _ANY, max(k, LEAST)
     return min(every, _FIRST + _WANTED * wanted + _ROOT * math.sqrt(wanted * lists)) if lists else every

@@ -1,7 +1,7 @@
-"""Recall by age: kept bundles are asked about later windows, with histories of several ages.
+"""Recall by age: kept bundles answer queries about later windows, with histories of several ages.
 
-The events of a window are the same for every age, so that differences are due to age alone. Answers come from the
-server's own code in this process, with seen items left out (`served` of `recall`), without a catalogue.
+The events of a window are the same for every age, so that differences are due to age alone. The server's own code
+answers in this process, without a catalogue, and leaves seen items out (`served` in `weir.serving.monitor.recall`).
 """
 
 from collections import defaultdict
@@ -37,10 +37,10 @@ from weir.serving.search.retriever import Retriever
 __all__ = ["Aged", "Judged", "Sampling", "judged"]
 
 Aged = Literal["bundle", "history", "both"]
-"""The aged part.
+"""The part of a server that is old.
 
-``bundle`` is asked with the history at the event; ``history`` is asked of the newest bundle before the window; ``both``
-is a server that looks its users up in the store.
+``bundle``: an old bundle with the history up to the event. ``history``: the newest bundle before the window, with an
+old history. ``both``: an old bundle with an equally old history, as of a server that looks users up in the store.
 """
 
 _BATCH: Final = 256
@@ -51,7 +51,10 @@ Hits = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Size of the measurement: up to `events` positives in each of the newest `windows`, ages up to `ages` windows."""
+    """Size of a measurement: up to `events` positive events in each of the newest `windows`, and ages up to `ages`.
+
+    `k` is the cut-off of recall, `seed` seeds the draw of events.
+    """
 
     windows: int = 20
     ages: int = 10
@@ -62,9 +65,9 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """One window: the hits of its events (n,), from `users` (n,), at each age.
+    """The result for one window: whether the answers about its n events, from `users` (n,), were hits at each age.
 
-    Ages count windows: a bundle of age 1 was trained on all windows before this one; a history of age 1 ends at this
+    Ages count windows: a bundle of age 1 was trained on all windows before this window; a history of age 1 ends at this
     window's start; a history of age 0 ends at the event.
     """
 
@@ -75,7 +78,7 @@ class Judged:
 
 @dataclass(frozen=True, eq=False)
 class _Events:
-    """Events of a window: their items' ids (n,), their histories (keys, oldest first) by age, and their features."""
+    """n events of a window: their item ids, their histories (item keys, oldest first) by age, and their features."""
 
     items: list[str]
     histories: dict[int, list[ItemKeys]]
@@ -83,9 +86,9 @@ class _Events:
 
 
 def judged(store: Store, sampling: Sampling) -> list[Judged]:
-    """Ask kept bundles about the newest windows; windows without a bundle of age 1 are left out.
+    """Return the hits of kept bundles on events of the newest windows.
 
-    Bundles that are retired meanwhile are left out, too.
+    Windows without a bundle of age 1 are left out, and bundles that are retired meanwhile.
 
     Raises
     ------
@@ -97,25 +100,25 @@ def judged(store: Store, sampling: Sampling) -> list[Judged]:
     plan = _plan(panes, _served(BundleLog(store)), sampling)
     drawn = {pane.sequence: _drawn(log, pane, sampling) for pane in panes if pane.sequence in plan}
     past = _past(log, panes, plan, drawn)
-    found = {pane.sequence: Judged(pane, _users_of(drawn[pane.sequence])) for pane in panes if pane.sequence in plan}
-    events = {one: _events(log, found[one].window, drawn[one], past, max(plan[one])) for one in plan}
-    for bundle, asked in _by_bundle(store, plan):
-        for window, age in asked:
+    results = {pane.sequence: Judged(pane, _users_of(drawn[pane.sequence])) for pane in panes if pane.sequence in plan}
+    events = {number: _events(log, results[number].window, drawn[number], past, max(plan[number])) for number in plan}
+    for bundle, windows in _by_bundle(store, plan):
+        for window, age in windows:
             for (aged, old), history in _questions(age, plan[window]):
-                found[window].hits[aged, old] = _hits(bundle, events[window], history, sampling.k)
-    return [one for one in found.values() if ("both", 1) in one.hits]
+                results[window].hits[aged, old] = _hits(bundle, events[window], history, sampling.k)
+    return [result for result in results.values() if ("both", 1) in result.hits]
 
 
 def _served(log: BundleLog) -> list[BundleManifest]:
     """Return the kept bundles that passed the gate and were not withdrawn, in the order of the stream."""
-    good = [one for one in log.manifests() if one.promoted and log.withdrawal(one.version) is None]
-    return sorted(good, key=lambda one: one.trained_sequence)
+    good = [bundle for bundle in log.manifests() if bundle.promoted and log.withdrawal(bundle.version) is None]
+    return sorted(good, key=lambda bundle: bundle.trained_sequence)
 
 
 def _plan(
     panes: Sequence[Window], bundles: Sequence[BundleManifest], sampling: Sampling
 ) -> dict[int, dict[int, BundleManifest]]:
-    """Return the windows to judge, by sequence, with the bundle of each age."""
+    """Return the windows to measure, as their sequence -> age -> the bundle of this age."""
     plan = dict[int, dict[int, BundleManifest]]()
     for window in [pane for pane in panes if pane.pane == 0][-sampling.windows :]:
         length, ages = window.end_ms - window.start_ms, dict[int, BundleManifest]()
@@ -132,21 +135,21 @@ def _plan(
 def _by_bundle(
     store: Store, plan: dict[int, dict[int, BundleManifest]]
 ) -> Iterator[tuple[LoadedBundle, list[tuple[int, int]]]]:
-    """Load each bundle once, if possible as a delta on the previous one; yield it with its windows and ages."""
+    """Yield each bundle of a plan with its (window, age) pairs; it is loaded as a delta on the previous if possible."""
     asked, log = defaultdict[str, list[tuple[int, int]]](list), BundleLog(store)
-    order = {one.version: one.trained_sequence for ages in plan.values() for one in ages.values()}
+    order = {bundle.version: bundle.trained_sequence for ages in plan.values() for bundle in ages.values()}
     for window, ages in plan.items():
         for age, bundle in ages.items():
             asked[bundle.version].append((window, age))
     loaded: LoadedBundle | None = None
     for version in sorted(asked, key=order.__getitem__):
-        if (found := _loaded(log, version, loaded)) is not None:
-            loaded = found
+        if (kept := _loaded(log, version, loaded)) is not None:
+            loaded = kept
             yield loaded, asked[version]
 
 
 def _loaded(log: BundleLog, version: str, before: LoadedBundle | None) -> LoadedBundle | None:
-    """Load a bundle; None if it has been retired."""
+    """Load a bundle, as deltas on the bundle `before` if possible; None if the bundle has been retired."""
     try:
         return load_bundle(log, version, served=before)
     except (CorruptArtefactError, FileNotFoundError):
@@ -156,13 +159,16 @@ def _loaded(log: BundleLog, version: str, before: LoadedBundle | None) -> Loaded
 
 
 def _questions(age: int, ages: dict[int, BundleManifest]) -> list[tuple[tuple[Aged, int], int]]:
-    """Return the questions to a bundle of this age: the aged part, its age, and the age of the history to ask with."""
-    found: list[tuple[tuple[Aged, int], int]] = [(("bundle", age), 0), (("both", age), age)]
-    return found + [(("history", old), old) for old in (0, *ages)] if age == 1 else found
+    """Return what to ask a bundle of this age: ((aged part, its age), age of the history to ask with).
+
+    The bundle of age 1 is asked with histories of all `ages`.
+    """
+    questions: list[tuple[tuple[Aged, int], int]] = [(("bundle", age), 0), (("both", age), age)]
+    return questions + [(("history", old), old) for old in (0, *ages)] if age == 1 else questions
 
 
 def _drawn(log: WindowLog, window: Window, sampling: Sampling) -> pa.Table:
-    """Draw positives of a window; the draw depends on the seed and the window only."""
+    """Draw positive examples of a window; the draw depends on the seed and the window only."""
     said = [columns.USER_FEATURES] if window.user_features.names.all else []
     own = log.all_examples(window, [*_COLUMNS, *said])
     places = np.flatnonzero(own[columns.LABEL].to_numpy() == Label.POSITIVE)
@@ -178,7 +184,7 @@ def _past(
     plan: Mapping[int, dict[int, BundleManifest]],
     drawn: Mapping[int, pa.Table],
 ) -> list[tuple[Window, pa.Table]]:
-    """Return the windows that histories reach back to, each read once, with the events of all drawn users."""
+    """Return the windows that the histories need, each with its events of all users of the `drawn` examples."""
     if not plan:
         return []
     users = np.unique(np.concatenate([_users_of(events) for events in drawn.values()]))
@@ -188,14 +194,14 @@ def _past(
 
 
 def _since(window: Window, age: int) -> int:
-    """Return the time at which a history of this age ends, in milliseconds."""
+    """Return the time at which a history of this age (in windows, at `window`) ends, in milliseconds."""
     return window.start_ms - (age - 1) * (window.end_ms - window.start_ms)
 
 
 def _events(
     log: WindowLog, window: Window, drawn: pa.Table, past: Sequence[tuple[Window, pa.Table]], oldest: int
 ) -> _Events:
-    """Return the drawn events of a window, with their histories of each age."""
+    """Return the `drawn` events of a window, with their histories of each age up to `oldest`, from `past` windows."""
     names = log.items(window)
     ids = dict(zip(names[columns.ITEM_KEY].to_pylist(), names[columns.ITEM_ID].to_pylist(), strict=True))
     since = _since(window, oldest)
@@ -216,7 +222,10 @@ def _of_users(events: pa.Table, users: Keys) -> pa.Table:
 
 
 def _as_of(events: pa.Table, cut_ms: int, count: int) -> list[ItemKeys]:
-    """Return the histories at `cut_ms` of the users of the last `count` events, from each user's next event."""
+    """Return the histories that the users of the last `count` events had at `cut_ms`.
+
+    A user's history at a time is the history stored with the user's next event.
+    """
     since = events.filter(pa.array(events[columns.TIMESTAMP].to_numpy() >= cut_ms))
     first = first_rows(since[columns.USER_KEY].to_numpy(), since[columns.TIMESTAMP].to_numpy())
     return _lists(since.take(first[-count:]))
@@ -230,18 +239,18 @@ def _lists(events: pa.Table) -> list[ItemKeys]:
 
 
 class _NoUsers:
-    """A source without users, for queries that bring their histories."""
+    """A source of histories in which every user is unknown, for queries that bring their histories."""
 
     def look_up(self, users: UserKeys, asked: npt.NDArray[np.int64]) -> KnownUsers:
         return nothing_known(len(users), len(asked))
 
 
 def _hits(bundle: LoadedBundle, events: _Events, age: int, k: int) -> Hits:
-    """Ask with histories of this age; return the answers that contain the event's item, as a mask."""
+    """Ask a bundle with histories of this age; return a mask of the answers whose `k` items have the event's item."""
     retriever, shown = Retriever(_NoUsers()), list[list[str]]()
     # The retriever uses a history's ids only to report unknown items.
-    known = zip(events.histories[age], events.features, strict=True)
-    queries = [Query(ByHistory(("",) * len(keys), keys), k, said) for keys, said in known]
+    users = zip(events.histories[age], events.features, strict=True)
+    queries = [Query(ByHistory(("",) * len(keys), keys), k, said) for keys, said in users]
     for start in range(0, len(queries), _BATCH):
         task = Task(bundle, tuple(queries[start : start + _BATCH]), exclude_seen=True)
         shown += [hits.ids for hits in retriever([task])[0].hits]

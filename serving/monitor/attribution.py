@@ -1,10 +1,11 @@
 """Attribution of clicks to served lists: click-through and coverage by bundle, and click-through by position.
 
-An event joins a list by the token of the answer. It is a click if it is positive, the list holds its item and, if the
-query named a user, the event is this user's. Only the first of several events on one item of a list counts.
+An event is joined with a served list by the token of the answer. The event is a click if it is positive, its item is in
+the list and, if the query named a user, the event is this user's. Only the first of several events on one item of a
+list counts.
 
-All rates are over lists (macro over lists): click-through is the share of lists with a click; that of a position is the
-share of lists reaching this position whose item there was clicked.
+All rates are over lists (macro over lists): click-through is the share of lists with a click. The click-through of a
+position is the share, among the lists that are long enough, whose item at this position was clicked.
 """
 
 from collections import Counter, defaultdict
@@ -28,16 +29,16 @@ POSITIONS: Final = 100
 """Positions of a list that are counted separately."""
 
 EVENT_COLUMNS: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.LABEL, columns.ATTRIBUTION_TOKEN]
-"""Columns of examples that `Attribution.join` reads."""
+"""Columns of a window's examples that `Attribution.join` reads."""
 
 OUTCOMES: Final = ("joined", "repeated", "not_kept", "unknown_list", "other_item")
-"""Outcomes of an event with a token; see `Attribution`."""
+"""Outcomes of an event with a token, explained at `Attribution`."""
 
 _Ints = npt.NDArray[np.int64]
 
 
 class Click(NamedTuple):
-    """A positive event with a token."""
+    """A positive event with an attribution token: the token, and the keys of item and user."""
 
     token: str
     item: int
@@ -50,9 +51,10 @@ def _no_counts() -> _Ints:
 
 @dataclass
 class Shown:
-    """The lists served from one bundle, `fallbacks` of them with popular items only, and their clicks.
+    """Counts of the lists served from one bundle, and of their clicks.
 
-    `shown` and `clicked` count by position, (POSITIONS,), from the first item on; `items` are the keys of shown items.
+    `fallbacks` lists had popular items only. `shown` and `clicked` (POSITIONS,) count lists and clicks by position;
+    `items` are the keys of all shown items, `segments` the segments whose lists are counted.
     """
 
     lists: int = 0
@@ -70,7 +72,7 @@ class Shown:
         return self.clicked_lists / self.lists if self.lists else 0.0
 
     def add(self, segment: str, rows: pa.Table, secret: str) -> None:
-        """Count the lists of a segment, all served from this bundle."""
+        """Count lists of a segment; `rows` are lists served from this bundle, `secret` is the store's key secret."""
         lists = rows[columns.ITEM_IDS].combine_chunks()
         self.segments.add(segment)
         self.lists += len(rows)
@@ -81,12 +83,12 @@ class Shown:
         self.items = np.union1d(self.items, hash_ids(pc.unique(pc.list_flatten(lists)), secret))
 
     def click(self, token: str, query: int, position: int) -> bool:
-        """Count the first click on an item of a list; return False for a repeated one."""
-        known = self._clicks.setdefault((token, query), set())
-        if position in known:
+        """Count a click on an item of a list, unless the item was clicked before; return whether it was counted."""
+        clicked = self._clicks.setdefault((token, query), set())
+        if position in clicked:
             return False
-        self.clicked_lists += not known
-        known.add(position)
+        self.clicked_lists += not clicked
+        clicked.add(position)
         if position < POSITIONS:
             self.clicked[position] += 1
         return True
@@ -94,12 +96,12 @@ class Shown:
 
 @dataclass
 class Attribution:
-    """Joins lists and events, in any order of segments; `bundles` keeps the last `kept` bundles to appear (None: all).
+    """Joins served lists and events; `bundles` has the counts of the `kept` bundles that appeared last (None: all).
 
-    `load` returns the lists of a segment, None if they are gone; `secret` is the store's key secret. `outcomes` counts
-    positive events with a token: ``joined``; ``repeated``, the item had been clicked before; ``not_kept``, the answer
-    was not sampled for storage; ``unknown_list``, the list is gone or was never counted; ``other_item``, the list does
-    not hold the item or is another user's.
+    `load` returns the lists of a segment, None if they were removed; `secret` is the store's key secret. `outcomes`
+    counts positive events with a token: ``joined``: counted as a click; ``repeated``: the item was clicked before;
+    ``not_kept``: the answer was not sampled for storage; ``unknown_list``: the list was removed or never counted;
+    ``other_item``: the list does not have the item or was another user's.
     """
 
     load: Callable[[str], pa.Table | None]
@@ -118,41 +120,41 @@ class Attribution:
             del self.bundles[next(iter(self.bundles))]
 
     def by_position(self) -> list[tuple[int, int]]:
-        """Return for each shown position, from the first on, the number of lists and of clicks."""
-        shown = sum((one.shown for one in self.bundles.values()), start=_no_counts()).tolist()
-        clicked = sum((one.clicked for one in self.bundles.values()), start=_no_counts()).tolist()
+        """Return (lists that reach the position, clicks) for each shown position, from the first on."""
+        shown = sum((counts.shown for counts in self.bundles.values()), start=_no_counts()).tolist()
+        clicked = sum((counts.clicked for counts in self.bundles.values()), start=_no_counts()).tolist()
         return [(count, clicks) for count, clicks in zip(shown, clicked, strict=True) if count]
 
     def by_variant(self) -> dict[str, tuple[int, int]]:
-        """Return for each served variant the number of lists and of lists with a click."""
-        found = dict[str, tuple[int, int]]()
+        """Return (lists, lists with a click) for each served variant."""
+        variants = dict[str, tuple[int, int]]()
         for version, shown in self.bundles.items():
-            lists, clicked = found.get(variant_of(version), (0, 0))
-            found[variant_of(version)] = lists + shown.lists, clicked + shown.clicked_lists
-        return found
+            lists, clicked = variants.get(variant_of(version), (0, 0))
+            variants[variant_of(version)] = lists + shown.lists, clicked + shown.clicked_lists
+        return variants
 
     def join(self, events: pa.Table) -> None:
-        """Count the clicks among the events of a window (`EVENT_COLUMNS`); raises the errors of `load`."""
-        found = defaultdict[str, list[Click]](list)
+        """Count the clicks among a window's events, which have the columns `EVENT_COLUMNS`; raises as `load`."""
+        by_segment = defaultdict[str, list[Click]](list)
         for click in clicks_of(events):
             segment = segment_of(click.token)
             if segment is None:
                 self.outcomes["not_kept"] += 1
             else:
-                found[segment].append(click)
-        for segment, clicks in found.items():
+                by_segment[segment].append(click)
+        for segment, clicks in by_segment.items():
             is_counted = any(segment in shown.segments for shown in self.bundles.values())
             lists = self.load(segment) if is_counted else None
             self._join(
-                clicks, {} if lists is None else lists_by_token(lists, {one.token for one in clicks}, self.secret)
+                clicks, {} if lists is None else lists_by_token(lists, {click.token for click in clicks}, self.secret)
             )
 
     def _join(self, clicks: Iterable[Click], lists: dict[str, list[ServedList]]) -> None:
         for click in clicks:
-            found = [one for one in lists.get(click.token, ()) if one.version in self.bundles]
-            holding = joined_list(found, click.user, click.item)
+            counted = [served for served in lists.get(click.token, ()) if served.version in self.bundles]
+            holding = joined_list(counted, click.user, click.item)
             if holding is None:
-                self.outcomes["other_item" if found else "unknown_list"] += 1
+                self.outcomes["other_item" if counted else "unknown_list"] += 1
                 continue
             shown = self.bundles[holding.version]
             is_new = shown.click(click.token, holding.query, holding.items.index(click.item))
@@ -160,8 +162,8 @@ class Attribution:
 
 
 def clicks_of(events: pa.Table) -> Iterator[Click]:
-    """Yield the clicks among events (`EVENT_COLUMNS`)."""
+    """Yield the positive events with a token, of events with the columns `EVENT_COLUMNS`."""
     is_click = pc.and_(pc.equal(events[columns.LABEL], Label.POSITIVE), pc.is_valid(events[columns.ATTRIBUTION_TOKEN]))
-    found = events.filter(is_click)
+    clicks = events.filter(is_click)
     names = (columns.ATTRIBUTION_TOKEN, columns.ITEM_KEY, columns.USER_KEY)
-    return map(Click, *(found[name].to_pylist() for name in names))
+    return map(Click, *(clicks[name].to_pylist() for name in names))

@@ -31,9 +31,10 @@ _BUNDLES: Final = 5
 
 @dataclass
 class ClickFollower:
-    """Joins new lists and windows at every `step`; a window waits `delay_seconds` after its commit.
+    """Joins new served lists with new windows, at every `step`; a window is joined `delay_seconds` after its commit.
 
-    While a challenger is compared, `comparing` gets each user's clicks on the lists of `compare_seconds`.
+    While a challenger is compared, `comparing` gets each user's clicks on lists served within `compare_seconds` of the
+    user's first list.
     """
 
     store: Store
@@ -54,7 +55,7 @@ class ClickFollower:
         self._started, self._windows = time.time(), WindowLog(self.store)
 
     def step(self) -> None:
-        """Look for lists and windows if it is time; failures are logged once and retried."""
+        """Join new lists and windows, if enough time has passed since the last look; failures are logged once."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + min(_SECONDS_BETWEEN_LOOKS, self.delay_seconds)
@@ -66,6 +67,7 @@ class ClickFollower:
             self._once.failed(error, "clicks wait to be joined with served lists", level=logging.WARNING)
 
     def _look(self) -> None:
+        """Read new lists and windows, join the windows that have waited long enough, and update the metrics."""
         attribution = self._opened()
         if attribution is None:
             return
@@ -84,16 +86,16 @@ class ClickFollower:
         self.metrics.show(attribution, self._items)
 
     def _opened(self) -> Attribution | None:
-        """Start at the end of the log; None while there is no store."""
-        if self._attribution is None and (found := read_format(self.store)) is not None:
+        """Return the attribution, which starts at the end of the log; None while there is no store."""
+        if self._attribution is None and (form := read_format(self.store)) is not None:
             newest = self._windows.newest(1)
             self._last = newest[-1].sequence if newest else -1
-            self._attribution = Attribution(self._load, found.key_secret, kept=_BUNDLES)
+            self._attribution = Attribution(self._load, form.key_secret, kept=_BUNDLES)
             log.info("clicks are joined with served lists after commit %d", self._last)
         return self._attribution
 
     def _follow_users(self, secret: str) -> None:
-        """Follow the clicks of the users of champion and challenger; start afresh when these change."""
+        """Follow the clicks on lists of champion and challenger; start afresh when these roles change."""
         comparing = self.comparing
         sides = comparing.sides if comparing else None
         if comparing is None or sides is None:
@@ -102,7 +104,7 @@ class ClickFollower:
             self._users = UserClicks(sides, self.compare_seconds, comparing.is_counted, secret)
 
     def _settle(self) -> None:
-        """Count the users whose time for clicks is over: all windows until then are joined."""
+        """Pass on the observations of the users whose time for clicks is over; all earlier windows are joined."""
         if self.comparing is not None and self._users is not None:
             self.comparing.count(self._users.settled(time.time() - self.delay_seconds))
 
@@ -114,7 +116,7 @@ class ClickFollower:
         return None
 
     def _leave_out(self, error: CorruptArtefactError) -> None:
-        """Log a damaged file and continue without it."""
+        """Count and log a damaged file, which is left out."""
         self.metrics.errors.inc()
         log.warning("left out: %s", error)
 
@@ -130,7 +132,7 @@ class ClickFollower:
             self._leave_out(error)
 
     def _take_in_lists(self, attribution: Attribution) -> None:
-        """Count the new files of this hour and the one before: servers write a file some time after starting it."""
+        """Count the lists in new files of this hour and the hour before: a file appears some time after its start."""
         now = time.time()
         hours = {hour: self._seen.get(hour, set()) for hour in (hour_of(now - 3600), hour_of(now))}
         self._seen = hours
@@ -160,7 +162,7 @@ def _moment(seconds: float) -> str:
 
 
 def bundle_items(store: Store, version: str) -> int | None:
-    """Return the number of items of a bundle; None if it is gone or damaged."""
+    """Return the number of items of a bundle; None if the bundle was removed or is damaged."""
     try:
         return log_of_version(store, version).manifest(version).items
     except (FileNotFoundError, CorruptArtefactError):

@@ -1,11 +1,11 @@
 """Compares challenger and champion: recall on the same events, and clicks by user, each user counted once.
 
-Each user belongs to one side for good, and is one observation however often they act: otherwise a few heavy clickers
-could make any two bundles differ. A user's lists of the first `seconds` count, and clicks on them until twice as long
-after the first list; then the observation is made, and the user never counts again. A list counts if the bundle of the
-user's own side gave it.
+Each user belongs to one side for good, and gives one observation, however often the user acts: otherwise a few heavy
+clickers could make any two bundles differ. A user's lists of the first `seconds` count, if the bundle of the user's own
+side answered, and clicks on these lists until twice as long after the first list. Then the observation is made, and the
+user never counts again.
 
-Events of one user depend on each other. Observations from different windows may as well, but the interval only needs
+Events of one user depend on each other. Observations from different windows may do so, too, but the interval only needs
 the expectation of each observation given the earlier ones (`weir.contracts.base.statistics`).
 
 Events that cannot be compared are skipped and counted; no failure here stops the monitor.
@@ -52,9 +52,16 @@ __all__ = [
     "ask_both",
 ]
 
+log = logging.getLogger(__name__)
+
+Pair = tuple[str, str]
+"""The versions of the champion and the challenger."""
 
 _SLOTS: Final = 1 << 20
-"""Users share slots by hash: of 100,000 users about 5 % fall into an occupied slot and are left out, at random."""
+"""Number of slots to which users are assigned by hash.
+
+Of 100,000 users about 5 % fall into an occupied slot and are left out, at random.
+"""
 
 
 def _empty() -> npt.NDArray[np.uint8]:
@@ -63,21 +70,21 @@ def _empty() -> npt.NDArray[np.uint8]:
 
 @dataclass
 class CountedUsers:
-    """The set of counted users, as a bit per slot; slots depend on the challenger."""
+    """The set of users that were counted, as a bit for each slot; a user's slot depends on the challenger."""
 
     challenger: str
     _bits: npt.NDArray[np.uint8] = field(default_factory=_empty)
 
     @classmethod
     def decode(cls, challenger: str, text: str) -> Self:
-        """Decode the text of `encode`; "" is the empty set."""
+        """Return the set that `encode` has written as `text`; "" is the empty set."""
         if not text:
             return cls(challenger)
         data = zlib.decompress(base64.b64decode(text))
         return cls(challenger, np.frombuffer(data, np.uint8).copy())
 
     def encode(self) -> str:
-        """Encode the set as text."""
+        """Return the set as compressed text (base64)."""
         return base64.b64encode(zlib.compress(self._bits.tobytes())).decode()
 
     def __contains__(self, user: Key) -> bool:
@@ -95,7 +102,7 @@ class CountedUsers:
 
 
 class Sides(NamedTuple):
-    """Champion and challenger, and the challenger's share of users."""
+    """The two variants that are compared, and the challenger's share of users."""
 
     champion: str
     challenger: str
@@ -107,7 +114,7 @@ class Sides(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """The share of a user's lists, all from `line`, that were clicked."""
+    """A user's observation: `clicked` is the clicked share of the user's lists, all from the variant `line`."""
 
     user: Key
     line: str
@@ -116,6 +123,8 @@ class Observation(NamedTuple):
 
 @dataclass
 class _User:
+    """A waiting user: the variant and time of the first list, the tokens of all lists, and the clicked lists."""
+
     line: str
     since: float
     lists: list[str] = field(default_factory=list)
@@ -124,9 +133,10 @@ class _User:
 
 @dataclass
 class UserClicks:
-    """The users who wait for their clicks, in memory; `is_counted` tells whether a user was observed before.
+    """Collects the clicks of users until their observations can be made; kept in memory only.
 
-    After a restart, waiting users start again with their next list. `secret` is the store's key secret.
+    A user's lists of the first `seconds` count. `is_counted` tells whether a user was observed before. After a restart,
+    waiting users start again with their next list. `secret` is the store's key secret.
     """
 
     sides: Sides
@@ -137,9 +147,8 @@ class UserClicks:
     _lists: dict[str, list[ServedList]] = field(default_factory=dict, init=False)
 
     def show(self, lists: pa.Table) -> None:
-        """Add the lists of a file (`weir.contracts.served_lists.SERVED_SCHEMA`)."""
-        wanted = lists.filter(pc.is_valid(lists[columns.USER_KEY]))
-        for row in wanted.to_pylist():
+        """Add the served lists of a file (`weir.contracts.served_lists.SERVED_SCHEMA`)."""
+        for row in lists.filter(pc.is_valid(lists[columns.USER_KEY])).to_pylist():
             key = Key(row[columns.USER_KEY])
             at, line = row[columns.SERVED_AT].timestamp(), self.sides.of(key)
             if variant_of(row[columns.BUNDLE_VERSION]) != line:
@@ -153,18 +162,18 @@ class UserClicks:
                 token = row[columns.ATTRIBUTION_TOKEN]
                 items = hash_ids(pa.array(row[columns.ITEM_IDS], pa.string()), self.secret).tolist()
                 user.lists.append(token)
-                one = ServedList(row[columns.BUNDLE_VERSION], row[columns.QUERY], key, items)
-                self._lists.setdefault(token, []).append(one)
+                served = ServedList(row[columns.BUNDLE_VERSION], row[columns.QUERY], key, items)
+                self._lists.setdefault(token, []).append(served)
 
     def join(self, clicks: Iterable[Click]) -> None:
-        """Add clicks on lists."""
+        """Add the clicks on lists of waiting users."""
         for click in clicks:
-            one = joined_list(self._lists.get(click.token, ()), click.user, click.item)
-            if one is not None:
-                self._users[Key(click.user)].clicked.add((click.token, one.query))
+            served = joined_list(self._lists.get(click.token, ()), click.user, click.item)
+            if served is not None:
+                self._users[Key(click.user)].clicked.add((click.token, served.query))
 
     def settled(self, now: float) -> list[Observation]:
-        """Return and drop the users whose time is over, in order of their first list."""
+        """Return the observations of the users whose time is over, and drop these users."""
         over = [key for key, user in self._users.items() if now > user.since + 2 * self.seconds]
         return list(self._observed(over))
 
@@ -176,21 +185,17 @@ class UserClicks:
             yield Observation(key, user.line, len(user.clicked) / len(user.lists))
 
 
-Pair = tuple[str, str]
-"""The versions of the champion and the challenger."""
-
-
 @dataclass
 class PairedHits:
-    """Hits (champion, challenger) of each user's events, in their order."""
+    """The hits (champion, challenger) of each user's events, and the events skipped, by reason."""
 
     hits: dict[int, list[tuple[bool, bool]]] = field(default_factory=dict)
     skipped: Counter[str] = field(default_factory=Counter)
 
     def means(self) -> npt.NDArray[np.float64]:
-        """Return the mean hits of each user, (users, 2): champion, challenger."""
-        found = [np.mean(each, axis=0) for each in self.hits.values()]
-        return np.array(found, np.float64).reshape(-1, 2)
+        """Return each user's mean hits with champion and challenger, (users, 2)."""
+        means = [np.mean(hits, axis=0) for hits in self.hits.values()]
+        return np.array(means, np.float64).reshape(-1, 2)
 
 
 def ask_both(
@@ -201,29 +206,31 @@ def ask_both(
     batch: int,
     pair: Callable[[], Pair | str],
 ) -> PairedHits:
-    """Ask both bundles about the examples, `batch` per request, with seen items left out.
+    """Ask champion and challenger about the examples, `batch` per request, with seen items left out.
 
     `pair` returns the versions to ask, or the reason why answers do not count; it is called for every batch, because
-    bundles may be swapped. A swap between the two requests is counted as skipped. Raises `RetrievalError`.
+    bundles may be swapped. Examples are skipped if a bundle is swapped between the two requests. Raises
+    `RetrievalError`.
     """
-    found = PairedHits()
+    results = PairedHits()
     for start in range(0, len(examples), batch):
         some = examples[start : start + batch]
         versions = pair()
         answers = versions if isinstance(versions, str) else _answers(client, some, k, versions)
         if isinstance(answers, str):
-            found.skipped[answers] += len(some)
+            results.skipped[answers] += len(some)
             continue
         for example, champion, challenger in zip(some, *answers, strict=True):
             both = example.item in champion, example.item in challenger
-            found.hits.setdefault(example.user, []).append(both)
-    return found
+            results.hits.setdefault(example.user, []).append(both)
+    return results
 
 
 def _answers(client: RetrievalClient, some: Sequence[Example], k: int, pair: Pair) -> list[list[list[str]]] | str:
+    """Return the items that each version of the pair answers for each example; ``swapped`` if one is not loaded."""
     queries = [by_history(example.history, k, features=example.features) for example in some]
     try:
-        answers = [client.retrieve(queries, exclude_seen=True, probe=True, bundle_version=one) for one in pair]
+        answers = [client.retrieve(queries, exclude_seen=True, probe=True, bundle_version=version) for version in pair]
     except RetrievalError as error:
         if error.reason != BundleVersionNotLoadedError.reason:
             raise
@@ -231,12 +238,9 @@ def _answers(client: RetrievalClient, some: Sequence[Example], k: int, pair: Pai
     return [[hits.item_ids for hits in answer.hits] for answer in answers]
 
 
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class Contest:
-    """The variants in the settings, and the challenger's share of users."""
+    """The `names` of the variants in the settings, and the challenger's share of users."""
 
     names: Sequence[str] = ()
     share: float = 0.5
@@ -244,7 +248,7 @@ class Contest:
 
 @dataclass
 class Comparing:
-    """The current comparison, shown in `metrics`; used by one thread."""
+    """Keeps the comparison of champion and challenger in the store, and shows it in `metrics`; used by one thread."""
 
     store: Store
     config: MonitorConfig
@@ -256,14 +260,14 @@ class Comparing:
 
     @property
     def sides(self) -> Sides | None:
-        """The two sides; None without a challenger."""
+        """Champion and challenger; None without a challenger."""
         comparison = self._opened()
         if comparison is None:
             return None
         return Sides(comparison.champion, comparison.challenger, self.contest.share)
 
     def is_counted(self, user: Key) -> bool:
-        """Return whether a user has been counted."""
+        """Return whether a user was counted in the current comparison."""
         return self._counted is not None and user in self._counted
 
     def measure(
@@ -276,10 +280,10 @@ class Comparing:
         batch: Callable[[Info], int],
         unseen_by: Callable[[str], str | None],
     ) -> None:
-        """Compare on the events of a window, unless it has been counted; raises `RetrievalError`.
+        """Add the recall of both sides on a window's examples, unless the window was counted; raises `RetrievalError`.
 
         `commit` is the window's commit. `batch` returns the number of queries per request, and `unseen_by` the reason
-        why answers of a bundle do not count, or None.
+        why answers of a bundle version do not count, or None.
         """
         comparison = self._opened()
         if comparison is None or manifest.sequence <= comparison.sequence or not examples:
@@ -292,24 +296,24 @@ class Comparing:
                 return "not_loaded"
             return unseen_by(str(versions[0])) or unseen_by(str(versions[1])) or (str(versions[0]), str(versions[1]))
 
-        found = ask_both(client, examples, comparison.k, batch=batch(client.info()), pair=pair)
-        self._keep(_with_hits(comparison, manifest.sequence, commit, found))
+        hits = ask_both(client, examples, comparison.k, batch=batch(client.info()), pair=pair)
+        self._keep(_with_hits(comparison, manifest.sequence, commit, hits))
 
     def count(self, observations: Sequence[Observation]) -> None:
-        """Count the clicks of users."""
+        """Add observations of clicks, except those of users who were counted before."""
         comparison, counted = self._opened(), self._counted
         if comparison is None or counted is None or not observations:
             return
         clicks = dict(comparison.clicks)
         for line in (comparison.champion, comparison.challenger):
-            new = [one.clicked for one in observations if one.line == line and one.user not in counted]
+            new = [seen.clicked for seen in observations if seen.line == line and seen.user not in counted]
             clicks[line] = clicks.get(line, Running()).add(new)
-        for one in observations:
-            counted.add(one.user)
+        for seen in observations:
+            counted.add(seen.user)
         self._keep(comparison.model_copy(update={"clicks": clicks, "counted": counted.encode()}))
 
     def _keep(self, comparison: Comparison) -> None:
-        """Store and show a comparison, and log each changed verdict."""
+        """Store and show a comparison, and log each verdict that has changed."""
         before, self._comparison = self._comparison, comparison
         comparison.write(self.store)
         self.metrics.show(comparison)
@@ -318,7 +322,7 @@ class Comparing:
                 log.info("%s", comparison.sentence(measure))
 
     def _opened(self) -> Comparison | None:
-        """Return the comparison of the current roles: from memory, from the store, or a new one."""
+        """Return the comparison of the current roles: from memory, the store, or new; None without a challenger."""
         try:
             roles = roles_in(self.store, self.contest.names) if self.contest.names else None
             self._once.succeeded()
@@ -338,7 +342,10 @@ class Comparing:
         return present
 
     def _stored(self, champion: str, challenger: str) -> Comparison:
-        """Return the stored comparison of two variants at the level of the settings; a new one if none matches."""
+        """Return the stored comparison if it is of this champion and the settings' k, else a new one.
+
+        Its alpha is that of the settings.
+        """
         cutoffs, alpha = sorted(self.config.k), self.config.compare_alpha
         k = cutoffs[len(cutoffs) // 2]
         try:
@@ -355,7 +362,7 @@ class Comparing:
 
 
 def _with_hits(comparison: Comparison, sequence: int, commit: CommitRef | None, found: PairedHits) -> Comparison:
-    """Return a comparison with a window's hits added."""
+    """Return a comparison to which the hits of the window `sequence` are added."""
     means = found.means()
     hits = dict(comparison.hits)
     for side, line in enumerate((comparison.champion, comparison.challenger)):

@@ -50,17 +50,23 @@ from weir.serving.search.queries import values_in
 
 __all__ = ["Coverage", "LimitsError", "Monitor", "monitor", "seconds_to_servable"]
 
+log = logging.getLogger(__name__)
 
 _QUANTILES = np.linspace(0, 1, 100)
 _SUMMARY = np.linspace(0, 1, 21)
 
+_BUNDLES: Final = 64
+_WINDOWS_BETWEEN_SAVES: Final = 64
+_SECONDS_BETWEEN_SAVES: Final = 600.0
+"""Popularity is stored after this many windows, and at the latest this long after the last save."""
+
 
 @dataclass
 class Coverage:
-    """Follows the progress of the served bundles; windows up to `reported` are known to be covered.
+    """Tells which windows each newly served bundle is the first to cover; a bundle covers the windows it learned from.
 
-    Windows covered by the first bundle seen were servable before the monitor started and are not reported, unless the
-    server was seen without a bundle before.
+    `reported` is the last window that was reported before a restart. The windows of the first bundle that is seen were
+    servable before the monitor started and are not reported, unless the server was seen without a bundle before.
     """
 
     windows: WindowLog
@@ -73,7 +79,7 @@ class Coverage:
             self._covered = self.reported
 
     def newly_covered(self, info: Info) -> list[WindowManifest]:
-        """Return the windows that the served bundle is the first to cover, in commit order."""
+        """Return the windows that the served bundle covers and earlier ones did not, in commit order."""
         before, self._covered = (
             self._covered,
             max(info.trained_sequence, -1 if self._covered is None else self._covered),
@@ -90,9 +96,9 @@ class Coverage:
 def seconds_to_servable(
     store: Store, windows: WindowLog, manifest: WindowManifest, info: Info
 ) -> tuple[npt.NDArray[np.float64], Freshness]:
-    """Return 100 quantiles of the seconds from a window's events to the served bundle, and their summary.
+    """Return 100 quantiles of the seconds from a window's events until the bundle was servable, and their summary.
 
-    Seconds are an observer's: a replay at ten times the speed shortens them by ten (`EventClock`).
+    Seconds are wall-clock time: a replay at ten times the speed shortens them by ten (`EventClock`).
     """
     clock = EventClock.of(store)
     times = windows.all_examples(manifest, [columns.TIMESTAMP])[columns.TIMESTAMP].to_numpy()
@@ -110,14 +116,6 @@ def seconds_to_servable(
     )
 
 
-log = logging.getLogger(__name__)
-
-_BUNDLES: Final = 64
-_WINDOWS_BETWEEN_SAVES: Final = 64
-_SECONDS_BETWEEN_SAVES: Final = 600.0
-"""Popularity is stored after this many windows, and at the latest this long after the last save."""
-
-
 class LimitsError(ValueError):
     """The monitor's settings ask for more than the server's limits allow."""
 
@@ -125,9 +123,10 @@ class LimitsError(ValueError):
 def monitor(
     store: Store, config: MonitorConfig, client_config: ClientConfig | None = None, contest: Contest | None = None
 ) -> None:
-    """Follow windows and measure until SIGTERM or SIGINT; `client_config` has TLS and token settings.
+    """Measure committed windows, join clicks and show metrics until SIGTERM or SIGINT.
 
-    `contest` names the variants: a challenger is compared with the champion.
+    `client_config` has TLS and token settings. `contest` names the variants, of which a challenger is compared with the
+    champion.
     """
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
@@ -193,7 +192,7 @@ class Monitor:
         return self._taken - before
 
     def _resume(self) -> MonitorPlace:
-        """Read, once, the last measured window and the stored popularity."""
+        """Return the monitor's progress; at first, read it and the stored popularity from the store."""
         if self._place is None:
             place = place_in(self.store)
             self._require_log(place)
@@ -211,7 +210,7 @@ class Monitor:
         return self._place
 
     def _show_known(self, pane: WindowManifest) -> None:
-        """Show an earlier process's result, so that the means start with several panes."""
+        """Show the stored result of a pane, so that means cover earlier panes right after a restart."""
         try:
             known = load(self.store, pane)
         except CorruptArtefactError as error:
@@ -221,7 +220,7 @@ class Monitor:
             self.metrics.known(known)
 
     def _require_log(self, place: MonitorPlace) -> None:
-        """Check that the results belong to the windows of this commit log."""
+        """Raise `LogMismatchError` unless the results belong to the windows of this commit log."""
         try:
             CommitLog(self.store).require(self.store.path("monitor"), place.measured, place.commit)
         except LogMismatchError as error:
@@ -235,7 +234,7 @@ class Monitor:
             for manifest in panes:
                 if stop.is_set():
                     return
-                self._take_in(manifest)
+                self._process(manifest)
                 self._report_freshness(self._info())
         self._keep_popularity()
 
@@ -247,8 +246,8 @@ class Monitor:
             self._last = error.horizon.sequence - 1
             return self.windows.next(self._last)
 
-    def _take_in(self, manifest: WindowManifest) -> None:
-        """Measure a window without a result, then count it in popularity."""
+    def _process(self, manifest: WindowManifest) -> None:
+        """Measure a window unless it has a result, then count it in popularity."""
         place = self._resume()
         if manifest.sequence > place.measured and not is_recorded(self.store, manifest):
             self._measure(manifest)
@@ -260,7 +259,7 @@ class Monitor:
         self._keep_popularity()
 
     def _keep_popularity(self) -> None:
-        """Store popularity if it is due."""
+        """Store the popularity counts if enough windows or time have passed since the last save."""
         new = self.popularity.sequence - self._resume().counted
         long_ago = time.monotonic() - self._saved_at >= _SECONDS_BETWEEN_SAVES
         if new >= _WINDOWS_BETWEEN_SAVES or (new and long_ago):
@@ -269,13 +268,14 @@ class Monitor:
             self._note(counted=self.popularity.sequence)
 
     def _note(self, **changes: int | CommitRef | None) -> None:
-        """Store the monitor's progress if it has changed."""
+        """Change fields of the monitor's progress, and store it if a value is new."""
         place = self._resume()
         if (new := place.model_copy(update=changes)) != place:
             new.write(self.store)
             self._place = new
 
     def _info(self) -> Info:
+        """Return the server's info; raises `LimitsError` if its limits are too low for the settings."""
         info = self.client.info()
         config = self.config
         if max(config.k) > info.limits["max_k"] or config.queries_per_request > info.limits["max_queries"]:
@@ -286,6 +286,7 @@ class Monitor:
         return info
 
     def _measure(self, manifest: WindowManifest) -> None:
+        """Ask the server about a sample of a window's events, and store and show the result."""
         config = self.config
         popular = self.popularity.top(max(config.k))
         self.popularity.name(self.windows, manifest)
@@ -303,7 +304,7 @@ class Monitor:
         log.info("window %s: model %s, served %s, popularity %s", *summary_of(result))
 
     def _ask(self, manifest: WindowManifest, examples: list[Example]) -> Tally:
-        """Ask about a window; without a request if the served bundle was already trained on it."""
+        """Ask the server about a window's examples; all are skipped if the served bundle was trained on the window."""
         info = self._info()
         reason = self._unseen_by(info.bundle_version, manifest.sequence)
         if reason is not None:
@@ -320,7 +321,7 @@ class Monitor:
         )
 
     def _compare(self, manifest: WindowManifest, examples: list[Example]) -> None:
-        """Ask champion and challenger about a window, if there are two."""
+        """Compare champion and challenger on a window's examples, if there is a challenger."""
         if self.comparing is not None:
             self.comparing.measure(
                 manifest,
@@ -332,7 +333,7 @@ class Monitor:
             )
 
     def _queries(self, examples: list[Example], info: Info) -> int:
-        """Return the number of queries per request: exact search in a large catalogue is expensive."""
+        """Return the number of queries per request, within the server's limit of cost, as exact search is expensive."""
         longest = max((len(example.history) for example in examples), default=0)
         values = max((values_in(example.features) for example in examples), default=0)
         each = exact_query_cost(longest + values, 2 * max(self.config.k), info.items)
@@ -343,7 +344,7 @@ class Monitor:
         return max(1, most)
 
     def _unseen_by(self, version: str, sequence: int) -> str | None:
-        """Return the reason why a bundle's answers about a window do not count; None if they do."""
+        """Return why answers of a bundle `version` about the window `sequence` do not count; None if they count."""
         bundle = self._bundle(version)
         if bundle is None:
             return "retired"

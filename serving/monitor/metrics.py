@@ -12,12 +12,14 @@ from weir.serving.monitor.results import WindowRecall
 
 __all__ = ["AttributionMetrics", "MonitorMetrics", "VariantMetrics"]
 
-
 _VERDICTS: Final = {"better": 1, "not yet": 0, "worse": -1}
+
+_POSITIONS = 20
+"""Number of list positions with a series of their own."""
 
 
 class VariantMetrics:
-    """Gauges of the current comparison; without one they have no series."""
+    """Gauges of the current comparison of variants; without a challenger they have no series."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -42,7 +44,7 @@ class VariantMetrics:
             one.clear()
 
     def show(self, comparison: Comparison) -> None:
-        """Show a comparison."""
+        """Set the gauges to a comparison."""
         self.clear()
         challenger = comparison.challenger
         for measure in MEASURES:
@@ -60,16 +62,14 @@ class VariantMetrics:
             self.skipped.labels(challenger, reason).set(count)
 
 
-_POSITIONS = 20
-"""Number of positions with a series of their own."""
-
 _FRESHNESS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
 
 
 class MonitorMetrics:
-    """Gauges describe the newest windows with all their panes; recalls are means over events (macro over events).
+    """Metrics of the monitor: recall over the newest windows, freshness, skipped events and errors.
 
-    A window with few events is pooled with the ones before it (`weir.contracts.base.statistics`).
+    Recalls are means over events (macro over events) of all panes of these windows. A window with few events is pooled
+    with the windows before it (`weir.contracts.base.statistics`).
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -122,7 +122,7 @@ class MonitorMetrics:
         )
 
     def known(self, result: WindowRecall) -> None:
-        """Add a result, of this process or from the store, and show the recalls of the newest windows."""
+        """Add a pane's result, new or read from the store, and show the recalls of the newest windows."""
         for kind, gauge in self.recall.items():
             values: Mapping[int, float] = getattr(result, kind)
             self._pool.add(result.window, kind, values, result.cases(kind))
@@ -130,7 +130,7 @@ class MonitorMetrics:
                 gauge.labels(k).set(value)
 
     def measured(self, result: WindowRecall) -> None:
-        """Show a pane's result, and count its events."""
+        """Add the result of a newly measured pane, and count its events."""
         self.known(result)
         for one in result.ages:
             up_to = "+Inf" if one.up_to is None else f"{one.up_to:g}"
@@ -146,7 +146,7 @@ class MonitorMetrics:
 
 
 class AttributionMetrics:
-    """Clicks on served lists; gauges cover the newest bundles that the monitor has seen served."""
+    """Metrics of clicks on served lists, for the newest bundles whose lists the monitor has read."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.lists = Gauge(
@@ -196,7 +196,7 @@ class AttributionMetrics:
         self._counted: dict[str, int] = {}
 
     def show(self, attribution: Attribution, items: Mapping[str, int | None]) -> None:
-        """Show the attribution so far; `items` maps each bundle to its number of items."""
+        """Show the attribution so far; `items` maps each bundle version to its number of items, None if unknown."""
         of_bundles = (self.lists, self.click_through, self.coverage)
         for gauge in (*of_bundles, self.variant_lists, self.variant_click_through):
             gauge.clear()

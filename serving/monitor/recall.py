@@ -1,10 +1,13 @@
 """Recall of one window: sample events, ask the server with each event's own history, count hits.
 
 Every event has one right answer, its item, so recall@k is the share of events whose item is among the first k: a mean
-over events, in which an active user weighs more than a quiet one. Four metrics are kept apart, because they fail for
-different reasons: `index` (approximate search finds what exact search finds), `model` (exact search, nothing left out,
-finds the next item), `served` (the answer that a product would show, seen items left out, has it), and `committed`,
-which is `served` with the history committed before the window: all that the server itself knew of the user meanwhile.
+over events, in which an active user weighs more than a quiet one. Four recalls are kept apart, because they drop for
+different reasons:
+
+- `index`: the share of the exact top k that approximate search finds;
+- `model`: the next item is found by exact search, with seen items included;
+- `served`: the next item is in the answer that a product would show, without seen items;
+- `committed`: as `served`, with the history that was committed before the window, as the server knew it then.
 
 The popularity baseline is cached in the store, so that a restart reads only later windows; it can be rebuilt from the
 windows that are left.
@@ -61,18 +64,20 @@ __all__ = [
     "summary_of",
 ]
 
-
 log = logging.getLogger(__name__)
 
 _NAME: Final = "state/popularity"
 
+_TIE: Final = 1e-6
+"""Relative difference below which two exact scores count as equal: sums differ with their order."""
+
 
 @dataclass
 class Popularity:
-    """Decayed counts of the items of all windows added so far, and the items' ids by key.
+    """The popularity baseline: decayed counts of the items of all windows added so far, and item ids by key.
 
-    A window's counts halve with every `half_life_seconds` of event time; a late one is added as if it had been there
-    all along. `sequence` is the newest pane added, and `commit` its commit.
+    A window's counts halve with every `half_life_seconds` of event time; a late window counts as if it had been added
+    in time. `sequence` is the newest pane added, and `commit` its commit.
     """
 
     half_life_seconds: float
@@ -86,18 +91,18 @@ class Popularity:
 
     @classmethod
     def load(cls, store: Store, half_life_seconds: float) -> "Popularity":
-        """Return the saved counts with this half-life; empty counts if they are missing or damaged."""
+        """Return the stored counts; empty counts if they are missing, damaged, or have another half-life."""
         try:
             table = pq.read_table(pa.BufferReader(unseal(store.path(_NAME), store.read(_NAME))))
             facts = {name.decode(): value for name, value in table.schema.metadata.items()}
             if float(facts["half_life"]) == half_life_seconds:
                 ids = zip(table[columns.ITEM_KEY].to_pylist(), table[columns.ITEM_ID].to_pylist(), strict=True)
                 commit = CommitRef.model_validate_json(facts["commit"]) if "commit" in facts else None
-                found = cls(half_life_seconds, dict(ids), int(facts["sequence"]), commit)
-                CommitLog(store).require(store.path(_NAME), found.sequence, commit)
-                found._recent.load_state_dict({"sketch": np.frombuffer(facts["sketch"], np.uint8)})
-                found._recent.time_ms = int(facts["time_ms"])
-                return found
+                popularity = cls(half_life_seconds, dict(ids), int(facts["sequence"]), commit)
+                CommitLog(store).require(store.path(_NAME), popularity.sequence, commit)
+                popularity._recent.load_state_dict({"sketch": np.frombuffer(facts["sketch"], np.uint8)})
+                popularity._recent.time_ms = int(facts["time_ms"])
+                return popularity
             log.info("the popularity baseline has another half-life now: it is counted again")
         except FileNotFoundError:
             pass
@@ -122,12 +127,12 @@ class Popularity:
         store.write(_NAME, seal(_NAME, buffer.getvalue()))
 
     def name(self, windows: WindowLog, manifest: WindowManifest) -> None:
-        """Add the ids of a window's items, not their counts."""
+        """Add the ids of a window's items, without counting them."""
         items = windows.items(manifest)
         self.ids.update(zip(items[columns.ITEM_KEY].to_pylist(), items[columns.ITEM_ID].to_pylist(), strict=True))
 
     def add(self, windows: WindowLog, manifest: WindowManifest) -> None:
-        """Count a window; raises `CorruptArtefactError`."""
+        """Count a window's items, and add their ids; raises `CorruptArtefactError`."""
         self.name(windows, manifest)
         sketch = windows.sketch(manifest)
         try:
@@ -147,15 +152,12 @@ class Popularity:
         return [Key(key) for key in keys[order[:k]].tolist()]
 
 
-_TIE: Final = 1e-6
-"""Relative difference below which two exact scores count as equal: sums differ with their order."""
-
-
 @dataclass(frozen=True)
 class Example:
-    """An event: its item, user, time, and the ids of the user's earlier items, oldest first.
+    """An event to ask about: its item (id and `key`), its user's key, and its time.
 
-    `committed` are the items before the user's first event in the window. `features` are the event's user features.
+    `history` are the ids of the user's items before the event, oldest first; `committed` only those before the user's
+    first event in the window. `features` are the event's user features.
     """
 
     item: str
@@ -169,9 +171,10 @@ class Example:
 
 @dataclass
 class Tally:
-    """Results of a window; `values` maps (kind, k) to the recall of each example.
+    """The answers about a window's examples; `values` maps (kind of recall, k) to the recall of each example.
 
-    `counted` are the examples whose answers count, in order, with the bundles that gave them.
+    `counted` are the examples whose answers count, each with the bundle version that answered, and `skipped` counts the
+    others by reason. `versions` are all versions that answered.
     """
 
     values: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -180,26 +183,26 @@ class Tally:
     versions: set[str] = field(default_factory=set)
 
     def add(self, kind: str, k: int, recall: float) -> None:
-        """Add one example's recall."""
+        """Add the recall of an example, of a kind and at k."""
         self.values[kind, k].append(recall)
 
     def by_k(self, kind: str) -> dict[int, list[float]]:
-        """Return the recall of each example by cut-off."""
+        """Return k -> the recall of each example, for a kind of recall."""
         return {k: values for (name, k), values in sorted(self.values.items()) if name == kind}
 
     def mean(self, kind: str) -> dict[int, float]:
-        """Return the mean recall by cut-off."""
+        """Return k -> the mean recall, for a kind of recall."""
         return {k: float(np.mean(values)) for k, values in self.by_k(kind).items()}
 
     def count(self, kind: str) -> int:
-        """Return the number of examples of a kind."""
+        """Return the number of examples with a kind of recall."""
         return max((len(values) for (name, _), values in self.values.items() if name == kind), default=0)
 
 
 def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str], size: int, seed: int) -> list[Example]:
-    """Return up to `size` positive events of a pane, drawn by pane and seed alone, in random order.
+    """Return up to `size` positive events of a pane in random order; the draw depends on pane and seed alone.
 
-    Thanks to the random order, the events asked before the served bundle is trained on them are a sample, too.
+    `ids` maps item keys to ids. As the order is random, the events asked about before a swap are a sample, too.
     """
     wanted = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.HISTORY, columns.LABEL]
     said = [columns.USER_FEATURES] if manifest.user_features.names.all else []
@@ -208,7 +211,7 @@ def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str],
     places = np.random.default_rng([seed, manifest.sequence]).permutation(places)[:size]
     first = first_rows(table[columns.USER_KEY].to_numpy(), table[columns.TIMESTAMP].to_numpy())
     chosen = table.take(places)
-    histories = (one[columns.HISTORY].to_pylist() for one in (chosen, table.take(first[places])))
+    histories = (rows[columns.HISTORY].to_pylist() for rows in (chosen, table.take(first[places])))
     events = (chosen[name].to_pylist() for name in (columns.ITEM_KEY, columns.TIMESTAMP, columns.USER_KEY))
     return [
         Example(ids[item], Key(item), _named(history, ids), time_ms, _named(committed, ids), Key(user), features)
@@ -217,7 +220,7 @@ def sample(windows: WindowLog, manifest: WindowManifest, ids: Mapping[int, str],
 
 
 def _named(history: Sequence[int], ids: Mapping[int, str]) -> list[str]:
-    """Return the known ids of a padded history."""
+    """Return the ids of the items in a padded history of keys; items without an id are left out."""
     return [ids[key] for key in history if key != PADDING_KEY and key in ids]
 
 
@@ -230,10 +233,10 @@ def ask(
     most: int,
     unseen_by: Callable[[str], str | None],
 ) -> Tally:
-    """Ask the server about the examples, `batch` per request.
+    """Ask the server about the examples, `batch` per request, and return the recalls at the `cutoffs`.
 
-    `most` is the server's largest k. `unseen_by` returns the reason why a bundle's answers do not count, or None.
-    Raises `RetrievalError`.
+    `most` is the server's largest k. `unseen_by` returns the reason why answers of a bundle version do not count, or
+    None. Raises `RetrievalError`.
     """
     tally = Tally()
     for some in _batches(examples, batch):
@@ -257,7 +260,10 @@ def _batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Exampl
 def _three(
     client: RetrievalClient, some: Sequence[Example], k: int, most: int
 ) -> tuple[Retrieval, Retrieval, Retrieval]:
-    """Ask for the exact top (up to 2k, to see ties at the k-th place), as configured, and with seen items left out."""
+    """Return three answers to the examples: by exact search, by the served index, and without seen items.
+
+    The exact answer has up to 2k items, to show ties at the k-th place.
+    """
     wide = [by_history(example.history, min(2 * k, most), features=example.features) for example in some]
     queries = [by_history(example.history, k, features=example.features) for example in some]
     ask = partial(client.retrieve, probe=True)
@@ -265,7 +271,10 @@ def _three(
 
 
 def _committed(client: RetrievalClient, some: Sequence[Example], k: int) -> tuple[dict[int, Hits], list[Retrieval]]:
-    """Ask with committed histories, seen items left out, for the examples whose committed history differs."""
+    """Ask with committed histories, without seen items, about the examples whose committed history differs.
+
+    Returns the hits by the example's place in `some`, and the answer in a list, empty if no history differs.
+    """
     places = [place for place, example in enumerate(some) if example.committed != example.history]
     if not places:
         return {}, []
@@ -275,6 +284,7 @@ def _committed(client: RetrievalClient, some: Sequence[Example], k: int) -> tupl
 
 
 def _count(tally: Tally, item: str, cutoffs: Sequence[int], answers: Sequence[Hits]) -> None:
+    """Add an example's recalls; the answers are: exact, approximate, served, and served with committed history."""
     exact, approximate, served, committed = answers
     for k in cutoffs:
         tally.add("served", k, float(item in served.item_ids[:k]))
@@ -285,9 +295,9 @@ def _count(tally: Tally, item: str, cutoffs: Sequence[int], answers: Sequence[Hi
 
 
 def index_recall(exact: Hits, found: Sequence[str], k: int) -> float:
-    """Return the share of the exact top k that was found; items that tie with the k-th count as part of it.
+    """Return the share of the exact top k that an approximate search has `found`, by its first k ids.
 
-    Items are judged by the exact search's scores, because a compressed index's scores are approximate.
+    Items whose exact score equals that of the k-th item count as part of the top k.
     """
     best = exact.scores[:k].astype(np.float64)
     if not len(best):
@@ -298,16 +308,13 @@ def index_recall(exact: Hits, found: Sequence[str], k: int) -> float:
     return min(1.0, float(good / len(best)))
 
 
-logger = logging.getLogger(__name__)
-
-
 def place_in(store: Store) -> MonitorPlace:
-    """Return the monitor's progress; if it is missing or damaged, derive it from all results."""
+    """Return the monitor's stored progress; if it is missing or damaged, derive it from all stored results."""
     try:
         if (place := MonitorPlace.read(store)) is not None:
             return place
     except CorruptArtefactError as error:
-        logger.warning("all results are read instead: %s", error)
+        log.warning("all results are read instead: %s", error)
     results = recorded(store)
     return MonitorPlace(
         measured=max((result.sequence for result in results), default=-1),
@@ -316,7 +323,7 @@ def place_in(store: Store) -> MonitorPlace:
 
 
 def is_recorded(store: Store, manifest: WindowManifest) -> bool:
-    """Return whether a window has a result: a monitor may be killed between the result and its progress."""
+    """Return whether a window has a readable result; a killed monitor may have stored one without its progress."""
     try:
         return load(store, manifest) is not None
     except CorruptArtefactError:
@@ -324,19 +331,22 @@ def is_recorded(store: Store, manifest: WindowManifest) -> bool:
 
 
 def manifest_of(store: Store, version: str) -> BundleManifest | None:
-    """Return the manifest of a bundle that answered; None if it is gone."""
+    """Return the manifest of a bundle version; None if the bundle was removed."""
     try:
         return log_of_version(store, version).manifest(version)
     except FileNotFoundError:
         return None
 
 
-def is_of_log(log: CommitLog, version: str, sequence: int, commit: CommitRef | None) -> bool:
-    """Return whether a bundle was trained on the windows of this log, up to the pane `sequence` of a commit."""
+def is_of_log(commits: CommitLog, version: str, sequence: int, commit: CommitRef | None) -> bool:
+    """Return whether a bundle was trained on the windows of this commit log; if not, log a warning.
+
+    `sequence` is the last pane that the bundle was trained on, and `commit` the pane's commit.
+    """
     try:
-        log.require(f"bundle {version}", sequence, commit)
+        commits.require(f"bundle {version}", sequence, commit)
     except LogMismatchError as error:
-        logger.warning("its answers do not count: %s", error)
+        log.warning("its answers do not count: %s", error)
         return False
     return True
 
@@ -364,7 +374,7 @@ def result_of(manifest: WindowManifest, tally: Tally, sampled: int) -> WindowRec
 
 
 def summary_of(result: WindowRecall) -> tuple[str, ...]:
-    """Return the window and three of its recalls, for the log."""
+    """Return texts for the log: the window, and its recalls of model, served answers and popularity."""
 
     def short(values: dict[int, float]) -> str:
         return " ".join(f"@{k}={value:.3f}" for k, value in values.items()) or "-"

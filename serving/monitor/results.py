@@ -1,4 +1,4 @@
-"""The results of a window, with recall by age, stored as ``monitor/<window>/<pane>.json``.
+"""The monitor's result for each pane, with recall by age, stored as ``monitor/<window>/<pane>.json``.
 
 Ages are seconds of event time, in a few fixed ranges, so that counts of many windows can be added.
 """
@@ -35,18 +35,26 @@ __all__ = [
     "save",
 ]
 
+log = logging.getLogger(__name__)
 
 Of = Literal["bundle", "history"]
-"""The part whose age is meant."""
-
-UP_TO: Final = (60.0, 300.0, 1800.0, 7200.0, 21600.0, 86400.0, 604800.0)
-"""Upper ends of the ranges, seconds; a last range has all older ages."""
+"""The part of an answer whose age is meant: the bundle, or the histories."""
 
 _Ints = npt.NDArray[np.int64]
 
+UP_TO: Final = (60.0, 300.0, 1800.0, 7200.0, 21600.0, 86400.0, 604800.0)
+"""Upper ends of the ranges of age, seconds; a last range has all older ages."""
+
+_FOLDER: Final = "monitor"
+
+_RECENT: Final = 5
+"""Number of windows over which recalls are averaged."""
+_WAITING: Final = 1000
+"""Most panes that wait for their result; without a monitor they would grow forever."""
+
 
 class AgeHits(Document):
-    """Counts of one range of ages: answers, and answers with the next item among the first k."""
+    """Counts of answers whose bundle (or histories) had an age in one range: all, and those with the next item."""
 
     of: Of
     up_to: float | None = Field(description="upper end of the range, seconds; null: beyond the largest")
@@ -57,8 +65,8 @@ class AgeHits(Document):
 def by_age(of: Of, ages: npt.NDArray[np.float64], hits: Mapping[int, Sequence[float]]) -> tuple[AgeHits, ...]:
     """Count answers by their ages (n,), seconds; `hits` maps k to n values of 0 or 1.
 
-    A negative age belongs to an event that arrived after the bundle was trained, but happened before its newest event:
-    no user was served so, and it does not count.
+    Answers of negative age do not count: such an event happened before the bundle's newest event, but arrived after the
+    bundle was trained.
     """
     ranges = np.where(ages < 0, -1, np.searchsorted(UP_TO, ages))
     ends = [*UP_TO, None]
@@ -80,10 +88,11 @@ def ages_of(
     newest: Sequence[int],
     hits: Mapping[str, Mapping[int, Sequence[float]]],
 ) -> tuple[AgeHits, ...]:
-    """Count the answers about a window's events by the age of bundle and of histories; none for late panes.
+    """Count the answers about a window's n events by the age of bundle and of histories; a late pane has no counts.
 
-    `times` (n,) are the events' times, `newest` (n,) the newest event that each bundle was trained on, both in
-    milliseconds. Histories end at the start of the window. `hits` has the kinds ``served`` and ``committed``.
+    `times` (n,) are the events' times, `newest` (n,) the newest event that the answering bundle was trained on, both in
+    milliseconds. Histories end at the start of the window. `hits` maps the kind of recall (``served``, ``committed``)
+    to k to the n hits.
     """
     if manifest.pane or not times:
         return ()
@@ -95,20 +104,15 @@ def ages_of(
 
 
 def first_rows(users: Keys, times: _Ints) -> _Ints:
-    """Return for each event (n,) the row of its user's first event, whose history precedes all of them.
+    """Return for each event (n,) the row of the first event of the same user.
 
-    Of events at the same time the first in storage order counts.
+    Of several first events at the same time, the first row counts.
     """
     order = np.lexsort((times, users))
     _, first, user = np.unique(users[order], return_index=True, return_inverse=True)
     rows = np.empty(len(users), np.int64)
     rows[order] = order[first[user]]
     return rows
-
-
-log = logging.getLogger(__name__)
-
-_FOLDER: Final = "monitor"
 
 
 class Examples(Document):
@@ -155,18 +159,18 @@ class WindowRecall(Document):
     freshness: Freshness | None = None
 
     def cases(self, kind: str) -> int:
-        """Return the number of events behind a recall."""
+        """Return the number of events behind a kind of recall."""
         behind = {"index": "model", "committed": "served"}.get(kind, kind)
         return int(getattr(self.examples, behind))
 
 
 def save(store: Store, result: WindowRecall) -> None:
-    """Write a result atomically; it replaces an earlier one of the same pane."""
+    """Write a result atomically; it replaces an earlier result of the same pane."""
     write_document(store, f"{_FOLDER}/{result.window}.json", result)
 
 
 def load(store: Store, manifest: WindowManifest) -> WindowRecall | None:
-    """Return the result of a pane, None if it has not been measured; raises `CorruptArtefactError`."""
+    """Return the stored result of a pane; None if the pane was not measured. Raises `CorruptArtefactError`."""
     try:
         return read_document(store, f"{_FOLDER}/{manifest.name}.json", WindowRecall)
     except FileNotFoundError:
@@ -174,43 +178,40 @@ def load(store: Store, manifest: WindowManifest) -> WindowRecall | None:
 
 
 def recorded(store: Store) -> list[WindowRecall]:
-    """Return all results in commit order; damaged ones are left out with a warning."""
-    found = []
+    """Return all stored results in commit order; damaged results are left out with a warning."""
+    results = []
     for name in store.glob(f"{_FOLDER}/*/*.json"):
         try:
-            found.append(read_document(store, name, WindowRecall))
+            results.append(read_document(store, name, WindowRecall))
         except CorruptArtefactError as error:
             log.warning("left out: %s", error)
-    return sorted(found, key=lambda result: result.sequence)
-
-
-_RECENT: Final = 5
-"""Number of windows over which recalls are averaged."""
-_WAITING: Final = 1000
-"""Most panes that wait for their result; without a monitor they would grow forever."""
+    return sorted(results, key=lambda result: result.sequence)
 
 
 def mean_recall(recalls: Sequence[WindowRecall], kind: str, k: int, last: int = _RECENT) -> float | None:
-    """Return the mean recall over the newest windows that have it, with all their panes, weighted by examples."""
-    found = [(getattr(recall, kind)[k], recall.cases(kind)) for recall in _newest(recalls, kind, k, last)]
-    total = sum(examples for _, examples in found)
-    return sum(value * examples for value, examples in found) / total if total else None
+    """Return the mean of a kind of recall at k, weighted by examples; None if no result has it.
+
+    The mean is over all panes of the `last` newest windows that have this recall.
+    """
+    values = [(getattr(recall, kind)[k], recall.cases(kind)) for recall in _newest(recalls, kind, k, last)]
+    total = sum(examples for _, examples in values)
+    return sum(value * examples for value, examples in values) / total if total else None
 
 
 def recent_cases(recalls: Sequence[WindowRecall], kind: str, k: int) -> int:
-    """Return the number of examples behind `mean_recall`."""
+    """Return the number of examples behind `mean_recall` with the same arguments."""
     return sum(recall.cases(kind) for recall in _newest(recalls, kind, k, _RECENT))
 
 
 def _newest(recalls: Sequence[WindowRecall], kind: str, k: int, last: int) -> list[WindowRecall]:
-    return of_newest_windows(((one.window, one) for one in recalls if k in getattr(one, kind)), last)
+    return of_newest_windows(((recall.window, recall) for recall in recalls if k in getattr(recall, kind)), last)
 
 
 @dataclass
 class NewestRecalls:
-    """Follows the monitor's results; two reads suffice if there is no new one, as windows are measured in commit order.
+    """Follows the monitor's stored results; `recalls` has the newest `kept` ones.
 
-    `kept` limits the results, and the panes of an old store whose results are read.
+    At most two files are read while there is no new result, because windows are measured in commit order.
     """
 
     store: Store
@@ -222,28 +223,29 @@ class NewestRecalls:
         self.recalls = deque(maxlen=self.kept)
 
     def expect(self, windows: Iterable[WindowManifest]) -> None:
-        """Wait for the results of newly committed windows; if there are many, only of the newest `kept`."""
+        """Wait for the results of newly committed windows; of more than `kept` windows, only the newest count."""
         self._waiting.extend(deque(windows, maxlen=self.kept))
 
     def catch_up(self) -> None:
-        """Read new results; a damaged one is left out and raises `CorruptArtefactError`."""
+        """Read new results; a damaged result is left out and raises `CorruptArtefactError`."""
         while self._waiting and (self._take_first() or self._skip_first()):
             pass
 
     def _take_first(self) -> bool:
+        """Read the result of the first waiting window; return False if it has none yet."""
         try:
-            found = load(self.store, self._waiting[0])
+            result = load(self.store, self._waiting[0])
         except CorruptArtefactError:
             self._waiting.popleft()
             raise
-        if found is None:
+        if result is None:
             return False
-        self.recalls.append(found)
+        self.recalls.append(result)
         self._waiting.popleft()
         return True
 
     def _skip_first(self) -> bool:
-        """Skip a window that the monitor has passed over: a later one has a result and this one does not."""
+        """Skip the first waiting window if it has no result although the last one has; return whether the last has."""
         if len(self._waiting) < 2 or load(self.store, self._waiting[-1]) is None:
             return False
         if load(self.store, self._waiting[0]) is None:

@@ -1,4 +1,4 @@
-"""Answers batches of plain requests as the service answers calls, and reports what the compiled front has counted."""
+"""Answers batches of plain requests from the compiled front, and adds the front's counts to the server's metrics."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +31,7 @@ from weir.serving.served_lists import ServedLists
 
 __all__ = ["Answering", "shown_together", "spelled"]
 
+log = logging.getLogger(__name__)
 
 _LABELS: Final = ("grpc_type", "grpc_service", "grpc_method")
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["RetrievalService"].full_name
@@ -39,9 +40,16 @@ _STAGES: Final = ("total", "queue", "tower", "search")
 _BOUNDS: Final = [*map(floatToGoString, SECONDS), "+Inf"]
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
+_OVERHEAD: Final = 8
+"""Bytes of an item in an answer besides its id: the id's length, a score, and the cold flag."""
+
+_PER_ID: Final = _OVERHEAD + MAX_ID_BYTES
+_PER_QUERY: Final = 32
+"""Bytes of a query's hits in an answer besides its items."""
+
 
 def shown_together(own: CollectorRegistry, counts: Callable[[], dict[str, Any]]) -> CollectorRegistry:
-    """Return a registry with the metrics of `own` and the `counts` of `NativeFront`, added up."""
+    """Return a registry whose metrics are the sums of those in `own` and the counts of `NativeFront.counts`."""
     together = CollectorRegistry()
     together.register(_Together(own, counts))
     return together
@@ -49,6 +57,8 @@ def shown_together(own: CollectorRegistry, counts: Callable[[], dict[str, Any]])
 
 @dataclass(eq=False)
 class _Together(Collector):
+    """Collects the metrics of a registry, with the compiled front's counts added."""
+
     own: CollectorRegistry
     counts: Callable[[], dict[str, Any]]
 
@@ -89,19 +99,12 @@ def _histogram(name: str, labels: tuple[str, ...], series: Mapping[Any, tuple[li
     return family
 
 
-log = logging.getLogger(__name__)
-
-_OVERHEAD: Final = 8
-"""Bytes of an item in an answer besides its id: the id's length, a score, and the cold flag."""
-
-_PER_ID: Final = _OVERHEAD + MAX_ID_BYTES
-_PER_QUERY: Final = 32
-"""Bytes of a query's hits in an answer besides its items."""
-
-
 @dataclass(frozen=True)
 class Answering:
-    """Answers batches in the batcher's thread, from the first bundle that `loaded` returns at that moment."""
+    """Answers batches of plain requests in the search thread, from the first of the bundles that `loaded` returns.
+
+    `served` keeps sampled answers, and answers have at most `max_bytes` bytes.
+    """
 
     loaded: Callable[[], Sequence[LoadedBundle]]
     retriever: PlainRetriever
@@ -110,7 +113,7 @@ class Answering:
     max_bytes: int
 
     def __call__(self, batch: PlainBatch) -> LoadedBundle | None:
-        """Answer or refuse each request; return the bundle that answered, None if none did.
+        """Answer or refuse each request; return the bundle that answered, None if all were refused.
 
         If the batch fails, its requests are retried one by one, and only those that fail again are refused.
         """
@@ -131,6 +134,7 @@ class Answering:
         return None
 
     def _answered(self, batch: PlainBatch) -> LoadedBundle:
+        """Answer all requests of a batch and return the bundle; raises `RequestError`."""
         loaded, wanted = self.loaded(), Wanted(*batch.wanted())
         if not loaded:
             raise NoBundleError
@@ -163,12 +167,15 @@ class Answering:
 
 
 def spelled(error: RequestError) -> tuple[int, str, bytes]:
-    """Return an error as gRPC sends it: code, message and serialised status details."""
+    """Return a refusal as gRPC sends it: code, message and serialised status details."""
     return code_of(error).value[0], str(error), details_of(error)
 
 
 def _require_dimension(wanted: Wanted, bundle: LoadedBundle) -> None:
-    """Raise `InvalidRequestError` if embeddings have the dimension of a bundle that was replaced meanwhile."""
+    """Raise `InvalidRequestError` if the queries' embeddings do not have the bundle's dimension.
+
+    The front checks embeddings against the bundle that was served when the request came.
+    """
     given = wanted.embeddings.shape[1]
     if len(wanted.embeddings) and given != bundle.manifest.dimension:
         problem = wrong_length(given, bundle)
@@ -185,8 +192,8 @@ def _require_room(batch: PlainBatch, wanted: Wanted, found: Found, most: int) ->
     ids = batch.ids()
     missing = [
         [
-            one
-            for one, known in zip(given, found.known[keys[number] : keys[number + 1]].tolist(), strict=False)
+            item
+            for item, known in zip(given, found.known[keys[number] : keys[number + 1]].tolist(), strict=False)
             if not known
         ]
         for number, given in enumerate(ids)
@@ -195,7 +202,7 @@ def _require_room(batch: PlainBatch, wanted: Wanted, found: Found, most: int) ->
     for queries, _ in batch.requests():
         last = first + queries
         sent = chain(found.ids[items[first] : items[last]], *missing[first:last])
-        size = TOKEN_BYTES + _PER_QUERY * queries + sum(_OVERHEAD + len(one.encode()) for one in sent)
+        size = TOKEN_BYTES + _PER_QUERY * queries + sum(_OVERHEAD + len(item.encode()) for item in sent)
         if size > most:
             raise AnswerTooLargeError(size, most)
         first = last
@@ -204,7 +211,7 @@ def _require_room(batch: PlainBatch, wanted: Wanted, found: Found, most: int) ->
 def _tasks(
     bundle: LoadedBundle, batch: PlainBatch, wanted: Wanted, left_out: Sequence[tuple[bool, I64]] | None
 ) -> list[Task]:
-    """Return a task for each request."""
+    """Return a task for each request; `left_out` has each request's `exclude_seen` and excluded keys."""
     queries, requests = queries_of(wanted, batch.ids()), batch.requests()
     nothing = (False, np.empty(0, np.int64))
     return [
@@ -214,4 +221,5 @@ def _tasks(
 
 
 def _of_request(part: slice, batch: PlainBatch, wanted: Wanted, found: Found) -> tuple[list[Query], list[Hits]]:
+    """Return the queries and hits in a part of a batch."""
     return list(queries_of(wanted, batch.ids()))[part], list(found.hits())[part]

@@ -14,31 +14,35 @@ from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, 
 
 __all__ = ["Compiled", "Found", "Kind", "PlainBatch", "Wanted", "compiled", "queries_of"]
 
-
 I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+F32 = npt.NDArray[np.float32]
+
 
 class Compiled(Protocol):
-    """The contents of the package ``weir_front``."""
+    """The contents of the compiled front's package ``weir_front``."""
 
     @property
     def Front(self) -> Callable[..., Any]:  # noqa: N802 - a class
-        """The class that listens on sockets; `weir.serving.native.front` uses it."""
+        """The class of the front, which listens on sockets."""
 
     def look_up(self, wanted: I64, keys: I64, rows: I64, later_keys: I64, later_rows: I64, /) -> I64:
-        """Return the rows of keys (n,), as `ItemRows.look_up` does."""
+        """Return the row of each of the `wanted` keys (n,), -1 for unknown keys, as `ItemRows.look_up` does.
+
+        `keys` and `rows` are the map of the base, `later_keys` and `later_rows` the changes of deltas.
+        """
 
     def tower_inputs(self, rows: I64, lengths: I64, length: int, first: int, /) -> tuple[I64, Bools]:
-        """Return the tower's input rows of n histories, (n, length), and their mask.
+        """Return the tower's input rows of n histories, (n, length), and their mask (n, length).
 
-        `rows` are the concatenated histories, -1 for unknown items, with `lengths` (n,) rows each. Only the newest
-        `length` known ones count; `first` is added to them.
+        `rows` are the concatenated histories, -1 for unknown items, and `lengths` (n,) the number of rows of each. Only
+        the newest `length` known rows count; `first` is added to each row.
         """
 
 
 def compiled() -> Compiled:
-    """Import the package; raises `ValueError` if it is not installed."""
+    """Import the compiled front's package; raises `ValueError` if it is not installed."""
     try:
         import weir_front  # noqa: PLC0415 - a package of its own, which is optional
     except ModuleNotFoundError:
@@ -48,9 +52,6 @@ def compiled() -> Compiled:
         ) from None
     package: Compiled = weir_front
     return package
-
-
-F32 = npt.NDArray[np.float32]
 
 
 class Kind(IntEnum):
@@ -66,7 +67,7 @@ class PlainBatch(Protocol):
     """A batch of requests from the front; it must be answered or refused exactly once."""
 
     def wanted(self) -> tuple[I64, I64, I64, I64, F32]:
-        """Return the columns of `Wanted`."""
+        """Return the columns of the queries, in the order of the fields of `Wanted`."""
 
     def ids(self) -> list[list[str]]:
         """Return the ids of each query's history or item; empty for a user or an embedding."""
@@ -78,20 +79,20 @@ class PlainBatch(Protocol):
         """Return the number of queries of each request, and whether it is a probe."""
 
     def answer(self, version: str, tokens: Sequence[str], found: dict[str, Any], seconds: tuple[float, float]) -> None:
-        """Answer each request, with its token; `seconds` are the times of tower and search."""
+        """Answer all requests with the columns `found` and a token each; `seconds` are those of tower and search."""
 
     def fail(self, code: int, message: str, details: bytes) -> None:
-        """Refuse all requests."""
+        """Refuse all requests with a gRPC code, a message and serialised status details."""
 
     def split(self) -> "list[PlainBatch]":
-        """Split into one batch per request."""
+        """Return a batch for each request of this batch."""
 
 
 class Wanted(NamedTuple):
-    """n queries as columns: concatenated `keys`, with `lengths` (n,) of them each, `kinds` (n,), and `k` (n,) items.
+    """n queries as columns: their keys (concatenated, with `lengths` (n,)), their `kinds` (n,), and their `k` (n,).
 
-    A user or an item has a single key, a history the keys of its items, oldest first. Embeddings have no keys: they are
-    the rows of `embeddings` (m, dimension), which is (m, 0) if their dimensions differ.
+    A query by user or item has a single key, a query by history the keys of its items, oldest first. The m queries by
+    embedding have no keys; `embeddings` is (m, dimension), or (m, 0) if their dimensions differ.
     """
 
     keys: I64
@@ -101,17 +102,18 @@ class Wanted(NamedTuple):
     embeddings: F32
 
     def of(self, kind: Kind) -> Bools:
-        """Return a mask of the queries of a kind, (n,)."""
+        """Return a mask (n,) of the queries of a kind."""
         there: Bools = self.kinds == kind
         return there
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Items found for n queries, best first, concatenated in the order of the queries.
+    """Items found for n queries: their `ids` and `scores`, best first, concatenated in the order of the queries.
 
-    `counts` (n,) is the number of items per query, `known` (keys,) marks the keys of `Wanted` that the bundle has.
-    `cold` marks cold items; empty if there is none.
+    `counts` (n,) is the number of items of each query, and `known` (keys,) marks the keys of `Wanted` that the bundle
+    has. `fallback`, `seen_bounded` and `complete` (n,) are as in `weir.serving.search.queries.Hits`. `cold` marks cold
+    items; empty if no item is cold.
     """
 
     ids: list[str]
@@ -124,7 +126,7 @@ class Found:
     cold: Bools
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns in the form that the front accepts."""
+        """Return the columns by name, in the form that the compiled front accepts."""
         lists = ("counts", "fallback", "seen_bounded", "complete")
         return {**vars(self), **{name: getattr(self, name).tolist() for name in lists}}
 
@@ -137,7 +139,7 @@ class Found:
 
 
 def queries_of(wanted: Wanted, ids: Sequence[Sequence[str]]) -> Iterator[Query]:
-    """Yield each query of the columns, with its `ids`."""
+    """Yield each query of the columns; `ids` are the ids of each query's history or item."""
     ends, embeddings = np.cumsum(wanted.lengths).tolist(), iter(wanted.embeddings)
     rows = zip(pairwise([0, *ends]), wanted.kinds.tolist(), wanted.k.tolist(), ids, strict=True)
     for (start, end), kind, k, spelled in rows:

@@ -1,4 +1,4 @@
-"""Run the compiled front ahead of the Python server, and answer its plain requests on the search thread."""
+"""Runs the compiled front ahead of the Python server, and answers its plain requests on the search thread."""
 
 import asyncio
 import logging
@@ -28,17 +28,17 @@ __all__ = ["NativeFront"]
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.25
-"""Interval of checks for a new certificate: the front cannot check when a caller connects."""
+"""Interval of checks for a new certificate; the front itself cannot check when a caller connects."""
 
 _MOST_ITEMS: Final = FEW - 2
-"""Largest k of a plain query: with its own item, still within `FEW`, where k makes no difference to the search."""
+"""Largest k of a plain query: with the query's own item, at most `FEW` rows are fetched."""
 
 
 @dataclass
 class NativeFront(WorkSource):
-    """The front: it listens on the gRPC port, and passes other calls to the Python server at `upstream`.
+    """The compiled front: it listens on the gRPC port, and queues plain requests for the search thread.
 
-    With `answers` False, no request counts as plain, so that Python handles every call.
+    All other calls are passed to the Python server at `upstream`. With `answers` False no request counts as plain.
     """
 
     package: Compiled
@@ -58,7 +58,7 @@ class NativeFront(WorkSource):
 
     @property
     def upstream(self) -> Path:
-        """The Unix socket at which the Python server must listen; other users cannot open it."""
+        """Path of the Unix socket on which the Python server must listen; other users cannot open it."""
         return Path(self._folder.name) / "python.sock"
 
     def start(self) -> int:
@@ -74,7 +74,7 @@ class NativeFront(WorkSource):
         return port
 
     def follow(self, bundle: LoadedBundle | None) -> None:
-        """Answer plain requests from a bundle from now on; None: pass all calls to Python, which refuses them."""
+        """Accept plain requests by the limits of this bundle from now on; None: pass all calls to Python."""
         if self._front is None or not self.answers or bundle is self._bundle:
             return
         self._bundle = bundle
@@ -96,7 +96,7 @@ class NativeFront(WorkSource):
             log.error("the certificate for gRPC cannot be used, the one before stays: %s", error)
 
     def counts(self) -> dict[str, Any]:
-        """Return the front's counts; empty before it listens."""
+        """Return the front's counts of calls and stages, by name; empty before it listens."""
         return {} if self._front is None else {**self._front.counts(), "depth": self._front.depth}
 
     @property
@@ -105,7 +105,7 @@ class NativeFront(WorkSource):
         return bool(self._front.depth)
 
     def ring(self) -> None:
-        """Wake the waiting thread."""
+        """Wake the search thread."""
         self._front.ring()
 
     def wait(self) -> None:
@@ -119,7 +119,7 @@ class NativeFront(WorkSource):
             self.follow(bundle)
 
     def end(self) -> None:
-        """Pass all calls to Python from now on, which refuses them, and refuse the waiting ones."""
+        """Refuse the waiting requests, and pass all calls to Python from now on, which refuses them."""
         self.follow(None)
         self.answers = False
         while (batch := self._front.take(self.config.max_batch_queries, float(self.config.max_batch_cost))) is not None:

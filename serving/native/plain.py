@@ -1,7 +1,7 @@
-"""Answer a batch of plain requests: one tower run and one search, on columns from start to end.
+"""Answers a batch of plain requests with one tower run and one search, on columns from start to end.
 
-The results equal those of `weir.serving.search.retriever`, which answers the batch itself if items are blocked or cold,
-or if there is a second phase.
+The results equal those of `weir.serving.search.retriever`, which answers the batch instead if items are blocked or
+cold, or if there is a second phase.
 """
 
 import time
@@ -23,9 +23,10 @@ __all__ = ["PlainRetriever"]
 
 
 class _Read(NamedTuple):
-    """n queries as rows: `rows` (keys,), -1 for unknown items, 0 for users; and the tower's `inputs` and `mask`.
+    """n queries as index rows: `rows` (keys,) has the row of each key, -1 for unknown items, 0 for users.
 
-    `own` (n,) are the rows of the items in queries for similar items, -1 for other queries.
+    `own` (n,) is the row of the item in a query for similar items, -1 for other queries. `inputs` and `mask` are the
+    tower's inputs.
     """
 
     rows: I64
@@ -42,10 +43,10 @@ class PlainRetriever:
     compiled: Compiled
 
     def is_flat(self, bundle: LoadedBundle, wanted: Wanted) -> bool:
-        """Return whether a single search without filters gives the answer.
+        """Return whether a single search without filters answers the queries.
 
-        It does if no item is blocked, there are no cold items, the default lists hold enough rows despite one excluded
-        item, and there is no re-scoring.
+        That is so if no item is blocked, there are no cold items, the default lists hold enough rows despite one
+        excluded item, and there is no re-scoring.
         """
         tagged = bundle.state.view
         if self.retriever.candidates(bundle):
@@ -71,12 +72,12 @@ class PlainRetriever:
         return found, planned - started, time.monotonic() - planned
 
     def by_tasks(self, tasks: Sequence[Task]) -> tuple[Found, float, float]:
-        """Answer tasks by the retriever, with exclusions, filters and re-scoring; return the same as `flat`."""
+        """Answer tasks by the retriever; return the items, and the seconds of tower and search."""
         answers = self.retriever(tasks)
         return _found(answers, tasks), answers[0].tower_seconds, answers[0].search_seconds
 
     def _read(self, bundle: LoadedBundle, wanted: Wanted) -> _Read:
-        """Look up the rows of items and of users' histories."""
+        """Look up the rows of all keys and of users' stored histories, and make the tower's inputs."""
         own = np.full(len(wanted.k), -1)
         if wanted.of(Kind.HISTORY).all():
             rows = self._rows(bundle, wanted.keys)
@@ -94,7 +95,7 @@ class PlainRetriever:
         return _Read(rows, own, inputs, mask)
 
     def _rows(self, bundle: LoadedBundle, keys: I64) -> I64:
-        """Return the same as `bundle.rows_of`, compiled: numpy takes three times as long for a few keys."""
+        """Return the row of each key as `bundle.rows_of` does, by compiled code, which is faster for a few keys."""
         own = bundle.item_rows
         return self.compiled.look_up(keys, own.keys, own.rows, own.later.keys, own.later.values)
 
@@ -125,7 +126,11 @@ def _vectors(bundle: LoadedBundle, wanted: Wanted, read: _Read) -> tuple[Bools, 
 
 
 def _searched(bundle: LoadedBundle, there: Bools, vectors: F32, needed: I64) -> tuple[F32, I64]:
-    """Return scores and rows, (n, width), best first; popular items for queries without a vector."""
+    """Return scores and rows (n, width), best first; queries without a vector get popular items.
+
+    `there` (n,) marks the queries with a vector, `vectors` are these vectors, and `needed` (n,) is the number of rows
+    that each query needs.
+    """
     width = min(int(needed.max()), bundle.items)
     if there.all():
         return nearest(bundle, vectors, width, needed)
@@ -138,7 +143,10 @@ def _searched(bundle: LoadedBundle, there: Bools, vectors: F32, needed: I64) -> 
 
 
 def _kept(scores: F32, rows: I64, k: I64, own: I64 | None) -> tuple[F32, I64, I64]:
-    """Return the concatenated scores and rows of all queries, at most `k` each and without `own`, and their counts."""
+    """Return the scores and rows of all queries, concatenated, and the number of rows of each query.
+
+    A query keeps at most `k` (n,) rows, without its row in `own` (n,).
+    """
     width = rows.shape[1]
     if own is None and (k == width).all() and (rows[:, -1] >= 0).all():
         return scores.ravel(), rows.ravel(), k
@@ -151,6 +159,7 @@ def _kept(scores: F32, rows: I64, k: I64, own: I64 | None) -> tuple[F32, I64, I6
 
 
 def _found(answers: Sequence[Answer], tasks: Sequence[Task]) -> Found:
+    """Convert the answers to tasks to columns."""
     hits = [hit for answer in answers for hit in answer.hits]
     sources = [query.source for task in tasks for query in task.queries]
     cold = [hit.cold or [False] * len(hit.ids) for hit in hits] if any(hit.cold for hit in hits) else []

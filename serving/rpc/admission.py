@@ -11,6 +11,10 @@ does.
 A refusal costs Python as much as an empty call. Calls that no handler takes are queued by gRPC and, beyond
 `queue_calls`, cancelled at less than half of that cost. So after a refusal the event loop takes no calls for some
 milliseconds, in which the search thread still has enough to do.
+
+Other refusals are elsewhere: of callers and rates in `weir.serving.access`, of too many connections, streams and unread
+calls in `weir.serving.listeners`, of too large requests in `weir.serving.rpc.decoding`, of invalid or too expensive
+requests in `weir.serving.rpc.requests`, and of a full queue in `weir.serving.batching.queue`.
 """
 
 import asyncio
@@ -29,13 +33,13 @@ from weir.serving.rpc.status import DETAILS_KEY, code_of, details_of
 __all__ = ["ADMITTED", "Admission", "AdmissionInterceptor", "Entry"]
 
 ADMITTED: Final = frozenset({"Retrieve", "Embed"})
-"""Methods whose calls may be refused: the ones that wait for the search."""
+"""Methods whose calls may be refused: those that wait for a search."""
 
 _SHARE: Final = 0.5
 """Share of a call's remaining time that the calls before it may take."""
 
 _STEP: Final = 1.05
-"""Factor by which each call moves the expected time, up or down."""
+"""Factor by which each answered call raises or lowers the expected time per call."""
 
 _PAUSE: Final = 0.005
 """Longest pause after a refusal, in seconds; other methods wait as long."""
@@ -54,14 +58,16 @@ _PATHS: Final = {f"/{_SERVICE}/{method}" for method in ADMITTED}
 
 
 class Entry(NamedTuple):
-    """The number of calls that a call found in progress, and when it began."""
+    """A call in progress: the number of calls `ahead` when it began, and the time (monotonic seconds)."""
 
     ahead: int
     began: float
 
 
 class Admission:
-    """Counts the calls in progress, and learns how long each takes; used by the event loop alone.
+    """Decides whether to begin a call, from the calls in progress and the learned time per call.
+
+    Used by the event loop alone.
 
     Parameters
     ----------
@@ -76,29 +82,29 @@ class Admission:
         self.under_way, self.pace = 0, _FIRST
 
     def has_time(self, left: float | None) -> bool:
-        """Return whether to begin a call with `left` seconds until its deadline; None: no deadline."""
+        """Return whether to begin a call that has `left` seconds until its deadline; None: no deadline."""
         if self.under_way >= self._limit:
             return False
         return left is None or not self.under_way or self.under_way * self.pace <= _SHARE * left
 
     def require_time(self, left: float | None) -> None:
-        """Raise `NoTimeLeftError` if the call must be refused."""
+        """Raise `NoTimeLeftError` unless `has_time(left)`."""
         if not self.has_time(left):
             raise self.refusal
 
     @property
     def pause(self) -> float:
-        """Seconds to take no calls after a refusal."""
+        """Seconds after a refusal in which the event loop takes no calls."""
         return min(_PAUSE, _PAUSE_SHARE * self.under_way * self.pace)
 
     def enter(self) -> Entry:
-        """Begin a call."""
+        """Count a call that begins; pass the returned entry to `leave`."""
         entry = Entry(self.under_way, time.monotonic())
         self.under_way += 1
         return entry
 
     def leave(self, entry: Entry, *, waited: bool) -> None:
-        """End a call; `waited`: it was answered, or its deadline passed while it waited."""
+        """Count the end of a call; learn its time if it `waited` until it was answered or its deadline passed."""
         self.under_way -= 1
         if waited:
             took = (time.monotonic() - entry.began) / (entry.ahead + 1)
@@ -106,11 +112,11 @@ class Admission:
 
 
 class AdmissionInterceptor(WrappingInterceptor):
-    """Refuses calls before their message is read.
+    """Refuses calls that would miss their deadline, before their message is read.
 
-    gRPC reads the message of a unary call before it calls the handler, but lets the handler of a stream read: so these
-    methods are served as streams of one message, which are the same on the wire. This interceptor comes before all
-    others, because authentication costs more than a refusal. Its handlers take requests as bytes, which
+    gRPC reads the message of a unary call before it calls the handler, but lets the handler of a stream read. So the
+    methods in `ADMITTED` are served as streams of one message, which are the same on the wire. This interceptor comes
+    before all others, because authentication costs more than a refusal. Its handlers take requests as bytes, which
     `weir.serving.rpc.decoding` decodes.
     """
 
@@ -122,7 +128,7 @@ class AdmissionInterceptor(WrappingInterceptor):
         self._will_pause = False
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Check the calls of the methods that wait for the search."""
+        """Return a handler that may refuse calls of a method in `ADMITTED`; other methods keep their handler."""
         return self._checked(handler, path) if path in _PATHS else handler
 
     def _checked(self, handler: Any, path: str) -> Any:
@@ -146,7 +152,7 @@ class AdmissionInterceptor(WrappingInterceptor):
         return grpc.stream_unary_rpc_method_handler(handle, response_serializer=handler.response_serializer)
 
     def _pause_soon(self) -> None:
-        """Pause once the event loop has done its pending work."""
+        """Block the event loop for a pause, once it has done its pending work."""
         if not self._will_pause:
             self._will_pause = True
             asyncio.get_running_loop().call_soon(self._pause)

@@ -30,7 +30,7 @@ _WAITING: Final = 64
 
 
 class OffloadExecutor:
-    """Runs calls in one background thread; a refused client should wait `retry_after` seconds."""
+    """Runs work in one background thread; a client refused by `require_room` should wait `retry_after` seconds."""
 
     def __init__(self, retry_after: float) -> None:
         self._retry_after = retry_after
@@ -38,12 +38,12 @@ class OffloadExecutor:
         self._waiting = 0
 
     def require_room(self) -> None:
-        """Raise `QueueFullError` if too many calls wait."""
+        """Raise `QueueFullError` if too many calls of `run` wait for the thread."""
         if self._waiting >= _WAITING:
             raise QueueFullError(self._waiting, _WAITING, self._retry_after, "large requests")
 
     async def run(self, make: Callable[[], Made]) -> Made:
-        """Run `make` in the thread; return its result, or raise what it raises."""
+        """Call `make` in the thread; return its result, or raise its error."""
         self._waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, make)
@@ -60,7 +60,7 @@ Refuse = Callable[[RequestError, Any], Awaitable[None]]
 
 
 class DecodingInterceptor(WrappingInterceptor):
-    """Decodes the requests of every method.
+    """Decodes the requests of every method, large ones in a background thread.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class DecodingInterceptor(WrappingInterceptor):
         self._refuse, self._aside, self._most = refuse, aside, most
 
     def wrapped(self, handler: Any, path: str) -> Any:  # noqa: ARG002 - all methods alike
-        """Decode the requests here instead of in gRPC."""
+        """Return a handler that gets requests as bytes from gRPC and decodes them itself."""
         decode = handler.request_deserializer
         codecs = {"request_deserializer": None, "response_serializer": handler.response_serializer}
         if handler.unary_unary is not None:
@@ -128,9 +128,10 @@ def _message(decode: Callable[[bytes], Any], data: bytes) -> Any:
 
 
 def has_more_fields(data: bytes, descriptor: Any, most: int) -> bool:
-    """Return whether a message of this type has more than `most` fields, nested messages included.
+    """Return whether a message of the type `descriptor` has more than `most` fields, nested messages included.
 
-    A packed field counts once. Bytes that are not such a message may get either answer: decoding refuses them.
+    A packed field counts once. For bytes that are not a message of this type the result may be either; decoding refuses
+    them.
     """
     ranges = [(0, len(data), descriptor)]
     found = 0
@@ -159,7 +160,7 @@ def has_more_fields(data: bytes, descriptor: Any, most: int) -> bool:
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return the varint at `place`, and the place after it."""
+    """Return the varint that starts at `place`, and the place behind its last byte."""
     value = data[place]
     if value < 0x80:
         return value, place + 1

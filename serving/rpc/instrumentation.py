@@ -2,9 +2,9 @@
 
 Streams (health Watch, reflection) last as long as their client likes and are not counted.
 
-Each call has a span, a child of the one in its `traceparent`, with two children: its wait in the queue and its batch. A
-batch answers several calls, so it has a trace of its own, with tower and search as children; it links to every call
-that it answers, and the batch span of each call links to it.
+Each call has a span, a child of the span in its `traceparent`, with two children: its wait in the queue and its batch.
+A batch answers several calls, so it has a trace of its own, with tower and search as children; the batch links to every
+call that it answers, and the batch span of each call links to the batch.
 
 A log line has a call's method, caller and outcome, but no content of the request: no user, no item, no token.
 """
@@ -56,16 +56,33 @@ __all__ = [
     "unary",
 ]
 
-
 Handler = Callable[[Any, Any], Awaitable[Any]]
+"""Answers a call, given its request and its context."""
+
 HandlerWrapper = Callable[[Handler, str, str], Handler]
 """Takes a handler, its service and its method; returns the wrapped handler."""
 
+_ROUNDED: Final = 0.02
+"""Share of a deadline that may be left here although the client's has passed, as gRPC rounds it up by 1 % at most."""
+
+_FAULTS: Final = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+"""Codes that mark a server's span as failed (semantic conventions of OpenTelemetry); others are the caller's fault."""
+
+_REQUEST_ID: Final = "x-request-id"
+"""Header that names a request; it is repeated in the log line."""
+
+_WAITING: Final = 10_000
+"""Most log lines that may wait to be written."""
+
+_facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
+"""Facts for the log line of the call that the current task answers; None without an access log."""
+
 
 class WrappingInterceptor(grpc.aio.ServerInterceptor):
-    """Wraps each method's handler once, by `wrapped`, and caches the result.
+    """An interceptor that wraps each method's handler once, by `wrapped`, and caches the wrapped handler.
 
-    The cache includes the handlers of the interceptors after it: one that decides per call must come before it.
+    The cached handler includes those of the interceptors behind it, so an interceptor that decides per call must come
+    before it.
     """
 
     def __init__(self) -> None:
@@ -85,18 +102,18 @@ class WrappingInterceptor(grpc.aio.ServerInterceptor):
 
     @abstractmethod
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Return the wrapped handler of the method at `path`, ``/service/method``."""
+        """Return the handler to use instead of `handler` for the method at `path`, ``/service/method``."""
 
 
 class AroundInterceptor(WrappingInterceptor):
-    """Wraps every unary call, such as in the span of its trace."""
+    """Wraps the handler of every unary method by `around`, such as in a span of a trace."""
 
     def __init__(self, around: HandlerWrapper) -> None:
         super().__init__()
         self._around = around
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Wrap unary handlers; return stream handlers unchanged."""
+        """Return a unary handler wrapped by `around`; return a stream handler unchanged."""
         if handler.unary_unary is None:
             return handler
         return unary(handler, self._around(handler.unary_unary, *names_of(path)))
@@ -110,17 +127,16 @@ def unary(handler: Any, inner: Handler) -> Any:
 
 
 def names_of(path: str) -> tuple[str, str]:
-    """Return service and method of a path ``/service/method``."""
+    """Return the names of service and method in a path ``/service/method``."""
     service, _, method = path.removeprefix("/").partition("/")
     return service, method
 
 
-_ROUNDED: Final = 0.02
-"""Share of a deadline that may still be left here when the client's has passed: gRPC rounds it up, by 1 % at most."""
-
-
 class CallTimer:
-    """Context manager around the answer to a call: sets `code` and `seconds` on exit. Exceptions propagate."""
+    """Context manager around the answer to a call: on exit, it has the call's gRPC `code` and its `seconds`.
+
+    Exceptions propagate.
+    """
 
     __slots__ = ("_allowed", "_context", "_start", "code", "seconds")
 
@@ -144,12 +160,12 @@ class CallTimer:
 
 
 def is_over(allowed: float | None, left: float | None) -> bool:
-    """Return whether the client's deadline has passed: seconds `left` of those `allowed`; None: no deadline."""
+    """Return whether the client's deadline has passed, if `left` of its `allowed` seconds remain; None: no deadline."""
     return allowed is not None and left is not None and left <= _ROUNDED * allowed
 
 
 def _code_of(context: Any) -> grpc.StatusCode:
-    """Return the code that a failed handler aborted with; UNKNOWN, as gRPC answers, after any other exception."""
+    """Return the code that a failed handler aborted with; UNKNOWN, as gRPC answers, if it raised another exception."""
     code = context.code()
     if isinstance(code, grpc.StatusCode):
         return code
@@ -160,7 +176,7 @@ _GO_NAMES: Final = {grpc.StatusCode.OK: "OK", grpc.StatusCode.CANCELLED: "Cancel
 
 
 def go_name(code: grpc.StatusCode) -> str:
-    """Return the name of a code in Go's spelling."""
+    """Return the name of a code in Go's spelling, such as ``DeadlineExceeded``."""
     return _GO_NAMES.get(code) or code.name.title().replace("_", "")
 
 
@@ -173,7 +189,7 @@ class MetricsInterceptor(WrappingInterceptor):
         self.under_way = 0
 
     def wrapped(self, handler: Any, path: str) -> Any:
-        """Time and count the calls of unary methods."""
+        """Return a unary handler that counts and times its calls; return a stream handler unchanged."""
         if handler.unary_unary is None:
             return handler
         return unary(handler, self.timed(handler.unary_unary, labels_of(path)))
@@ -199,7 +215,7 @@ class MetricsInterceptor(WrappingInterceptor):
 
 
 class _Handled(dict[grpc.StatusCode, Counter]):
-    """The counters of a method's codes, cached: looking one up by its labels costs more than an increment."""
+    """The counters of a method's finished calls by code, cached: a look-up by labels costs more than an increment."""
 
     def __init__(self, metrics: RpcMetrics, labels: tuple[str, str, str]) -> None:
         self._metrics, self._labels = metrics, labels
@@ -218,12 +234,9 @@ _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _SEND_SECONDS: Final = 2.0
 """Timeout of an export to the collector; a stopping server waits for a few attempts at most."""
 
-_FAULTS: Final = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-"""Codes that mark a server's span as failed (semantic conventions of OpenTelemetry); others are the caller's fault."""
-
 
 class Traces:
-    """Sends spans in the background; no call waits for that, and spans that the collector takes too late are dropped.
+    """Records spans and sends them to a collector in the background; spans that it takes too late are dropped.
 
     The standard variables (``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_RESOURCE_ATTRIBUTES`` and others) apply.
     """
@@ -243,11 +256,11 @@ class Traces:
         return provider.get_tracer("weir.serving")
 
     def close(self) -> None:
-        """Send the waiting spans, for some seconds at most."""
+        """Send the waiting spans, which takes some seconds at most, and end."""
         self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def traced(self, inner: Handler, service: str, method: str) -> Handler:
-        """Return the handler with a span around each call."""
+        """Return a handler that records a span around each call of `inner`."""
         attributes = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": method}
 
         async def handle(request: Any, context: Any) -> Any:
@@ -266,7 +279,7 @@ class Traces:
 
 
 class _Call:
-    """The span of one call; a `CallTrace`."""
+    """A `CallTrace` that records the spans of one call and, for the first call of a batch, of the batch."""
 
     def __init__(self, span: Span, batches: Tracer) -> None:
         self.span, self._batches = span, batches
@@ -304,10 +317,10 @@ class _Call:
 
 
 class _Clock:
-    """Times of the monotonic clock as nanoseconds since 1970.
+    """Converts times of the monotonic clock to nanoseconds since 1970.
 
-    The clocks are read once for all spans of a batch: with one reading per span, rounding errors could make a span end
-    after the next one starts.
+    Both clocks are read once for all spans of a batch; with a reading per span, rounding errors could make a span end
+    after the next span starts.
     """
 
     def __init__(self) -> None:
@@ -324,22 +337,17 @@ def _end(span: Span, code: grpc.StatusCode) -> None:
     span.end()
 
 
-_REQUEST_ID: Final = "x-request-id"
-_WAITING: Final = 10_000
-"""Most lines that may wait to be written."""
-
-_facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
-"""Facts for the log line of the call that the current task answers; None without an access log."""
-
-
 def note(**facts: Any) -> None:
-    """Add facts to the log line of the current task's call, if the access log is on."""
+    """Add facts to the log line of the call that the current task answers; without an access log, do nothing."""
     if (found := _facts.get()) is not None:
         found.update(facts)
 
 
 class AccessLog:
-    """Writes lines in a background thread; lines that standard output does not take in time count as `dropped`."""
+    """Writes a line of JSON for each call, in a background thread.
+
+    Lines that `out` (standard output by default) does not take in time are dropped and counted as `dropped`.
+    """
 
     def __init__(self, dropped: Counter, out: IO[bytes] | None = None) -> None:
         self._dropped, self._out = dropped, out or sys.stdout.buffer
@@ -349,7 +357,7 @@ class AccessLog:
         self._thread.start()
 
     def logged(self, inner: Handler, service: str, method: str) -> Handler:
-        """Return the handler with a log line per call; health checks are too frequent to be logged."""
+        """Return a handler that logs each call of `inner`; health checks, which are frequent, are not logged."""
         if service == health.SERVICE_NAME:
             return inner
 
@@ -369,7 +377,7 @@ class AccessLog:
         return handle
 
     def close(self, seconds: float = 2.0) -> None:
-        """Write the waiting lines, for some seconds at most."""
+        """Write the waiting lines, for `seconds` at most, and end."""
         try:
             self._queue.put(None, timeout=seconds)
         except Full:

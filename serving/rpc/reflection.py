@@ -1,6 +1,6 @@
-"""gRPC server reflection, in both versions of the protocol.
+"""gRPC server reflection, in both versions of its protocol, v1alpha and v1.
 
-grpcio has v1alpha only. v1 is the same protocol under another name, with the same messages on the wire.
+grpcio has only v1alpha; v1 is the same protocol under another name, with the same messages on the wire.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
 
 
 def enable_reflection(services: Sequence[str], server: Any) -> None:
-    """Add reflection to a server (`grpc.aio`); it lists `services` and itself."""
+    """Add reflection to a `grpc.aio` server; it lists the `services` and itself."""
     names = (*services, reflection.SERVICE_NAME, REFLECTION_V1)
     reflection.enable_server_reflection(names, server)
     handler = grpc.stream_stream_rpc_method_handler(

@@ -1,4 +1,7 @@
-"""Parses and checks requests: all limits, with the first problems reported at once, in time linear in the bytes."""
+"""Parses requests and checks them against all limits; the first problems are reported together.
+
+The time is linear in the bytes of a request.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -40,18 +43,31 @@ __all__ = [
     "wrong_length",
 ]
 
-
 Fault = Callable[[str, str], None]
-"""Takes the path of a faulty field, and the problem."""
+"""Reports a problem: takes the path of the faulty field, and the problem in words."""
+
+DEFAULT_K: Final = 10
+"""Default number of items per query."""
+
+MAX_VIOLATIONS: Final = 16
+"""Most problems of a request that are listed; the others are counted."""
+
+_LONGEST: Final = 1e18
+"""Largest length of an embedding: its inner products with items still fit into 32-bit floats."""
+
+_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
+
+_SHORT: Final = MAX_ID_BYTES // 4
+"""Characters of an id that always fit into `MAX_ID_BYTES`."""
 
 
 def feature_values(queries: Sequence[pb.Query]) -> int:
-    """Count the values of all features; a number or a feature without values counts as one."""
+    """Return the number of feature values in all queries; a number or a feature without values counts as one."""
     return sum(max(len(one.values), 1) for query in queries for one in query.features.values())
 
 
 def features_of(path: str, query: pb.Query, fault: Fault) -> Features:
-    """Return the features of a query, sorted by name; report problems to `fault`."""
+    """Return the features of the query at `path`, sorted by name; report problems to `fault`."""
     if not query.features:
         return NO_FEATURES
     if query.WhichOneof("source") in {"embedding", "item_id"}:
@@ -93,23 +109,8 @@ def _is_long(text: str) -> bool:
     return len(text) > MAX_ID_BYTES // 4 and len(text.encode()) > MAX_ID_BYTES
 
 
-DEFAULT_K: Final = 10
-"""Default number of items per query."""
-
-MAX_VIOLATIONS: Final = 16
-"""Most problems of a request that are listed; the others are counted."""
-
-_LONGEST: Final = 1e18
-"""Largest length of an embedding: its inner products with items still fit into 32-bit floats."""
-
-_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
-
-_SHORT: Final = MAX_ID_BYTES // 4
-"""Characters of an id that always fit into `MAX_ID_BYTES`."""
-
-
 def item_ids(request: pb.RetrieveRequest | pb.EmbedRequest, most_queries: int) -> int:
-    """Count the item ids of a request, in its first `most_queries` queries only: a request with more is refused."""
+    """Return the number of item ids in a request; queries beyond `most_queries` are not counted."""
     found = sum(len(query.history.item_ids) for query in request.queries[:most_queries])
     if isinstance(request, pb.RetrieveRequest):
         found += len(request.excluded_item_ids) + len(request.filter.allowed_item_ids)
@@ -117,7 +118,7 @@ def item_ids(request: pb.RetrieveRequest | pb.EmbedRequest, most_queries: int) -
 
 
 def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: LimitsConfig) -> Task:
-    """Check a Retrieve request against the limits and the bundle; raises a `RequestError`."""
+    """Parse a Retrieve request, and check it against the limits and the bundle; raises a `RequestError`."""
     _require_version(request.bundle_version, bundle)
     check = _Check(bundle, limits)
     check.total(item_ids(request, limits.max_queries), feature_values(request.queries[: limits.max_queries]))
@@ -148,7 +149,7 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
 
 
 def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsConfig) -> Task:
-    """Check an Embed request; raises a `RequestError`."""
+    """Parse an Embed request, and check it against the limits and the bundle; raises a `RequestError`."""
     _require_version(request.bundle_version, bundle)
     check = _Check(bundle, limits)
     check.total(item_ids(request, limits.max_queries), feature_values(request.queries[: limits.max_queries]))
@@ -158,7 +159,7 @@ def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsCon
 
 
 def wrong_length(values: int, bundle: LoadedBundle) -> str:
-    """Return the message for an embedding of `values` values, not the bundle's dimension."""
+    """Return the error text for an embedding with `values` values, if the bundle has another dimension."""
     return f"has {values} values, bundle {bundle.version} has {bundle.manifest.dimension} dimensions"
 
 
@@ -176,7 +177,10 @@ def _require_catalogue(tags: TagFilter, cap: TagCap | None, bundle: LoadedBundle
 
 @dataclass
 class _Check:
-    """Parses a request and collects its problems, the first ones in full; results are valid only without any."""
+    """Parses the parts of a request and collects their problems: the first in `violations`, `more` counts the others.
+
+    Parsed parts are only valid if `raise_if_any` does not raise.
+    """
 
     bundle: LoadedBundle
     limits: LimitsConfig
@@ -194,7 +198,7 @@ class _Check:
             raise InvalidRequestError(self.violations, self.more)
 
     def total(self, ids: int, values: int) -> None:
-        """Refuse a request with too many ids or feature values before any of them is read."""
+        """Raise `InvalidRequestError` if a request has too many ids or feature values; called before they are read."""
         held = ((ids, "item ids", self.limits.max_item_ids), (values, "feature values", self.limits.max_feature_values))
         for count, what, most in held:
             if count > most:
@@ -202,7 +206,7 @@ class _Check:
         self.raise_if_any()
 
     def cost(self, task: Task) -> Task:
-        """Return the task with its costs; refuse one that costs too much, and say how many such queries are allowed."""
+        """Return the task with the costs of its queries; raises `InvalidRequestError` if it costs too much."""
         costs = query_costs(task)
         task = replace(task, costs=costs)
         cost, most = task_cost(task), self.limits.max_cost
@@ -299,13 +303,13 @@ class _Check:
             self.fault(path, f"has {size} bytes, at most {MAX_ID_BYTES} are allowed")
 
     def ids(self, path: str, ids: Iterable[str], most: int) -> ItemKeys:
-        known = list(ids)
-        if not known:
+        given = list(ids)
+        if not given:
             return _NO_KEYS
-        if len(known) > most:
-            self.fault(path, f"holds {len(known)} ids, at most {most} are allowed")
+        if len(given) > most:
+            self.fault(path, f"holds {len(given)} ids, at most {most} are allowed")
             return _NO_KEYS
-        if min(map(len, known)) == 0 or max(map(len, known)) > _SHORT:
-            for number, raw in enumerate(known):
+        if min(map(len, given)) == 0 or max(map(len, given)) > _SHORT:
+            for number, raw in enumerate(given):
                 self.id(f"{path}[{number}]", raw)
-        return ItemKeys(hash_strings(known, self.bundle.key_secret))
+        return ItemKeys(hash_strings(given, self.bundle.key_secret))

@@ -1,4 +1,4 @@
-"""Build the protobuf answers of Retrieve, Embed and GetInfo from the core's results."""
+"""Builds the protobuf answers of Retrieve, Embed and GetInfo from the results of a search."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -24,7 +24,7 @@ _METRICS: Final = {"inner_product": pb.METRIC_INNER_PRODUCT, "cosine": pb.METRIC
 def retrieve_response(
     bundle_version: str, hits: Sequence[Hits], seconds: Iterable[tuple[str, float]]
 ) -> pb.RetrieveResponse:
-    """Build the answer of Retrieve, without its token; `seconds` are (stage, seconds) pairs."""
+    """Build the answer of Retrieve without its attribution token; `seconds` are (stage, seconds) pairs."""
     return pb.RetrieveResponse(
         hits=[
             pb.Hits(
@@ -59,7 +59,7 @@ def embed_response(bundle_version: str, hits: Sequence[Hits], seconds: Iterable[
 
 
 def info_response(bundles: Sequence[LoadedBundle], config: ServingConfig) -> pb.GetInfoResponse:
-    """Build the answer of GetInfo: the first bundle in full, the names of all bundles, and the limits."""
+    """Build the answer of GetInfo: the facts of the first bundle, the versions of all bundles, and the limits."""
     bundle = bundles[0]
     manifest = bundle.manifest
     newest, servable = Timestamp(), Timestamp()

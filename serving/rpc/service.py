@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from weir.retrieval.v1 import retrieval_pb2 as pb
 from weir.retrieval.v1 import retrieval_pb2_grpc
 from weir.serving.batching.batcher import Batcher
-from weir.serving.batching.lanes import Outcome
+from weir.serving.batching.queue import Outcome
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.config import ServingConfig
 from weir.serving.errors import AnswerTooLargeError, DeadlinePassedError, NoBundleError, RequestError
@@ -44,9 +44,10 @@ _ECHOED = ("x-request-id", "traceparent")
 
 
 class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
-    """Answers from one of the bundles that `loaded` returns when a request arrives, the champion's first.
+    """Answers each request from one of the bundles that are loaded when it arrives.
 
-    `choose` picks the bundle. If none is loaded, the error names the version from `promoted`.
+    `loaded` returns these bundles, the champion's first, and `choose` picks the one that answers. If no bundle is
+    loaded, the error names the version that `promoted` returns.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         self._aside, self._served, self._admission, self._promoted = aside, served, admission, promoted
 
     async def Retrieve(self, request: pb.RetrieveRequest, context: Any) -> pb.RetrieveResponse:  # noqa: N802 - gRPC's name
-        """Find the top items of each query."""
+        """Answer a Retrieve call: the top items of each query."""
         start = time.monotonic()
 
         def build() -> Task:
@@ -90,7 +91,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return answer
 
     async def Embed(self, request: pb.EmbedRequest, context: Any) -> pb.EmbedResponse:  # noqa: N802 - gRPC's name
-        """Compute the vector of each query."""
+        """Answer an Embed call: the vector of each query."""
         start = time.monotonic()
 
         def build() -> Task:
@@ -106,7 +107,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return await self._sent(response, len(hits) * task.bundle.manifest.dimension, context)
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Any) -> pb.GetInfoResponse:  # noqa: ARG002, N802
-        """Describe the bundle and the limits."""
+        """Answer a GetInfo call: the served bundle and the limits."""
         try:
             bundles = self._bundles()
         except NoBundleError as error:
@@ -114,7 +115,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return info_response(bundles, self._config)
 
     async def refuse(self, error: RequestError, context: Any) -> NoReturn:
-        """Abort a call with an error, and count it."""
+        """Count a refusal, and abort the call with its code and status details."""
         self._metrics.refused.labels(error.reason).inc()
         note(reason=error.reason)
         if log.isEnabledFor(logging.DEBUG):
@@ -169,7 +170,7 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return task if trace is None else replace(task, trace=trace)
 
     async def _searched(self, task: Task, left: float | None) -> Outcome[Answer]:
-        """Queue a task and wait for its answer, for at most `left` seconds; None: without a limit."""
+        """Queue a task and wait for its answer, at most `left` seconds (None: without a limit)."""
         if task.trace is not None:
             task.trace.queued()
         deadline = float("inf") if left is None else time.monotonic() + left
@@ -177,11 +178,11 @@ class RetrievalService(retrieval_pb2_grpc.RetrievalServiceServicer):
         return Outcome(joined(outcome.answer), outcome.queued)
 
     async def _made(self, make: Callable[[], Made], size: int) -> Made:
-        """Call `make`, in the background thread if `size` (ids or numbers) is large."""
+        """Return the result of `make`, which runs in the background thread if `size` (ids or numbers) is large."""
         return await self._aside.run(make) if size > _LARGE else make()
 
     async def _sent(self, make: Callable[[], Answered], size: int, context: Any) -> Answered:
-        """Build an answer as by `_made`; refuse it if it exceeds `max_answer_bytes`."""
+        """Return the answer that `make` builds; raise `AnswerTooLargeError` if it exceeds `max_answer_bytes`."""
         answer, most = await self._made(make, size), self._config.limits.max_answer_bytes
         if (found := answer.ByteSize() + TOKEN_BYTES) > most:
             await self.refuse(AnswerTooLargeError(found, most), context)

@@ -1,4 +1,4 @@
-"""Map the core's errors to gRPC codes and status details (`google.rpc.Status`)."""
+"""Maps refusals (`RequestError`) to gRPC codes and status details (`google.rpc.Status`)."""
 
 from typing import Final
 
@@ -64,7 +64,7 @@ _CODES: Final[dict[type[RequestError], grpc.StatusCode]] = {
 
 
 def code_of(error: RequestError) -> grpc.StatusCode:
-    """Return the gRPC code of an error; INTERNAL if it has none of its own."""
+    """Return the gRPC code of an error; INTERNAL for a type of error without a code."""
     return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from weir.serving.batching.lanes import Part
+from weir.serving.batching.queue import Part
 from weir.serving.index.diversity import DEEPER
 from weir.serving.index.index import COMPARED_BY_MATRIX
 from weir.serving.index.probing import filtered_cost
@@ -25,10 +25,10 @@ from weir.serving.search.queries import ByHistory, ByUser, Query, Task, values_i
 __all__ = ["exact_query_cost", "parts_of", "query_costs", "task_cost"]
 
 QUERY: Final = 100.0
-"""Cost of every query: parsing, tower and answer."""
+"""Cost of every query, for parsing, tower and answer."""
 
 SEEN: Final = 200.0
-"""Cost of leaving out a user's seen items, whose number is not known yet."""
+"""Cost of leaving out a user's seen items, whatever their number."""
 
 RESCORED: Final = 0.4
 """Cost of re-scoring a candidate."""
@@ -38,7 +38,10 @@ _LOOKED_AT: Final = 32
 
 
 def exact_query_cost(given: int, k: int, items: int) -> float:
-    """Return the cost of a query with `given` ids and values that compares `items` items exactly."""
+    """Return the cost of a query for `k` items by exact search of `items` items.
+
+    `given` is the number of ids and feature values in the query.
+    """
     return QUERY + given + k + items / COMPARED_BY_MATRIX
 
 
@@ -54,12 +57,15 @@ def query_costs(task: Task) -> Sequence[float]:
 
 
 def task_cost(task: Task) -> float:
-    """Return the cost of a task."""
+    """Return the cost of a task: the sum over its queries, plus the ids and tags that the queries share."""
     return _shared(task) + sum(query_costs(task))
 
 
 def parts_of(task: Task, most: float) -> list[Part[Task]]:
-    """Split a task between queries into parts that cost at most `most` each, except single queries that cost more."""
+    """Split a task into parts of consecutive queries that cost at most `most` each.
+
+    A query that costs more is a part of its own.
+    """
     costs, shared = query_costs(task), _shared(task)
     if (whole := shared + sum(costs)) <= most:
         return [Part(task, len(task.queries), whole)]
@@ -74,7 +80,10 @@ def parts_of(task: Task, most: float) -> list[Part[Task]]:
 
 
 def _runs(costs: Sequence[float], most: float) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of the longest runs whose sums are at most `most`; a run has at least one element."""
+    """Split costs into the longest runs whose sums are at most `most`, and yield the bounds (start, end) of each.
+
+    A run has at least one element.
+    """
     start, total = 0, 0.0
     for place, cost in enumerate(costs):
         if place > start and total + cost > most:
@@ -85,7 +94,7 @@ def _runs(costs: Sequence[float], most: float) -> Iterator[tuple[int, int]]:
 
 
 def _given(query: Query) -> int:
-    """Return the number of ids and values in a query."""
+    """Return the number of item ids and feature values in a query."""
     ids = len(query.source.ids) if isinstance(query.source, ByHistory) else 0
     return ids + values_in(query.features)
 
@@ -99,7 +108,7 @@ def _shared(task: Task) -> float:
 
 
 def _search(task: Task, k: int) -> float:
-    """Return the cost of one search."""
+    """Return the cost of a task's search for `k` items, for a single query."""
     if task.cap is not None:
         lists = 0 if task.exact else task.bundle.index.lists
         return filtered_cost(DEEPER * k, lists, task.bundle.items) + task.bundle.items / _LOOKED_AT

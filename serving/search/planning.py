@@ -1,4 +1,4 @@
-"""Plans queries: their vectors, and the items that each search leaves out."""
+"""Plans the searches of a batch of queries: their vectors, and the rows that each search leaves out."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,12 +20,15 @@ from weir.serving.search.queries import ByEmbedding, ByHistory, ByItem, ByUser, 
 
 __all__ = ["Plan", "Planner", "QueryVectors"]
 
+Floats = npt.NDArray[np.float32]
+
 
 class Plan(NamedTuple):
-    """The plan of one query: `place` is its row in the batch's vectors, -1 without one; `excluded` is sorted.
+    """The plan of one query of a task.
 
-    `seen_bounded`: `excluded` may lack items that the user has seen. At least `candidates` items are re-scored; 0: no
-    re-scoring.
+    `place` is the query's row in the vectors of the batch, -1 if it has no vector. `missing` are its item ids that the
+    bundle lacks, `missing_features` its features. `excluded` are the rows to leave out, sorted; `seen_bounded`: they
+    may lack items that the user has seen. At least `candidates` items are re-scored; 0: no re-scoring.
     """
 
     task: Task
@@ -39,16 +42,16 @@ class Plan(NamedTuple):
 
     @property
     def wanted(self) -> int:
-        """Number of rows to fetch, so that enough remain once the excluded ones are removed."""
+        """Number of rows to fetch, so that `before_cap` rows remain once the excluded rows are removed."""
         return self.before_cap + len(self.excluded)
 
     @property
     def before_cap(self) -> int:
-        """Number of eligible rows that the first search must find: more with a tag cap, which may skip some."""
+        """Number of eligible rows that the first search must find; with a tag cap, which may skip rows, more than k."""
         return max(self.candidates, self.query.k * (1 if self.task.cap is None else DEEPER))
 
     def kept(self, found: Found) -> Ranked:
-        """Return scores and rows that are not excluded."""
+        """Return the scores and rows of a search's result for this query, without excluded and missing rows."""
         keep = found.rows >= 0
         if len(self.excluded):
             place = np.searchsorted(self.excluded, found.rows)
@@ -56,13 +59,13 @@ class Plan(NamedTuple):
         return found.scores[keep], IndexRows(found.rows[keep])
 
     def first(self, ranked: Ranked) -> Ranked:
-        """Return the rows to re-score; all rows without re-scoring."""
+        """Return the first rows, as many as are re-scored; all rows without re-scoring."""
         scores, rows = ranked
         most = self.before_cap if self.candidates else len(rows)
         return scores[:most], IndexRows(rows[:most])
 
     def above(self, ranked: Ranked) -> Ranked:
-        """Return the scores and rows at or above the task's threshold; all without one."""
+        """Return the scores and rows at or above the task's score threshold; all rows without a threshold."""
         scores, rows = ranked
         if self.task.threshold is None:
             return ranked
@@ -70,11 +73,8 @@ class Plan(NamedTuple):
         return scores[keep], IndexRows(rows[keep])
 
 
-Floats = npt.NDArray[np.float32]
-
-
 class QueryVectors:
-    """Collects queries and computes their vectors, with one tower run for all histories of a batch."""
+    """Collects the queries of a batch and computes their vectors, with one tower run for all histories."""
 
     def __init__(self, bundle: LoadedBundle) -> None:
         self._bundle = bundle
@@ -84,33 +84,34 @@ class QueryVectors:
         self._count = 0
 
     def history(self, rows: IndexRows, said: Floats | None = None) -> int:
-        """Add a user, by the rows of its history and its feature vector `said`, (d,); return its place.
+        """Add a user and return the place of its vector, -1 if it has none.
 
-        -1 if no item of the history is known and there is no feature vector.
+        `rows` is the user's history, -1 for unknown items, and `said` the user's feature vector (d,). Without both a
+        known item and a feature vector, the user has no vector.
         """
-        known = rows[rows >= 0]
-        if not len(known) and said is None:
+        history = rows[rows >= 0]
+        if not len(history) and said is None:
             return -1
         self._said.append(said)
-        self._histories.append(IndexRows(known[-self._bundle.manifest.newest :]))
+        self._histories.append(IndexRows(history[-self._bundle.manifest.newest :]))
         self._count += 1
         return self._count - 1
 
     def item(self, row: int) -> int:
-        """Add an item's vector; return its place."""
-        return self._take(self._bundle.exact.vectors[row])
+        """Add the vector of the item in a row, and return its place."""
+        return self._add(self._bundle.exact.vectors[row])
 
     def given(self, source: ByEmbedding) -> int:
-        """Add a vector given in the query; return its place."""
-        return self._take(self._bundle.normalised(source.values[None])[0])
+        """Add the vector given in a query, and return its place."""
+        return self._add(self._bundle.normalised(source.values[None])[0])
 
-    def _take(self, vector: Floats) -> int:
+    def _add(self, vector: Floats) -> int:
         self._ready.append((self._count, vector))
         self._count += 1
         return self._count - 1
 
     def made(self) -> Floats:
-        """Return all vectors, (count, dimension), by place."""
+        """Return all added vectors by place, (count, dimension)."""
         vectors = np.empty((self._count, self._bundle.manifest.dimension), np.float32)
         ready = np.zeros(self._count, np.bool_)
         for place, vector in self._ready:
@@ -120,7 +121,7 @@ class QueryVectors:
         return vectors
 
     def _all_said(self) -> Floats | None:
-        """Return the feature vectors of all users, (histories, dimension); None if no user has one."""
+        """Return the feature vectors of all users, (histories, dimension); None if no user has features."""
         if all(said is None for said in self._said):
             return None
         nothing = np.zeros(self._bundle.manifest.dimension, np.float32)
@@ -128,16 +129,16 @@ class QueryVectors:
 
 
 _BLOCKED: Final = 1000
-"""Most blocked rows that are excluded after the search, instead of by a filter, if the index takes no selector."""
+"""Most blocked rows that are removed after the search instead of by a filter, if lists cannot be chosen."""
 
 _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans a batch of queries of one bundle; `eligibility` has its eligible rows.
+    """Plans a batch of queries to one bundle; `eligibility` tells which of its rows may be returned.
 
-    `candidates` per query are re-scored; 0: none.
+    `candidates` items per query are re-scored; 0: no re-scoring.
     """
 
     bundle: LoadedBundle
@@ -155,20 +156,23 @@ class Planner:
         return index if isinstance(index, AnnIndex) and index.chooses_lists else None
 
     def passing(self, task: Task) -> RowMask | None:
-        """Return the rows that pass a task's filter; None: no filter needed, plans exclude blocked rows themselves."""
+        """Return the rows that pass a task's filter; None if no filter is needed.
+
+        Without a filter, the plans exclude the blocked rows.
+        """
         if task.allowed is None and not task.tags.tags:
             few = len(self.eligibility.blocked) <= _BLOCKED and (self.listed is None or task.exact)
             if few or not self.eligibility.blocked:
                 return None
-        known = self._passing.get(id(task))
-        if known is None:
-            known = self._passing[id(task)] = self.eligibility.passing(task.tags, task.allowed)
-        return known
+        mask = self._passing.get(id(task))
+        if mask is None:
+            mask = self._passing[id(task)] = self.eligibility.passing(task.tags, task.allowed)
+        return mask
 
     def plan(self, pairs: list[tuple[Task, Query]]) -> tuple[list[Plan], Floats]:
-        """Return the plan of each query and the query vectors, (places, dimension)."""
-        known = self._known(pairs)
-        histories, seen = self._histories_of(pairs, known), self._seen(known.seen)
+        """Return the plan of each query, and the vectors of the queries that have one, (places, dimension)."""
+        users = self._users(pairs)
+        histories, seen = self._histories_of(pairs, users), self._seen(users.seen)
         vectors = QueryVectors(self.bundle)
         said = QueryFeatures.of(self.bundle.user_features, [query.features for _, query in pairs])
         plans = []
@@ -192,17 +196,17 @@ class Planner:
                 plans.append(self._planned(task, query, vectors.given(source), [], _NO_ROWS))
         return plans, vectors.made()
 
-    def _known(self, pairs: list[tuple[Task, Query]]) -> KnownUsers:
-        """Look up the users among the queries, and the seen items for tasks with `exclude_seen`."""
+    def _users(self, pairs: list[tuple[Task, Query]]) -> KnownUsers:
+        """Look up the users of queries by user, and the seen items for tasks with `exclude_seen`."""
         users = [(query.source.key, task.exclude_seen) for task, query in pairs if isinstance(query.source, ByUser)]
         if not users:
             return nothing_known(0, 0)
         keys, asked = zip(*users, strict=True)
         return self.histories.look_up(UserKeys(np.array(keys, np.int64)), np.flatnonzero(asked))
 
-    def _histories_of(self, pairs: list[tuple[Task, Query]], known: KnownUsers) -> Iterator[IndexRows]:
+    def _histories_of(self, pairs: list[tuple[Task, Query]], users: KnownUsers) -> Iterator[IndexRows]:
         """Yield the rows of each stored or given history, in the order of the queries; all are looked up at once."""
-        stored = iter(known.items)
+        stored = iter(users.items)
         keys = [
             next(stored) if isinstance(query.source, ByUser) else query.source.keys
             for _, query in pairs
@@ -211,16 +215,17 @@ class Planner:
         if not keys:
             return
         rows = self.bundle.rows_of(ItemKeys(np.concatenate(keys)))
-        for found in np.split(rows, np.cumsum([len(each) for each in keys[:-1]])):
-            yield IndexRows(found)
+        for history in np.split(rows, np.cumsum([len(each) for each in keys[:-1]])):
+            yield IndexRows(history)
 
     def _seen(self, seen: SeenItems) -> Iterator[tuple[IndexRows, bool]]:
-        """Yield the rows of each user's seen items, and whether they may be incomplete."""
+        """Yield the rows of each user's seen items, and whether the seen items may be incomplete."""
         rows = self.bundle.rows_of(seen.items)
         for start, end, bounded in zip(seen.offsets[:-1], seen.offsets[1:], seen.bounded.tolist(), strict=True):
             yield IndexRows(rows[start:end]), bounded
 
     def _planned(self, task: Task, query: Query, place: int, missing: list[str], seen: IndexRows) -> Plan:
+        """Return a plan that excludes the task's excluded items, `seen` rows and, without a filter, blocked rows."""
         rows: npt.NDArray[np.int64] = self.bundle.rows_of(task.excluded) if len(task.excluded) else _NO_ROWS
         if task.exclude_seen:
             rows = np.concatenate([rows, seen])
@@ -230,6 +235,7 @@ class Planner:
         return Plan(task, query, place, missing, excluded, candidates=self.candidates if place >= 0 else 0)
 
     def _similar(self, task: Task, query: Query, source: ByItem, row: int, vectors: QueryVectors) -> Plan:
+        """Return the plan of a query for items similar to the one in `row`, -1 if the bundle lacks it."""
         if row < 0:
             return self._planned(task, query, -1, [source.id], _NO_ROWS)
         plan = self._planned(task, query, vectors.item(row), [], _NO_ROWS)

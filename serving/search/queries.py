@@ -1,4 +1,4 @@
-"""Queries, tasks and answers of the core, without transport."""
+"""Queries, tasks and answers, independent of the transport."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,13 +39,13 @@ __all__ = [
 Floats = npt.NDArray[np.float32]
 
 Features = Mapping[str, tuple[str, ...] | float]
-"""User features of a query, by name: values of categorical features, or a number."""
+"""User features of a query, by name: the values of a categorical feature, or a number."""
 
 NO_FEATURES: Features = {}
 
 
 class QueryFeatures(NamedTuple):
-    """Feature vectors of n queries, `vectors` (n, dimension), None without features, and names the bundle lacks."""
+    """The feature vectors of n queries, (n, dimension), None without features; `missing` are names the bundle lacks."""
 
     vectors: Floats | None
     missing: list[list[str]]
@@ -64,7 +64,7 @@ class QueryFeatures(NamedTuple):
         return cls(weights.embeddings(table), missing)
 
     def of_query(self, number: int) -> Floats | None:
-        """Return the feature vector of a query, (dimension,); None if it is zero."""
+        """Return the feature vector (dimension,) of the query with this number; None if the vector is zero."""
         if self.vectors is None or not self.vectors[number].any():
             return None
         vector: Floats = self.vectors[number]
@@ -72,7 +72,7 @@ class QueryFeatures(NamedTuple):
 
 
 def values_in(features: Features) -> int:
-    """Count the values of features; a number counts as one."""
+    """Return the number of values in features; a number counts as one."""
     return sum(1 if isinstance(said, float) else len(said) for said in features.values())
 
 
@@ -93,14 +93,14 @@ def _column(name: str, kind: type, queries: Sequence[Features]) -> pa.Array:
 
 @dataclass(frozen=True)
 class ByUser:
-    """A user, whose stored history is looked up."""
+    """Source of a query by user: the key of the user, whose stored history is looked up."""
 
     key: Key
 
 
 @dataclass(frozen=True, eq=False)
 class ByHistory:
-    """A history given in the request: ids and their keys, (n,), oldest first."""
+    """Source of a query by a given history: the n item ids and their keys (n,), oldest first."""
 
     ids: tuple[str, ...]
     keys: ItemKeys
@@ -108,14 +108,14 @@ class ByHistory:
 
 @dataclass(frozen=True, eq=False)
 class ByEmbedding:
-    """A vector, (dimension,)."""
+    """Source of a query by a given vector, (dimension,)."""
 
     values: Floats
 
 
 @dataclass(frozen=True)
 class ByItem:
-    """An item, for a query for similar items."""
+    """Source of a query for items similar to this one: its id and key."""
 
     id: str
     key: Key
@@ -139,12 +139,13 @@ def _no_keys() -> ItemKeys:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One request, tied to the bundle it was checked against.
+    """One request, and the bundle against which it was checked.
 
-    `allowed` (None: every item) and `excluded` are item keys, `tags` filters items by tag, and `cap` limits the items
-    per tag. With `find` False only vectors are computed. A `pinned` task is answered by this bundle or not at all.
-    `trace` records its batches. `costs` are the estimated costs of the queries (`weir.serving.search.cost`), None until
-    computed.
+    `exact` asks for exact search, `nprobe` for this many lists (0: the default), `threshold` for items with at least
+    this score. `allowed` (None: every item) and `excluded` are item keys, `tags` filters items by tag, and `cap` limits
+    the items per tag. With `find` False only vectors are computed. A `pinned` task is answered by this bundle or not at
+    all. `trace` records the batches of the task. `costs` are the estimated costs of its queries
+    (`weir.serving.search.cost`), None until computed.
     """
 
     bundle: LoadedBundle
@@ -163,7 +164,7 @@ class Task:
     costs: Sequence[float] | None = None
 
     def answering(self) -> LoadedBundle:
-        """Return the bundle that answers: a later one if a delta was applied in place while the request waited.
+        """Return the bundle that answers; a later bundle if a delta was applied in place while the request waited.
 
         Raises `BundleVersionNotLoadedError` or `NoBundleError`.
         """
@@ -175,11 +176,12 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """The answer to one query; `vector` is None if the bundle has no data for it, and the items are popular ones.
+    """The answer to one query: item ids and their scores, best first.
 
-    `seen_bounded`: the stored history is incomplete, so seen items may be returned. `complete`: k items are eligible
-    for the request. `cold` marks cold items; empty if there is none. `missing_features` are feature names that the
-    bundle does not know.
+    `missing` are item ids of the query that the bundle lacks. `vector` is the query's vector; None if the bundle has no
+    data for the query, and the items are popular ones. `seen_bounded`: the stored history is incomplete, so seen items
+    may be returned. `complete`: at least k items are eligible for the request. `cold` marks cold items; empty if no
+    item is cold. `missing_features` are feature names that the bundle does not know.
     """
 
     ids: list[str]
@@ -193,13 +195,13 @@ class Hits:
 
     @property
     def fallback(self) -> bool:
-        """Whether the items are popular ones, not found by a vector."""
+        """Whether the items are the most popular ones, because the query has no vector."""
         return self.vector is None
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The answer to a task from one bundle `version`, and the seconds that its batch took."""
+    """The answer to a task: the hits of each query, the bundle version that answered, and the batch's seconds."""
 
     version: str
     hits: list[Hits]
@@ -208,7 +210,7 @@ class Answer:
 
 
 def joined(answers: Sequence[Answer]) -> Answer:
-    """Join the answers to the parts of a task, all from one version."""
+    """Join the answers to the parts of a task into one; all are from the same version."""
     return Answer(
         answers[0].version,
         [hits for answer in answers for hits in answer.hits],

@@ -1,8 +1,8 @@
-"""Answers a batch of tasks: one tower run and as few searches as their parameters allow.
+"""Answers a batch of tasks, with one tower run and as few searches as the tasks' parameters allow.
 
 Excluded items (seen, excluded by the request, the query's own item) are fetched on top of k and removed afterwards:
-with few of them that costs less than a selector inside the index, and it works with every kind of index. Items that a
-filter rejects or that are not available are not fetched at all (`weir.serving.index.probing`).
+for few excluded items this costs less than a selector inside the index, and it works with every kind of index. Items
+that a filter rejects or that are not available are not fetched at all (`weir.serving.index.probing`).
 """
 
 import math
@@ -34,20 +34,25 @@ from weir.serving.search.queries import Answer, Hits, Task
 
 __all__ = ["FEW", "Retriever", "lists_beyond", "nearest", "rescored"]
 
-
 Floats = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
 
 _DEPTH: Final = 16
-"""Items to compare for each excluded one (docs/serving.md, Path of a request)."""
+"""Items that the probed lists must hold for each excluded item (docs/serving.md, Path of a request)."""
+
+FEW: Final = 256
+"""Number of fetched rows up to which a search costs the same."""
+
+_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
+_NOTHING: Final[Ranked] = (np.empty(0, np.float32), IndexRows(np.empty(0, np.int64)))
 
 
 def nearest(bundle: LoadedBundle, queries: Floats, k: int, needed: Int64, nprobe: int = 0) -> Found:
-    """Return the best `k` rows for each query (n, dimension), or all items if there are fewer.
+    """Return the best `k` rows for each of `queries` (n, dimension), or all items if there are fewer.
 
-    A query whose lists hold fewer rows than it needs, `needed` (n,), is repeated with twice as many lists. If that
-    means all lists, or too many for the device, or if a graph walk does not reach enough rows, exact search is used. So
-    a query's result does not depend on the others of its batch.
+    A query whose lists hold fewer rows than it needs, `needed` (n,), is repeated with twice as many lists. Exact search
+    is used if that would be all lists or too many for the device, or if a graph walk does not reach enough rows. So a
+    query's result does not depend on the other queries of the batch.
     """
     index = bundle.index
     found = index.search(queries, k, nprobe)
@@ -64,10 +69,10 @@ def nearest(bundle: LoadedBundle, queries: Floats, k: int, needed: Int64, nprobe
 
 
 def lists_beyond(bundle: LoadedBundle, excluded: int) -> int:
-    """Return the number of inverted lists to probe with `excluded` items, 0 for the bundle's default.
+    """Return the number of inverted lists to probe for a query with `excluded` items; 0 for the bundle's default.
 
-    Excluded items may fill the nearest lists: the default is doubled until the lists hold `_DEPTH` times as many items
-    as are excluded, or all lists are probed.
+    Excluded items may fill the nearest lists. So the default is doubled until the lists hold 16 items for each excluded
+    item, or all lists are probed.
     """
     lists, own = bundle.index.lists, _own_lists(bundle)
     needed = _DEPTH * excluded * lists / max(1, bundle.items)
@@ -80,13 +85,13 @@ def _own_lists(bundle: LoadedBundle) -> int:
 
 
 def rescored(bundle: LoadedBundle, plans: Sequence[Plan], queries: Floats, found: list[Ranked]) -> list[Ranked]:
-    """Re-score the items `found` for each plan and sort them; `queries` is (n, dimension).
+    """Return the items `found` for each of n plans, re-scored and sorted; `queries` (n, dimension) are their vectors.
 
-    All plans have candidates, or none has: then the items stay as found, without those below their task's threshold.
-    Items with equal scores keep their order.
+    Either all plans have candidates or none has. Without candidates the items stay as found, except for items below
+    their task's threshold. Items with equal scores keep their order.
     """
     if bundle.scorer is None or not plans[0].candidates:
-        return [plan.above(one) for plan, one in zip(plans, found, strict=True)]
+        return [plan.above(ranked) for plan, ranked in zip(plans, found, strict=True)]
     asked = np.full((len(found), max(len(rows) for _, rows in found)), -1)
     for place, (_, rows) in enumerate(found):
         asked[place, : len(rows)] = rows
@@ -99,19 +104,13 @@ def _in_order(scores: Floats, rows: IndexRows) -> Ranked:
     return scores[order], IndexRows(rows[order])
 
 
-FEW: Final = 256
-"""Rows fetched per search up to which their number makes no difference to its cost."""
-
-_NO_KEYS: Final = ItemKeys(np.empty(0, np.int64))
-_NOTHING: Final[Ranked] = (np.empty(0, np.float32), IndexRows(np.empty(0, np.int64)))
-
-
 @dataclass(frozen=True)
 class Retriever:
-    """Answers batches in the batcher's thread, with `threads` threads for FAISS.
+    """Answers batches of tasks in the search thread; FAISS uses `threads` threads.
 
-    `taken_down` maps a store's key secret to the keys of items that must not be returned: the same array object until
-    the list changes. `rescored` overrides the number of re-scored candidates if a bundle has a second phase.
+    `taken_down` returns the keys of items that must not be returned, by the store's key secret: the same array object
+    until the takedown list changes. `rescored` replaces the number of re-scored candidates of bundles with a second
+    phase; None: the number in the bundle.
     """
 
     histories: Histories
@@ -120,11 +119,11 @@ class Retriever:
     rescored: int | None = None
 
     def candidates(self, bundle: LoadedBundle) -> int:
-        """Return the number of candidates per query that are re-scored; 0: no second phase."""
+        """Return the number of candidates per query that are re-scored for a bundle; 0: no re-scoring."""
         return bundle.rescored if self.rescored is None or not bundle.rescored else self.rescored
 
     def __call__(self, tasks: Sequence[Task]) -> list[Answer]:
-        """Return one answer per task, in order."""
+        """Return the answer to each task, in order."""
         faiss.omp_set_num_threads(self.threads)  # OpenMP keeps this per thread
         answers: dict[int, Answer] = {}
         bundles = [task.answering() for task in tasks]
@@ -138,7 +137,10 @@ class Retriever:
         return [answers[number] for number in range(len(tasks))]
 
     def eligibility(self, bundle: LoadedBundle, tagged: CatalogueView | None) -> Eligibility:
-        """Return the rows of a bundle that may be returned now; cached until something changes."""
+        """Return which rows of a bundle may be returned now; cached until the catalogue or the takedown list changes.
+
+        `tagged` is the catalogue's view of the bundle, None without a catalogue.
+        """
         state, down, now = bundle.state, self.taken_down(bundle.key_secret), time.time()
         if state.eligibility is None or not state.eligibility.holds(tagged, down, now):
             state.eligibility = Eligibility.of(bundle.rows, tagged, down, now)
@@ -147,7 +149,7 @@ class Retriever:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Answers the tasks of one bundle."""
+    """Answers the tasks of a batch that one bundle answers."""
 
     planner: Planner
 
@@ -161,13 +163,14 @@ class _Batch:
         return len(self.bundle.rows) - self.bundle.cold if self.bundle.cold else None
 
     def cold(self, rows: IndexRows) -> list[bool]:
-        """Return whether each row is a cold item; empty if none is."""
+        """Return whether each row is a cold item; empty if no row is."""
         if self.cold_from is None:
             return []
-        found = rows >= self.cold_from
-        return found.tolist() if found.any() else []
+        is_cold = rows >= self.cold_from
+        return is_cold.tolist() if is_cold.any() else []
 
     def answer(self, tasks: list[Task]) -> list[Answer]:
+        """Return the answer to each task, in order."""
         start = time.monotonic()
         pairs = [(task, query) for task in tasks for query in task.queries]
         plans, vectors = self.planner.plan(pairs)
@@ -180,7 +183,7 @@ class _Batch:
         return [Answer(version, [next(rest) for _ in task.queries], tower, search) for task in tasks]
 
     def find(self, plans: list[Plan], vectors: Floats) -> list[Hits]:
-        """Return the hits of each plan, in order."""
+        """Return the hits of each plan, in order; `vectors` are the query vectors by place."""
         hits: dict[int, Hits] = {}
         for numbers in _grouped(range(len(plans)), lambda number: self.search_key(plans[number])):
             chosen = [plans[number] for number in numbers]
@@ -212,7 +215,7 @@ class _Batch:
         return (ids[start:end] for start, end in pairwise([0, *ends]))
 
     def complete(self, plan: Plan) -> bool:
-        """Return whether k items are eligible for a plan."""
+        """Return whether at least k items are eligible for a plan."""
         passing, k = self.planner.passing(plan.task), plan.query.k
         there = self.bundle.items if passing is None else len(passing)
         if there - len(plan.excluded) >= k:
@@ -221,7 +224,7 @@ class _Batch:
         return there - left_out >= k
 
     def search_key(self, plan: Plan) -> tuple[object, ...]:
-        """Return the key by which plans share a search: same filter and parameters, similar number of rows."""
+        """Return a key that is equal for plans that may share a search: same parameters, similar number of rows."""
         task = plan.task
         passing = self.planner.passing(task) if task.find else None
         lists = task.nprobe if passing is not None else self.lists(plan)
@@ -234,6 +237,7 @@ class _Batch:
         return plan.task.nprobe or lists_beyond(self.bundle, len(plan.excluded))
 
     def search(self, plans: list[Plan], queries: Floats) -> list[Ranked]:
+        """Return the scores and rows of each plan, by one search; `queries` (n, dimension) are the plans' vectors."""
         task, index, passing = plans[0].task, self.bundle.index, self.planner.passing(plans[0].task)
         lists = self.lists(plans[0])
         wanted = min(max(plan.wanted for plan in plans), self.bundle.items)
@@ -253,16 +257,20 @@ class _Batch:
         ]
 
     def filtered(self, task: Task, passing: RowMask) -> FilteredSearch:
+        """Return the search among the passing rows for a task."""
         return FilteredSearch(None if task.exact else self.planner.listed, self.bundle.exact, passing, self.cold_from)
 
     def again(self, plan: Plan, query: Floats, left: BitMap, count: int) -> Ranked:
-        """Search the remaining rows `left` for `count` more items."""
+        """Return the best `count` of the remaining rows `left` for a plan, whose vector is `query` (1, dimension)."""
         passing = RowMask(left, len(self.bundle.rows))
         scores, rows = self.filtered(plan.task, passing).search(query, count, plan.task.nprobe)
         return rescored(self.bundle, [plan], query, [plan.kept(Found(scores[0], IndexRows(rows[0])))])[0]
 
     def chosen(self, plan: Plan, found: Ranked, rank: Callable[[BitMap, int], Ranked]) -> Ranked:
-        """Return the best k rows that the tag cap allows, or the first k without a cap; `rank` finds more."""
+        """Return the first k rows found for a plan or, with a tag cap, the best k that the cap allows.
+
+        If the cap leaves fewer than k, `rank` returns the best `count` of a set of further rows.
+        """
         scores, rows = found
         cap, tagged, k = plan.task.cap, self.planner.eligibility.tagged, plan.query.k
         if cap is None or tagged is None:
@@ -276,6 +284,7 @@ class _Batch:
         return spread.taken
 
     def popular(self, plan: Plan) -> Ranked:
+        """Return the most popular rows for a plan without a vector; the scores are popularities."""
         passing = self.planner.passing(plan.task)
         wanted = min(plan.wanted, self.bundle.items)
         if passing is None:

@@ -1,4 +1,4 @@
-"""Detect a log's columns and their kinds, and guess which are the user, the item and the time."""
+"""Detects a log's columns and their kinds, and guesses which columns are the user, the item and the time."""
 
 import re
 from collections import Counter
@@ -23,7 +23,10 @@ from weir.readers.timestamps import arrow_millis
 __all__ = ["Column", "columns_of", "likely_columns"]
 
 _ROWS: Final = 1000
+"""First rows of a block that are looked at."""
+
 _FEW: Final = 20
+"""Most distinct values of a column whose values are counted."""
 
 _WORDS: Final[dict[str, tuple[str, ...]]] = {
     columns.TIMESTAMP: (
@@ -43,7 +46,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     columns.EVENT_ID: ("eventid", "eventuuid", "eventkey"),
     columns.EVENT_TYPE: ("eventtype", "event", "action", "eventname", "behavior", "behaviour", "interaction", "type"),
 }
-"""Field -> likely words in its column's name, the likeliest first."""
+"""Field -> words that are likely in its column's name, the likeliest first."""
 
 _FEW_VALUED: Final = {columns.EVENT_TYPE}
 _PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
@@ -58,9 +61,10 @@ _KINDS: Final = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its kind is text, time, integer, number, boolean, list, object, mixed or empty.
+    """A column of a log.
 
-    `few` counts its values in the first rows; empty if there are many distinct ones.
+    `kind` is text, time, integer, number, boolean, list, object, mixed or empty. `few` counts the column's values in
+    the first rows; empty if there are many distinct values.
     """
 
     name: str
@@ -70,8 +74,8 @@ class Column:
 
 
 def columns_of(blocks: Iterable[tuple[Chunk, Block]]) -> list[Column]:
-    """Return the columns of the first rows of blocks, in order of first appearance."""
-    found: dict[str, list[Any]] = {}
+    """Return the columns that appear in the first rows of blocks, in order of first appearance."""
+    by_name: dict[str, list[Any]] = {}
     kinds: dict[str, str] = {}
     for chunk, block in blocks:
         content = block.content
@@ -80,9 +84,9 @@ def columns_of(blocks: Iterable[tuple[Chunk, Block]]) -> list[Column]:
             kinds |= {field.name: kind for field in content.table.schema if (kind := _arrow_kind(field.type))}
         for row in _rows(content):
             for name, value in row:
-                found.setdefault(name, []).append(value)
-    names = [*found, *(name for name in kinds if name not in found)]
-    return [_column(name, found.get(name, []), kinds.get(name)) for name in names]
+                by_name.setdefault(name, []).append(value)
+    names = [*by_name, *(name for name in kinds if name not in by_name)]
+    return [_column(name, by_name.get(name, []), kinds.get(name)) for name in names]
 
 
 def _head(partition: Partition) -> TableRows:
@@ -93,6 +97,7 @@ def _head(partition: Partition) -> TableRows:
 
 
 def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any]]]:
+    """Yield the (name, value) pairs of each readable row among the first ones."""
     if isinstance(content, TableRows):
         head = content.table[:_ROWS]
         for row in zip(*map(_values, head.columns), strict=True):
@@ -112,22 +117,23 @@ def _rows(content: Lines | TableRows | None) -> Iterator[Sequence[tuple[str, Any
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Return a column's values; bytes, and values without a Python type, as text."""
     if not is_bytes(column.type):
         with suppress(ValueError, OverflowError, ArithmeticError):
             values: list[Any] = column.to_pylist()
             return values
-    # Bytes, and values without a Python type, are shown as text.
     return [cell(value) for value in column]
 
 
 def _column(name: str, values: list[Any], kind: str | None) -> Column:
-    known = [str(value) if isinstance(value, UUID) else value for value in values if value is not None]
-    counts = Counter(str(value) for value in known)
+    present = [str(value) if isinstance(value, UUID) else value for value in values if value is not None]
+    counts = Counter(str(value) for value in present)
     few = dict(counts.most_common()) if len(counts) <= _FEW else {}
-    return Column(name, kind or _kind(known), str(known[0])[:40] if known else "", few)
+    return Column(name, kind or _kind(present), str(present[0])[:40] if present else "", few)
 
 
 def _kind(values: list[Any]) -> str:
+    """Return the common kind of values, ``mixed`` or ``empty`` without one."""
     kinds = {_kind_of(value) for value in values}
     if kinds == {"text"}:
         return _kind_of_texts(values)
@@ -148,7 +154,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _kind_of_texts(texts: list[str]) -> str:
-    """Return the kind of the values that texts stand for: CSV has only texts."""
+    """Return the kind of the values that texts spell, as CSV has only texts: integer, number, time or text."""
     values = pa.array(texts)
     for kind, name in ((pa.int64(), "integer"), (pa.float64(), "number")):
         try:
@@ -161,6 +167,7 @@ def _kind_of_texts(texts: list[str]) -> str:
 
 
 def _arrow_kind(kind: pa.DataType) -> str:
+    """Return the kind of an Arrow type; "" for other types, such as text."""
     if pa.types.is_dictionary(kind):
         return _arrow_kind(kind.value_type)
     tests = {
@@ -170,31 +177,35 @@ def _arrow_kind(kind: pa.DataType) -> str:
         "number": (pa.types.is_floating, pa.types.is_decimal),
         "list": (pa.types.is_nested,),
     }
-    return next((name for name, of in tests.items() if any(one(kind) for one in of)), "")
+    return next((name for name, checks in tests.items() if any(check(kind) for check in checks)), "")
 
 
 def _is_whole(kind: pa.DataType) -> bool:
     return bool(pa.types.is_decimal(kind) and kind.scale <= 0)
 
 
-def likely_columns(found: Sequence[Column], known: dict[str, str]) -> dict[str, str]:
-    """Guess, by names and kinds, field -> column for the fields whose configured column, in `known`, is missing."""
-    names = {column.name for column in found}
-    taken = {name for name in known.values() if name in names}
+def likely_columns(present: Sequence[Column], configured: dict[str, str]) -> dict[str, str]:
+    """Guess, by names and kinds, the columns of the fields whose configured column is missing.
+
+    `present` are the columns of the log, and `configured` maps each field to its column. Returns field -> column.
+    """
+    names = {column.name for column in present}
+    taken = {name for name in configured.values() if name in names}
     likely: dict[str, str] = {}
     for field in _WORDS:
         free = [
             column
-            for column in found
+            for column in present
             if column.name not in taken and column.kind in _KINDS[field] and (field not in _FEW_VALUED or column.few)
         ]
-        if known[field] not in names and (best := _best(field, free)):
+        if configured[field] not in names and (best := _best(field, free)):
             likely[field] = best
             taken.add(best)
-    return {field: likely[field] for field in known if field in likely}
+    return {field: likely[field] for field in configured if field in likely}
 
 
 def _best(field: str, free: Sequence[Column]) -> str | None:
+    """Return the column among `free` ones that most likely holds a field; None if none is likely."""
     scores = {column.name: _score(column.name, _WORDS[field]) for column in free}
     best = max(scores, key=scores.__getitem__, default="")
     if scores.get(best):
@@ -205,7 +216,7 @@ def _best(field: str, free: Sequence[Column]) -> str | None:
 
 
 def _score(name: str, words: Sequence[str]) -> float:
-    """Return how well a name matches one of the words; 0: no match."""
+    """Return how well a column's name matches one of the words, the first words best; 0: no match."""
     parts = [part.lower() for part in _PARTS.findall(name)]
     joined = "".join(parts)
     for rank, word in enumerate(words):

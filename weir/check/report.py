@@ -1,4 +1,4 @@
-"""Build the report of `weir check`: a log's contents, its invalid rows, and proposed settings."""
+"""Builds the report of `weir check`: a log's contents, its invalid rows, and proposed settings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,18 +21,19 @@ __all__ = ["REQUIRED", "BadRow", "ColumnFacts", "LogReport", "check_log"]
 
 REQUIRED: Final = (columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP)
 _FEW: Final = 3
-"""Number of pieces on which proposed settings are tried."""
+"""Number of sampled pieces on which proposed settings are tried."""
 _COUNTED: Final = 1 << 26
-"""Byte position up to which the number of a bad line is counted."""
+"""Byte position up to which the lines before a bad line are counted, to give its number."""
 _RAW: Final = 160
+"""Characters of an invalid row that the report repeats."""
 _MANY: Final = 0.01
-"""Share of rows with too large weights from which on the weight column is at fault."""
+"""Share of rows with too large weights from which on the report proposes to use no weight column."""
 _OFF: Final = (1, 2, 3, 6, 9, 12, 14, 24)
-"""Hours by which times may be off, for example by a time zone or a day; tried as tolerance."""
+"""Hours that are tried as clock tolerance: times may be off by, for example, a time zone or a day."""
 
 
 class ColumnFacts(FrozenModel):
-    """A column; `read_as` is the field that it maps to, by the given or the proposed settings."""
+    """A column of the log; `read_as` is the field that is read from it, by the given or the proposed settings."""
 
     name: str
     kind: str
@@ -41,7 +42,7 @@ class ColumnFacts(FrozenModel):
 
 
 class BadRow(FrozenModel):
-    """An invalid row."""
+    """An invalid row: its file and place, the reason and details, and its raw text."""
 
     file: str
     place: str
@@ -80,17 +81,19 @@ class LogReport(FrozenModel):
 
     @property
     def missing_ids(self) -> int:
-        """Number of rows whose user or item is empty or a placeholder for a missing id."""
+        """Number of rows whose user or item id is empty or a placeholder for a missing id."""
         return sum(self.reasons.get(reason, 0) for reason in (Reason.EMPTY_ID, Reason.MISSING_ID))
 
     @property
     def is_readable(self) -> bool:
-        """Whether any row is valid without the proposed settings."""
+        """Whether at least one row is valid without the proposed settings."""
         return self.valid_before > 0
 
 
 @dataclass
 class _Verdict:
+    """The result of validating sampled rows: counts, the first invalid row, and the valid rows."""
+
     look: FirstLook
     first_bad: BadRow | None = None
     tables: list[pa.RecordBatch] = field(default_factory=list)
@@ -104,13 +107,16 @@ class _Verdict:
 
 
 def check_log(config: LogConfig) -> LogReport:
-    """Sample and check a log; raises `FileNotFoundError` if there is none, and `TopicError` for a topic."""
+    """Sample and check the log of the settings `config`.
+
+    Raises `FileNotFoundError` if there is no log, and `TopicError` for a topic.
+    """
     sample = take_sample(config)
-    found = columns_of(_heads(sample, config))
-    settings = _proposal(sample, config, found)
+    present = columns_of(_heads(sample, config))
+    settings = _proposal(sample, config, present)
     proposed = with_settings(config, settings)
-    before = _judge(sample.pieces, config)
-    after = _judge(sample.pieces, proposed) if settings else before
+    before = _validate(sample.pieces, config)
+    after = _validate(sample.pieces, proposed) if settings else before
     times = after.column(columns.TIMESTAMP).to_numpy() if after.look.valid else np.empty(0, np.int64)
     low, high = np.quantile(times, [0.001, 0.999]) if len(times) else (0, 0)
     share = sample.share
@@ -122,7 +128,7 @@ def check_log(config: LogConfig) -> LogReport:
         rows=after.look.rows,
         all_rows=None if share is None else round(after.look.rows / share) if share else 0,
         is_complete=share == 1.0,
-        columns=[_facts(column, proposed) for column in found],
+        columns=[_facts(column, proposed) for column in present],
         settings=settings,
         valid=after.look.valid,
         valid_before=before.look.valid,
@@ -135,13 +141,13 @@ def check_log(config: LogConfig) -> LogReport:
         end_ms=int(times.max()) if len(times) else None,
         users=_distinct(after, columns.USER_ID),
         items=_distinct(after, columns.ITEM_ID),
-        event_types=_event_types(proposed, found),
+        event_types=_event_types(proposed, present),
         window_seconds=nice_window((high - low) / 1000) if len(times) else None,
     )
 
 
 def with_settings(config: LogConfig, settings: Sequence[str]) -> LogConfig:
-    """Return the config with some settings changed, given as in `LogReport.settings`."""
+    """Return a copy of the config with some settings changed, given as KEY=VALUE (`LogReport.settings`)."""
     values = config.model_dump()
     for setting in settings:
         path, _, value = setting.removeprefix("pipeline.").partition("=")
@@ -154,27 +160,33 @@ def with_settings(config: LogConfig, settings: Sequence[str]) -> LogConfig:
 
 
 def _heads(sample: Sample, config: LogConfig) -> Iterator[tuple[Chunk, Block]]:
-    """Yield the first block of the first and of the last readable piece."""
+    """Yield the first block of the first readable piece and that of the last one, each with its chunk."""
     for piece in spread([piece for piece in sample.pieces if piece.chunk is not None], 2):
         if piece.chunk is not None:
             yield from ((piece.chunk, block) for block in islice(piece.read(config), 1))
 
 
-def _proposal(sample: Sample, config: LogConfig, found: Sequence[Column]) -> list[str]:
-    """Return the settings that make most rows valid; only repairs if the current ones are as good."""
-    free = [column for column in found if column.name and column.name not in config.features.all]
+def _proposal(sample: Sample, config: LogConfig, present: Sequence[Column]) -> list[str]:
+    """Return the settings, as KEY=VALUE, with which most rows are valid.
+
+    No columns are named if the current settings are as good. `present` are the log's columns.
+    """
+    free = [column for column in present if column.name and column.name not in config.features.all]
     likely = likely_columns(free, config.columns.model_dump())
     named = [f"pipeline.columns.{name}={column}" for name, column in likely.items()]
     tried: list[list[str]] = [[], named, [*named, "pipeline.time_zone=UTC"], [*named, "pipeline.min_time=1970-01-01"]]
     pieces = spread(sample.pieces, _FEW)
-    shares = [_judge(pieces, with_settings(config, settings)).share for settings in tried]
+    shares = [_validate(pieces, with_settings(config, settings)).share for settings in tried]
     best = tried[shares.index(max(shares))] if any(shares) else named
-    return [*best, *_repairs(pieces, with_settings(config, best), [column.name for column in found])]
+    return [*best, *_repairs(pieces, with_settings(config, best), [column.name for column in present])]
 
 
 def _repairs(pieces: Sequence[Piece], config: LogConfig, names: Sequence[str]) -> list[str]:
-    """Return further settings for rows that are otherwise valid: no weight column, or a clock tolerance."""
-    look, repairs = _judge(pieces, config).look, []
+    """Return settings that make further rows valid: no weight column, or a clock tolerance.
+
+    `names` are the names of the log's columns.
+    """
+    look, repairs = _validate(pieces, config).look, []
     if look.reasons[Reason.WEIGHT_TOO_LARGE] >= _MANY * look.rows:
         # A play count or a price is not a weight: without a weight column each event counts as one.
         absent = next(name for number in count() if (name := f"none{number or ''}") not in names)
@@ -182,12 +194,12 @@ def _repairs(pieces: Sequence[Piece], config: LogConfig, names: Sequence[str]) -
     if look.reasons[Reason.AHEAD_OF_ARRIVAL]:
         for hours in _OFF:
             proposed = f"pipeline.clock_tolerance_minutes={60 * hours}"
-            if not _judge(pieces, with_settings(config, [proposed])).look.reasons[Reason.AHEAD_OF_ARRIVAL]:
+            if not _validate(pieces, with_settings(config, [proposed])).look.reasons[Reason.AHEAD_OF_ARRIVAL]:
                 return [*repairs, proposed]
     return repairs
 
 
-def _judge(pieces: Sequence[Piece], config: LogConfig) -> _Verdict:
+def _validate(pieces: Sequence[Piece], config: LogConfig) -> _Verdict:
     """Validate the sampled rows as the pipeline does."""
     files = {piece.partition.key: piece.partition for piece in pieces}
     verdict, validator = _Verdict(FirstLook(files=files)), Validator(config)
@@ -214,7 +226,7 @@ def _bad_row(piece: Piece, letters: Letters) -> BadRow:
 
 
 def _place(chunk: Chunk | None, position: int) -> str:
-    """Return the place of a row in words; lines of a text count from 1."""
+    """Return the place of a row in words; lines count from 1. A `chunk` of None is an unreadable file."""
     if chunk is None:
         return "the whole file"
     if chunk.partition.format is Format.PARQUET:
@@ -239,9 +251,9 @@ def _distinct(verdict: _Verdict, name: str) -> int:
     return pc.count_distinct(verdict.column(name)).as_py() if verdict.look.valid else 0
 
 
-def _event_types(config: LogConfig, found: Sequence[Column]) -> dict[str, int]:
-    """Return the count of each event type in the first rows."""
-    return next((column.few for column in found if column.name == config.columns.event_type), {})
+def _event_types(config: LogConfig, present: Sequence[Column]) -> dict[str, int]:
+    """Return the count of each event type in the first rows; empty without a column of event types."""
+    return next((column.few for column in present if column.name == config.columns.event_type), {})
 
 
 def _format(key: str, form: Format) -> str:

@@ -1,4 +1,4 @@
-"""Sample a log: pieces of some of its files, evenly spaced, so that a check takes seconds."""
+"""Samples a log: pieces of some of its files, evenly spaced, so that a check takes seconds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +35,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Piece:
-    """A chunk with the `numbers` of its sampled blocks, or the `unreadable` block that has the error of a file."""
+    """A sampled piece of a file: a chunk with the `numbers` of its sampled blocks.
+
+    For a file that cannot be read, `unreadable` is a block with the error instead.
+    """
 
     partition: Partition
     chunk: Chunk | None
@@ -43,7 +46,7 @@ class Piece:
     unreadable: Block | None = None
 
     def read(self, config: LogConfig) -> Iterator[Block]:
-        """Yield the sampled blocks."""
+        """Yield the sampled blocks, read by the settings `config`."""
         if self.unreadable is not None:
             yield self.unreadable
         if self.chunk is not None:
@@ -56,7 +59,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class Sample:
-    """The sampled `pieces` of a log, and their `share` of its bytes or rows; None if gzip makes it unknown."""
+    """A log's partitions, the sampled `pieces`, and their `share` of the log.
+
+    None: the share is unknown, because files are gzipped.
+    """
 
     partitions: list[Partition]
     pieces: list[Piece]
@@ -69,28 +75,28 @@ class Sample:
 
 
 def take_sample(config: LogConfig) -> Sample:
-    """Choose the pieces; raises `FileNotFoundError` if there is no log, and `TopicError` for a topic."""
+    """Choose the pieces of a log; raises `FileNotFoundError` if there is no log, and `TopicError` for a topic."""
     partitions = [partition for partition in discover(config.log) if partition.size]
     chosen = spread(partitions, _FILES)
     pieces: list[Piece] = []
     read: float | None = 0.0
     for partition in chosen:
-        found, share = _pieces(partition, max(3, _PIECES // len(chosen)))
-        pieces += found
+        sampled, share = _pieces(partition, max(3, _PIECES // len(chosen)))
+        pieces += sampled
         read = None if read is None or share is None else read + share * partition.size
     size = sum(partition.size for partition in partitions)
     return Sample(partitions, pieces, read / size if read is not None and size else None)
 
 
-def spread(found: Sequence[T], most: int) -> list[T]:
-    """Return at most `most` elements, evenly spaced, including the first and the last."""
-    if len(found) <= most:
-        return list(found)
-    return [found[number * (len(found) - 1) // (most - 1)] for number in range(most)]
+def spread(elements: Sequence[T], most: int) -> list[T]:
+    """Return at most `most` of the elements, evenly spaced, including the first and the last."""
+    if len(elements) <= most:
+        return list(elements)
+    return [elements[number * (len(elements) - 1) // (most - 1)] for number in range(most)]
 
 
 def _pieces(partition: Partition, most: int) -> tuple[list[Piece], float | None]:
-    """Return the pieces of a file, and their share of it; None if it is unknown."""
+    """Return at most about `most` pieces of a file, and their share of the file; None if the share is unknown."""
     try:
         chunks, stop = chunks_of(Reading(partition), _PIECE_BYTES)
     except UnreadableError as error:
@@ -111,10 +117,10 @@ def _pieces(partition: Partition, most: int) -> tuple[list[Piece], float | None]
 
 
 def _rows(group: Chunk, number: int) -> int:
-    """Return the number of rows of a block of a row group; the last block is shorter than the others."""
+    """Return the number of rows in block `number` of a row group; the last block is shorter than the others."""
     return min(_PIECE_ROWS, group.stop - group.start - number * _PIECE_ROWS)
 
 
 def _block_count(group: Chunk) -> int:
-    """Return the number of blocks in a row group; they must be read in order, so late ones are expensive."""
+    """Return the number of blocks in a row group."""
     return -(-(group.stop - group.start) // _PIECE_ROWS)

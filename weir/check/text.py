@@ -1,4 +1,4 @@
-"""A report on a log for people, and the settings for it as a YAML file."""
+"""Prints the report of `weir check`, and writes the settings for a log as a YAML file."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -36,11 +36,11 @@ _ROW_BYTES = 4 * _DIMENSION + 60
 
 
 Given: TypeAlias = Sequence[tuple[str, str]]
-"""Options of the current command, with their values; they are repeated in the proposed commands."""
+"""Options of the current command as (name, value), which the proposed commands repeat."""
 
 
 class UnreadableLogError(UserError):
-    """No row of a log is valid; the lines have the reasons, and settings that would read it."""
+    """No row of a log is valid; the message has the reasons, and settings with which rows would be valid."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__("\n".join(lines))
@@ -52,7 +52,10 @@ class UnreadableLogError(UserError):
 
 
 def require_readable(report: LogReport, command: str, given: Given = ()) -> None:
-    """Raise `UnreadableLogError` if no row is valid; its message repeats `command` with settings that read the log."""
+    """Raise `UnreadableLogError` if no row is valid.
+
+    The error's message repeats `command` and the `given` options, with settings that would read the log.
+    """
     if report.is_readable:
         return
     lines = [f"no row of {report.log} is valid", *what_is_wrong(report)]
@@ -65,7 +68,7 @@ def require_readable(report: LogReport, command: str, given: Given = ()) -> None
 
 
 def print_report(console: Console, report: LogReport, given: Given = ()) -> None:
-    """Print a report: facts, columns, the first bad row, and the next commands, with the options that were `given`."""
+    """Print a report: facts, columns, the first invalid row, and the next commands, which repeat `given` options."""
     facts = Table(box=None, show_header=False)
     for name, value in _facts(report):
         facts.add_row(plain(name, style="bold"), plain(value))
@@ -114,7 +117,7 @@ def _print_columns(console: Console, report: LogReport) -> None:
 
 
 def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
-    """Return lines about the invalid rows: the first one, the reasons, and the fix for the commonest reason."""
+    """Return lines about the invalid rows: the first row, the reasons and, with `hint`, how to fix the commonest."""
     bad = report.first_bad or report.first_bad_before
     if bad is None:
         return []
@@ -156,18 +159,18 @@ def proposed(report: LogReport) -> list[str]:
 
 
 def _quick(report: LogReport, given: Given) -> str:
-    """Return the command that compares a model with popularity; it needs no store."""
+    """Return the command that trains a model on the log and compares it with popularity, without a store."""
     options = [(name, value) for name, value in given if name != "--store"]
     return f"{program()} evaluate --quick --log {shell(report.log)}{_options(report.settings, options)}"
 
 
 def _followed(log: str) -> str:
-    """Return the option of `weir up` for a log: a single file is replayed, everything else followed."""
+    """Return the option of `weir up` that replays a log, if it is a single file, or follows it."""
     return f"--log {shell(log)}" if is_topic(log) or Path(log).is_file() else setting(f"pipeline.log={log}")
 
 
 def _unnamed(report: LogReport, given: Given) -> list[str]:
-    """Return advice if no row is valid: the fix for the reason, or the missing columns and a command to name them."""
+    """Return advice for a log without a valid row: how to fix the reason, or a command that names missing columns."""
     reason = next(iter(report.reasons), "")
     # The problem may be in the file itself, not in the names of its columns.
     if not report.columns or reason in OF_READING or report.next_step != HINTS[Reason(reason)]:
@@ -187,7 +190,7 @@ def _unnamed(report: LogReport, given: Given) -> list[str]:
 
 
 def _options(settings: Sequence[str], given: Given) -> str:
-    """Return the given options and further settings as command-line text, each after a space."""
+    """Return the `given` options and further settings as text for a command line, each after a space."""
     return "".join(f" {one}" for one in (*starmap(option, given), *map(setting, settings)))
 
 
@@ -241,7 +244,7 @@ def _size(count: int) -> str:
 
 
 def settings_file(report: LogReport, settings: Settings) -> str:
-    """Return the file: the settings that the log needs, and optional ones as comments."""
+    """Return the text of a YAML file: the settings that the log needs, and optional settings as comments."""
     config = with_settings(settings.pipeline, report.settings)
     default = type(config)()
     columns = _named(report, config.columns.model_dump(), default.columns.model_dump())
@@ -273,7 +276,7 @@ def settings_file(report: LogReport, settings: Settings) -> str:
 
 
 def _named(report: LogReport, columns: dict[str, str], default: dict[str, str]) -> list[tuple[str, Any]]:
-    """Return the columns to write: present in the log, required, or different from the default."""
+    """Return the (field, column) pairs to write: columns in the log, required, or different from the `default`."""
     present = {column.name for column in report.columns}
     return [
         (name, column)

@@ -68,7 +68,7 @@ def query(
 
 
 def _features(given: list[str], client: "RetrievalClient") -> dict[str, list[str] | float]:
-    """Return the features that --feature names; the server's `info` tells which of them are numbers."""
+    """Parse the features given by --feature; the server's info tells which of them are numbers."""
     found: dict[str, list[str] | float] = {}
     numbers = client.info().user_features["dense"] if given else ()
     for one in given:

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "step"]
 
-
-# ruff: noqa: PLC0415 - imports wait until a command runs
-
-
 _PARTS: Final = {
     "draw": "draw negatives",
     "rows": "distinct rows of the table",
@@ -43,6 +39,11 @@ _PARTS: Final = {
     "sum": "sum over ranks",
     "update": "optimisers",
 }
+
+app = typer.Typer(help="Compare methods, and see what they cost, on your own data.", no_args_is_help=True)
+
+
+# ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 def step(
@@ -86,6 +87,8 @@ def step(
 
 
 def _lines(costs: list["StepCost"]) -> list[list[str]]:
+    """Return the rows of the table: a part of a step, and its cost for each batch size."""
+
     def line(name: str, values: list[float], form: str = ".1f") -> list[str]:
         return [name, *(f"{value:{form}}" for value in values)]
 
@@ -98,9 +101,6 @@ def _lines(costs: list["StepCost"]) -> list[list[str]]:
         line("step / (tower + products)", [cost.ratio for cost in costs], ".2f"),
         line("steps measured", [cost.steps for cost in costs], "d"),
     ]
-
-
-app = typer.Typer(help="Compare methods, and see what they cost, on your own data.", no_args_is_help=True)
 
 
 @app.callback()
@@ -228,7 +228,7 @@ def _effort(budget: "Budget") -> str:
 
 
 def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
-    """Return what determines a run: five sections of its configuration, the estimator and the budget."""
+    """Return what determines the runs of a row: five sections of its configuration, the estimator and the budget."""
     from pydantic import ValidationError
 
     try:
@@ -242,7 +242,7 @@ def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
 
 
 def _refuse_other(out: Path, comparison: "Comparison") -> None:
-    """Refuse to mix the runs of two different comparisons in one folder."""
+    """Raise `CommandError` if the folder holds runs of another comparison than this one."""
     from weir.trainer.offline.results import COMPARISON_NAME, load_comparison
 
     if not (out / COMPARISON_NAME).exists():
@@ -261,9 +261,9 @@ def _refuse_other(out: Path, comparison: "Comparison") -> None:
 
 @contextmanager
 def _progress(session: Session, runs: int, steps: int) -> "Iterator[Callable[[str, int], StepReport]]":
-    """Show the missing runs and the current step and loss: as a bar, or as lines without a terminal.
+    """Context manager: show the progress over all runs, as a bar, or as a line for each run without a terminal.
 
-    Yields a function that announces a run and returns the callback for its steps.
+    Yields a function that announces a run, given its name and seed, and returns the callback for the run's steps.
     """
     from weir.cli.terminal.output import Bar
 

@@ -83,12 +83,12 @@ def forget(
 
 
 def caches_of(session: "Session") -> "list[LocalCache]":
-    """Return the caches of pipeline and server on this machine."""
+    """Return the local caches of pipeline and server on this machine."""
     return [session.settings.pipeline.cache, session.settings.serving.cache]
 
 
 def _ids(given: list[str] | None, file: Path | None) -> list[str]:
-    """Return the ids of --user and --users, unchanged; raises `UsageError` if there is none or one is empty."""
+    """Return the ids given by --user and --users, verbatim; raises `UsageError` for no id or an empty one."""
     ids = list(given or ())
     if file is not None:
         try:
@@ -199,7 +199,7 @@ def retire(
 
 
 def _age(session: "Session", older_than: str | None) -> float:
-    """Return the age from which windows retire, in seconds; raises `UsageError` if open windows could be as old."""
+    """Return the age in seconds from which windows retire; raises `UsageError` if open windows could be as old."""
     from weir.pipelines.layout import with_window
 
     pipeline = with_window(session.store, session.settings.pipeline, follow=False)
@@ -217,7 +217,7 @@ def _age(session: "Session", older_than: str | None) -> float:
 
 
 def _partitions_of_log(session: "Session") -> set[str] | None:
-    """Return the keys of the log's files or the topic's partitions; None if they cannot be listed from here."""
+    """Return the keys of the log's partitions (files, or partitions of a topic); None if they cannot be listed."""
     from weir.contracts import UserError
     from weir.pipelines.sources.log import log_source
 
@@ -352,9 +352,10 @@ def rebuild(
 
 
 def _settings_of(old: "Store") -> dict[str, Any]:
-    """Return the settings under which a store was written, nested; recorded settings win over remembered ones.
+    """Return the nested settings under which a store was written; recorded settings win over remembered ones.
 
-    A store of an older version recorded fewer settings: its newest windows supply histories and features.
+    A store of an older version recorded fewer settings; those of histories and features then come from its newest
+    windows.
     """
     from weir.contracts import LogState, WindowLog, read_format
     from weir.contracts.storage.format import read_settings

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "generate", "produce", "replay"]
 
+app = typer.Typer(help="Turn a downloaded data set into a log.", no_args_is_help=True)
+
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -153,9 +155,6 @@ def replay(
         session.out.print(
             plain(f"placed {summary.placed_rows:,} rows in {summary.placed_segments} segments of {pipeline.log}")
         )
-
-
-app = typer.Typer(help="Turn a downloaded data set into a log.", no_args_is_help=True)
 
 
 @app.callback()

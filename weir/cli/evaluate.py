@@ -46,13 +46,13 @@ _QUICK_STEPS: Final = 1500
 _QUICK_ROWS: Final = 1_000_000
 _QUICK_INTERACTIONS: Final = 300_000
 _QUICK_SECONDS: Final = 75.0
-"""Limit from the start of the command to the end of training."""
+"""Seconds from the start of the command to the end of training with --quick, at most."""
 _LEAST_SECONDS: Final = 15.0
-"""Least time for training, however long reading took."""
+"""Least seconds for training, however long reading took."""
 _QUICK_SCORES: Final = 200_000_000
-"""Limit of cases x items, the scores that a test computes."""
+"""Most scores (cases x items) that a test computes with --quick."""
 _QUICK_PEERS: Final = 4000
-"""Most items for the item-item matrices of the peers."""
+"""Most items with --quick for which peers with an item-item matrix are built."""
 _LEAST_CASES: Final = 1000
 
 
@@ -81,13 +81,13 @@ class Effort:
 
     @property
     def largest_peers(self) -> int:
-        """Most items for which item-kNN and EASE are built."""
+        """Most items for which the peers item-kNN and EASE are built."""
         from weir.trainer.offline.contest import LARGEST
 
         return _QUICK_PEERS if self.quick else LARGEST
 
     def read(self, session: Session, options: ExperimentOptions) -> "tuple[Interactions, list[str]]":
-        """Read the log, or with --quick users sampled from its last rows; return also the samplings in words."""
+        """Read the log, or with --quick a sample of users in its last rows; also return in words what was sampled."""
         from weir.trainer.offline.data import sample_users
 
         if not self.quick:
@@ -109,7 +109,7 @@ class Effort:
     def plan(
         self, session: Session, options: ExperimentOptions, interactions: "Interactions", started: float
     ) -> "tuple[Plan, list[str]]":
-        """Return the plan of training and testing, and in words the test cases left out.
+        """Return the plan of training and testing, and in words which test cases are left out.
 
         `started` is the start of the command, by `time.monotonic`. Raises `TooFewError` if no test case is left.
         """
@@ -130,7 +130,7 @@ class Effort:
 
 
 def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
-    """Print the data and its split, before the long work starts."""
+    """Print facts about the data and its split, before the long work starts."""
     interactions, split = plan.interactions, plan.split
     users, items = len(interactions.user_ids), len(interactions.item_ids)
     parts = f"{len(split.train):,} to train on, {len(split.validation):,} to validate, {len(split.test):,} to test"
@@ -142,7 +142,7 @@ def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
 
 
 def judge(session: Session, plan: "Plan", effort: Effort) -> "Outcome":
-    """Train and test the model and its peers, with progress; print how training ended."""
+    """Train and test the model and its peers, show the progress, and print how training ended."""
     from weir.trainer.offline.judge import against_peers
 
     name, started, total = plan.rules.headline, time.monotonic(), plan.budget.steps * effort.seeds
@@ -175,7 +175,7 @@ def judge(session: Session, plan: "Plan", effort: Effort) -> "Outcome":
 
 
 def _training(training: "Fit", plan: "Plan") -> str:
-    """Return a sentence on the length of training and why it ended."""
+    """Return a sentence on how long training took and why it ended."""
     name, budget = plan.rules.headline, plan.budget
     text = f"trained {training.steps:,} steps, {training.epochs:.1f} epochs"
     why = {
@@ -205,7 +205,7 @@ def next_steps(options: ExperimentOptions) -> list[str]:
 
 
 def verdict_of(outcome: "Outcome") -> str:
-    """Return in words whether the model beats popularity, or that the test cannot tell."""
+    """Return in words whether the model beats popularity, or that the test is too small to tell."""
     if outcome.new_share == 1:
         return f"cannot be judged: all {outcome.cases:,} test cases ask for new items, which no method can rank"
     name = outcome.headline
@@ -213,7 +213,7 @@ def verdict_of(outcome: "Outcome") -> str:
 
 
 def peers_in_words(outcome: "Outcome") -> list[str]:
-    """Return per metric which peers the model beats, its lead over the strongest peer, and the peers left out."""
+    """Return sentences: for each metric the peers that the model beats and its lead, and the peers left out."""
     if outcome.new_share == 1:
         return []
     lines = [
@@ -230,7 +230,7 @@ def peers_in_words(outcome: "Outcome") -> list[str]:
 
 
 def written(outcome: "Outcome | None", sampled: list[str], verdict: str) -> Any:
-    """Return all results for JSON; null for a figure that is missing, since JSON has no NaN."""
+    """Return all results for JSON, with null for a missing figure, as JSON has no NaN."""
     from pydantic_core import from_json, to_json
 
     if outcome is None:
@@ -302,7 +302,7 @@ def print_tables(session: Session, outcome: "Outcome") -> None:
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent; only a share of exactly 1 reads as 100 %."""
+    """Format a share in percent; only a share of exactly 1 is shown as 100 %."""
     return "100 %" if share == 1 else f"{min(99.9, max(0.1, 100 * share)):.1f} %"
 
 

@@ -92,14 +92,14 @@ def _keep_to_this_weir() -> None:
     """Make every child process import this weir, not a `weir` package in its working folder.
 
     Stages, ranks, the tower's tracing and Beam's workers start with ``python -m``, which searches the working folder
-    first. In a checkout that is not installed the working folder is where weir is, so it stays searched.
+    first. A checkout that is not installed must be found there, so the working folder stays searched then.
     """
     if not Path().samefile(Path(__file__).parents[2]):
         os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def _write_any_text() -> None:
-    """Print ids of any language where the locale is not UTF-8: UTF-8 into pipes and files, escapes on a terminal."""
+    """Let output have ids of any language under every locale: UTF-8 into pipes and files, escapes on a terminal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")

@@ -108,7 +108,7 @@ class ExperimentOptions:
         return interactions
 
     def _check(self, files: LogFiles, log: "LogConfig") -> None:
-        """Sample the log as `weir check` does; raise `UnreadableLogError` if other settings would read it."""
+        """Raise `UnreadableLogError` if, by a sample, other settings would read more of the log."""
         from weir.check.report import check_log
         from weir.check.text import require_readable
 
@@ -139,7 +139,7 @@ class ExperimentOptions:
 
     @property
     def arguments(self) -> str:
-        """The log and its settings, spelled for a command line."""
+        """The log and its settings as arguments of a command line."""
         given = [("--log", self.data), *given_options(self.config, None, self.assign)]
         return " ".join(option(name, value) for name, value in given)
 
@@ -153,7 +153,7 @@ class ExperimentOptions:
 
 
 def _small_model(split: SplitKind) -> dict[str, Any]:
-    """Return defaults that replace the trainer's: a small tower that trains in minutes on one core.
+    """Return nested settings that replace the trainer's defaults: a small tower that trains in minutes on one core.
 
     The random split has no order of events: a vector per user replaces the tower of histories. With histories every
     position is a training example: a batch of 64 histories of 50 items has up to 3,200 positives. Dropout is needed

@@ -1,4 +1,4 @@
-"""Commands that run as several ranks of one training run, on this machine or on several nodes."""
+"""Runs a command as several ranks of one training run, on this machine or on several nodes."""
 
 import os
 import re
@@ -22,17 +22,18 @@ __all__ = ["Nodes", "arguments_of", "is_first_rank", "run_in_ranks"]
 
 
 _SIGNS_OF_LIFE: Final = {"keep_alive_interval": 1, "keep_alive_max_attempt": 5}
-"""Heartbeats of a launcher: seconds between two, and how many may be missing before its node counts as lost."""
+"""Heartbeats of a launcher: seconds between two, and how many may be missed before its node counts as lost."""
 
 _LAST_CALL_SECONDS: Final = 2
-"""Seconds that nodes wait for further nodes once enough have met."""
+"""Seconds for which nodes wait for further nodes, once the least number of nodes has met."""
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """Between `least` and `most` machines that train together; they meet at `host`:`port`, on the first of them.
+    """The machines (nodes) that train together, between `least` and `most`; they meet at `host`:`port`.
 
-    Ranks are ordered by the machines' own addresses, as text. `address` None: the address on the route to `host`.
+    `host` is one of these machines. `address` is this machine's own address; None: its address on the route to `host`.
+    Ranks are ordered by the machines' addresses, as text.
     """
 
     least: int
@@ -43,7 +44,10 @@ class Nodes:
 
     @classmethod
     def of(cls, count: str | None, place: str | None, address: str | None) -> "Nodes | None":
-        """Parse the options; None for a single machine. Raises `typer.BadParameter`."""
+        """Parse the options for several machines; None for a single machine. Raises `typer.BadParameter`.
+
+        `count` is the number of machines or its range, `place` the meeting point, `address` this machine's address.
+        """
         if count is None:
             if place or address:
                 raise typer.BadParameter("has a meaning with --nodes only", param_hint="--meet, --address")
@@ -120,7 +124,7 @@ class Nodes:
 
 
 def arguments_of(options: StoreOptions, store: str) -> list[str]:
-    """Return the arguments that pass a command's options on to a rank."""
+    """Return the command-line arguments that pass a command's store and settings on to a rank."""
     found = ["--debug"] if DEBUGGING.get() else []
     for name, value in (("--config", options.config), ("--store", store)):
         found += [name, str(value)] if value is not None else []
@@ -130,7 +134,7 @@ def arguments_of(options: StoreOptions, store: str) -> list[str]:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process is rank 0 or the only one. A rank is killed when the process that started it ends."""
+    """Return whether this process is rank 0 or the only one; also make a rank end with the process that started it."""
     if "RANK" in os.environ:
         from weir.runtime.supervisor import die_with_parent
 
@@ -140,9 +144,10 @@ def is_first_rank() -> bool:
 
 
 def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | None = None) -> None:
-    """Run a weir command in `ranks` processes as torchrun does: restart all if one fails, stop with them.
+    """Run a weir command in `ranks` processes on each node, as torchrun does, until they end.
 
-    Each node runs `ranks` processes; when a node is lost or added, all restart with the nodes that are there.
+    If a process fails, all restart, at most `restarts` times. When a node is lost or added, all restart on the nodes
+    that are there. `nodes` None: this machine only.
     """
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -178,7 +183,7 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | N
 
 
 def _together(nodes: Nodes) -> Mapping[str, Any]:
-    """Return the rendezvous settings of a launcher on one of several nodes."""
+    """Return the torchrun settings of a launcher on one of several nodes."""
     nodes.choose_interface()
     return nodes.meeting()
 

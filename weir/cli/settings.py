@@ -32,7 +32,7 @@ Log = Annotated[
 ]
 
 _NEWEST: Final = 200_000
-"""Newest messages of a topic to look at."""
+"""Number of newest messages of a topic to look at."""
 
 
 def check(
@@ -74,7 +74,10 @@ def init(
 
 
 def _followed(session: Session, proposed: int) -> str:
-    """Return the time from event to answer if the log is followed, under the settings' window or the proposed one."""
+    """Return a line with the time from event to answer for a followed log.
+
+    `proposed` is the window length in seconds that is assumed unless the settings give one.
+    """
     from weir.freshness import event_to_answer
 
     settings = session.settings
@@ -199,7 +202,10 @@ def _in_words(made: "SettingsChange") -> str:
 
 
 def _wanted(assign: list[str], known: "dict[str, JsonValue]") -> "dict[str, JsonValue]":
-    """Return the new values of the assigned settings, by name; raises `UsageError` and `SettingsError`."""
+    """Return the new values of the settings that --set assigns, by name; raises `UsageError` and `SettingsError`.
+
+    `known` has the present values of the settings that stages share.
+    """
     from weir.config import Given, Settings, assignments, effective, located
     from weir.pipelines.store_settings import LASTING, values_of
     from weir.spelling import annotation_at

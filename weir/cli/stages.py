@@ -149,7 +149,7 @@ def stream(
 
 
 def _shown(bar: "Bar") -> "Callable[[IngestSummary], None]":
-    """Return a callback that adds summaries up and shows the total."""
+    """Return a callback that adds up the summaries it is given, and shows their total in the bar."""
     total: list[IngestSummary] = []
 
     def report(summary: "IngestSummary") -> None:
@@ -244,7 +244,7 @@ def train_worker(
 
 
 def _line(variant: str | None) -> str:
-    """Return the bundle line of --variant."""
+    """Return the line of bundles that --variant names."""
     from weir.contracts.bundles.variants import MAIN
 
     return variant or MAIN
@@ -291,7 +291,7 @@ def serve(
 
 
 def _look_for_files(session: Session) -> None:
-    """Warn if the store names a catalogue or takedown list that is no longer there."""
+    """Log a warning if the settings name a catalogue or takedown list that does not exist any more."""
     from weir.contracts.storage.remote_files import WatchedFile
     from weir.pipelines.store_settings import OUTSIDE_PIPELINE, recorded
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["promote", "replay_bundle", "replay_worker", "verify"]
 
+Version = Annotated[str, typer.Argument(metavar="VERSION", help="The bundle; `weir inspect bundles` lists them.")]
+
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -88,7 +90,7 @@ def verify(
 
 
 def _present(session: "Session", absent: list[str]) -> "list[Sighting]":
-    """Return the files that hold users who must be absent."""
+    """Return the files of the store and of local caches that hold users who must be absent."""
     if not absent:
         return []
     from weir.cli.terminal.output import Bar
@@ -180,15 +182,12 @@ def _unpin(log: "BundleLog") -> None:
 
 
 def _operator() -> str:
-    """Return who runs the command, as user@host; in a container the user may have no name."""
+    """Return who runs the command, as user@host; the user's number if it has no name, as in some containers."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-Version = Annotated[str, typer.Argument(metavar="VERSION", help="The bundle; `weir inspect bundles` lists them.")]
 
 
 def replay_bundle(

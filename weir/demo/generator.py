@@ -33,7 +33,6 @@ __all__ = [
     "make_users",
 ]
 
-
 Float = npt.NDArray[np.float64]
 Int = npt.NDArray[np.int64]
 
@@ -52,13 +51,41 @@ _NAMES: Final = (
 )
 _INTERESTS: Final = 3
 
+GENERATED: Final = {"event_types": {"play": "positive", "skip": "negative"}}
+"""Pipeline settings for the event types of a generated log."""
+
+_DAY_MS: Final = 86_400_000
+_START_MS: Final = 1_767_225_600_000
+"""2026-01-01T00:00:00Z."""
+
+_OUTAGE_MS: Final = _DAY_MS // 4
+_BACKLOG_MS: Final = 3 * _DAY_MS // 2
+
+_SAME_LABEL: Final = 0.72
+_SAME_GENRE: Final = 0.88
+"""Thresholds of a random draw for the next event.
+
+Below the first the label stays, below the second the genre; otherwise any genre of interest follows.
+"""
+
+_BROKEN: Final = (
+    b'{"user_id":"anna-1","item_id":"jazz-bl',
+    b'{"item_id":"jazz-blue-note-000","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"anna-1","item_id":"","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"anna-1","item_id":"jazz-blue-note-000","timestamp":"yesterday","event_type":"play"}',
+    b'["anna-1","jazz-blue-note-000",1767225600000]',
+    b'{"user_id":"anna-1","item_id":"jazz-\xff\xfe-000","timestamp":1767225600000,"event_type":"play"}',
+    b'{"user_id":"' + b"a" * (MAX_ID_BYTES + 1) + b'","item_id":"jazz-blue-note-000","timestamp":1767225600000}',
+)
+"""Malformed lines: cut off; no user; empty item; time in words; not an object; not UTF-8; an id that is too long."""
+
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Items by label: arrays of shape (labels, items of a label).
+    """The items of a generated log, by label: `ids` is (labels, items of a label), `genre` each label's genre.
 
-    `weight` is the cumulative share of each item within its label by day: (days, labels, items of a label).
-    `appeal` is the summed popularity of each label by day: (days, labels).
+    `weight` is the cumulative share of each item within its label by day, (days, labels, items of a label).
+    `appeal` is the summed popularity of each label by day, (days, labels).
     """
 
     ids: npt.NDArray[np.str_]
@@ -81,7 +108,11 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class Users:
-    """Users: ids (u,), genres of interest (u, 3), their cumulative shares (u, 3), share of all events (u,)."""
+    """The u users of a generated log.
+
+    `ids` is (u,), `genres` of interest (u, 3), `shares` the cumulative share of each genre (u, 3), and `activity` the
+    share of all events (u,).
+    """
 
     ids: npt.NDArray[np.str_]
     genres: Int
@@ -90,7 +121,9 @@ class Users:
 
 
 def make_catalogue(rng: np.random.Generator, items: int, days: int) -> Catalogue:
-    """Draw a catalogue: Zipf popularity, a random walk by day, and a quarter of the items published over time.
+    """Draw a catalogue of about `items` items, whose popularity follows Zipf's law and a random walk over the days.
+
+    A quarter of the items are published over time.
 
     A new item starts at four times its later popularity and settles within some days.
     """
@@ -120,32 +153,6 @@ def make_users(rng: np.random.Generator, users: int) -> Users:
     return Users(ids, genres, shares, activity / activity.sum())
 
 
-GENERATED: Final = {"event_types": {"play": "positive", "skip": "negative"}}
-"""Pipeline settings for the event types of a generated log."""
-
-_DAY_MS: Final = 86_400_000
-_START_MS: Final = 1_767_225_600_000
-"""2026-01-01T00:00:00Z."""
-
-_OUTAGE_MS: Final = _DAY_MS // 4
-_BACKLOG_MS: Final = 3 * _DAY_MS // 2
-
-_SAME_LABEL: Final = 0.72
-_SAME_GENRE: Final = 0.88
-"""Thresholds of a random draw: below the first, keep the label; below the second, the genre; else any interest."""
-
-_BROKEN: Final = (
-    b'{"user_id":"anna-1","item_id":"jazz-bl',
-    b'{"item_id":"jazz-blue-note-000","timestamp":1767225600000,"event_type":"play"}',
-    b'{"user_id":"anna-1","item_id":"","timestamp":1767225600000,"event_type":"play"}',
-    b'{"user_id":"anna-1","item_id":"jazz-blue-note-000","timestamp":"yesterday","event_type":"play"}',
-    b'["anna-1","jazz-blue-note-000",1767225600000]',
-    b'{"user_id":"anna-1","item_id":"jazz-\xff\xfe-000","timestamp":1767225600000,"event_type":"play"}',
-    b'{"user_id":"' + b"a" * (MAX_ID_BYTES + 1) + b'","item_id":"jazz-blue-note-000","timestamp":1767225600000}',
-)
-"""Malformed lines: cut off; no user; empty item; time in words; not an object; not UTF-8; an id that is too long."""
-
-
 class GeneratorConfig(FrozenModel):
     """Settings of `generate`."""
 
@@ -164,9 +171,9 @@ class GeneratorConfig(FrozenModel):
 
 
 class LogTruth(StoredModel):
-    """Contents of the log: `lines` = `events` + `duplicates` + `malformed`; `events` are distinct and valid.
+    """Counts of a generated log: `lines` = `events` + `duplicates` + `malformed`; `events` are distinct and valid.
 
-    `late` of them (and some of the duplicates) arrive hours after they happened; `skips` are negative.
+    `late` events (and some of the duplicates) arrive hours after they happened; `skips` events are negative.
     """
 
     lines: int
@@ -201,7 +208,7 @@ class _Plays:
 
 @dataclass(frozen=True)
 class _Step:
-    """One event of each of n users: a random draw, the current label, a genre of interest, the day; all (n,)."""
+    """The present event of each of n users: a random draw, the label, a genre of interest, and the day; all (n,)."""
 
     where: Float
     label: Int
@@ -210,7 +217,7 @@ class _Step:
 
 
 def catalogue_of(config: GeneratorConfig | None = None) -> Catalogue:
-    """Return the items of the log that `config` describes."""
+    """Return the catalogue of the log that `config` describes."""
     config = config or GeneratorConfig()
     return make_catalogue(np.random.default_rng(config.seed), config.items, config.days)
 
@@ -247,9 +254,9 @@ def generate(config: GeneratorConfig | None = None) -> GeneratedLog:
 
 
 def _arrivals(rng: np.random.Generator, config: GeneratorConfig, time: Int) -> tuple[npt.NDArray[np.bool_], Int]:
-    """Return which events are late, and when each arrives.
+    """Return which events are late (n,), and the arrival time of each (n,), milliseconds.
 
-    Most arrive within a minute. In an outage of six hours a share of the events is held back, and delivered
+    Most events arrive within a minute. In an outage of six hours a share of the events is held back, and delivered
     at once 36 hours after the start of the outage.
     """
     begins = _START_MS + (np.arange(config.outages) + 0.5) * config.days * _DAY_MS / max(config.outages, 1)
@@ -264,7 +271,7 @@ def _arrivals(rng: np.random.Generator, config: GeneratorConfig, time: Int) -> t
 
 
 def _simulate(rng: np.random.Generator, config: GeneratorConfig, catalogue: Catalogue, users: Users) -> _Plays:
-    """Simulate all users in parallel: step j makes the j-th event of each, so that no loop runs over events."""
+    """Draw the events of all users: step j draws the j-th event of every user, so that no loop runs over events."""
     counts = rng.multinomial(config.events, users.activity)
     user = np.repeat(np.arange(config.users), counts)
     time = _START_MS + rng.integers(0, config.days * _DAY_MS, config.events)
@@ -296,7 +303,7 @@ def _next_label(rng: np.random.Generator, catalogue: Catalogue, step: _Step) -> 
 
 
 def _choose(rng: np.random.Generator, cumulated: Float) -> Int:
-    """Draw a column for each row of cumulated shares, (n, choices)."""
+    """Draw a choice for each row of cumulated shares (n, choices); return the columns (n,)."""
     drawn: Int = (cumulated[:, :-1] <= rng.random(len(cumulated))[:, None]).sum(axis=1)
     return drawn
 

@@ -29,7 +29,7 @@ _PURGED: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 
 
 def live_events(config: GeneratorConfig, clock: Callable[[], float] = time.time) -> Iterator[bytes]:
-    """Repeat the lines of a generated log forever, with the time at which each is taken as its timestamp.
+    """Yield the lines of a generated log again and again, each with the present time as its timestamp.
 
     Event ids differ between repetitions. Malformed lines stay as they are.
     """
@@ -66,13 +66,13 @@ def produce(topic: Topic, kafka: KafkaConfig, events: Iterator[bytes], rate: flo
 
 
 def _give_up(producer: Producer) -> None:
-    """Drop a producer with its unsent events, without which it would stay alive."""
+    """Drop a producer's unsent events, so that the producer ends."""
     producer.purge()
     producer.poll(0)
 
 
 class _Sender:
-    """Sends events; if its producer is replaced, sends the unconfirmed ones again."""
+    """Sends events through a Kafka producer; after replacing the producer, sends the unconfirmed events again."""
 
     def __init__(self, topic: Topic, kafka: KafkaConfig) -> None:
         self._topic, self._sent, self._arrived, self._said = topic, 0, 0, -_QUIET_SECONDS

@@ -1,4 +1,4 @@
-"""Replay a finished log faster than real time: its rows appear as segment files, in order, each when it is due.
+"""Replays a finished log faster than real time: its rows appear as segment files, in order, each when it is due.
 
 JSON Lines, CSV and TSV (also gzipped) keep the bytes of their lines; Parquet stays Parquet. The whole log is held in
 memory.
@@ -56,6 +56,7 @@ __all__ = [
     "replay",
 ]
 
+log = logging.getLogger(__name__)
 
 _HOUR: Final = 3600
 _NICE_SECONDS: Final = (
@@ -100,7 +101,7 @@ def nice_lateness(window_seconds: int) -> int:
 
 
 class LogSource(Protocol):
-    """A log in memory."""
+    """A log in memory, whose rows can be returned as files."""
 
     @property
     def suffix(self) -> str:
@@ -141,7 +142,10 @@ def open_log(path: Path, config: LogConfig | None = None) -> LogSource:
 
 @dataclass(frozen=True)
 class _LinesLog:
-    """A log of lines; line i is ``data[bounds[i]:bounds[i + 1]]``. `first`: header of CSV and TSV, with line break."""
+    """A log of lines in memory; line i is ``data[bounds[i]:bounds[i + 1]]``.
+
+    `first` is the header line of CSV and TSV, with its line break.
+    """
 
     data: memoryview
     bounds: Int64
@@ -214,7 +218,7 @@ class _ParquetLog:
 
 
 def _profile(path: Path, content: Lines | TableRows, config: LogConfig) -> tuple[LogProfile, Int64]:
-    """Return the profile, and each row's arrival time: the newest event time so far, ignoring outliers."""
+    """Return a log's profile, and each row's arrival time: the newest event time so far, without outliers."""
     validator = Validator(config)
     times, valid = validator.event_times(content)
     if not valid.any():
@@ -230,8 +234,6 @@ def _profile(path: Path, content: Lines | TableRows, config: LogConfig) -> tuple
     steady = np.where(valid & (times >= start) & (times <= end), times, start)
     return LogProfile(len(times), start, end), np.maximum.accumulate(steady)
 
-
-log = logging.getLogger(__name__)
 
 _PLAN = "state/replay.json"
 
@@ -254,7 +256,7 @@ class ReplaySummary(FrozenModel):
 
 
 class _Plan(FrozenModel):
-    """Parameters that a resumed replay must keep, so that its segments still make up the log."""
+    """The stored parameters of a replay, which must be the same when it is resumed."""
 
     log: str
     rows: int
@@ -278,9 +280,10 @@ def replay(
     report: Callable[[ReplaySummary], None] | None = None,
     log_config: LogConfig | None = None,
 ) -> ReplaySummary:
-    """Write the rows of the log at `path` into `folder` when they are due, and save the `EventClock` in `store`.
+    """Write the rows of the log at `path` as segments into `folder`, each when it is due.
 
-    `log_config` has the log's column names and time format.
+    The clock that relates event time to wall-clock time (`EventClock`) is saved in `store`. `log_config` has the log's
+    column names and time format. `report` is called with the summary so far.
 
     Raises
     ------
@@ -309,7 +312,7 @@ def replay(
 
 
 def _cut(source: LogSource, slices: int) -> list[_Segment]:
-    """Return the non-empty segments; slice i ends at start + (i + 1) / slices of the span."""
+    """Cut a log into equal slices of event time, and return the non-empty slices as segments."""
     profile = source.profile
     edges = profile.start_ms + (profile.end_ms - profile.start_ms) * np.arange(1, slices + 1) / slices
     stops = np.searchsorted(source.arrival, edges, side="left")
@@ -323,7 +326,7 @@ def _cut(source: LogSource, slices: int) -> list[_Segment]:
 
 
 def _start_clock(source: LogSource, missing: list[_Segment], config: ReplayConfig) -> EventClock:
-    """Return a clock in which the slice of the next segment starts now."""
+    """Return a clock by which the slice of the first missing segment starts now."""
     profile = source.profile
     span = max(profile.end_ms - profile.start_ms, 1) / 1000
     origin = max(profile.start_ms / 1000, missing[0].due_ms / 1000 - span / config.segments)
@@ -354,7 +357,7 @@ def _earlier(store: Store) -> _Plan | None:
 
 
 def check_plan(store: Store, path: Path, rows: int, segments: int) -> bool:
-    """Return whether a store already holds this replay, in part or whole; raises `ValueError` if it holds another."""
+    """Return whether a store holds this replay, in part or whole; raises `ValueError` if it holds another replay."""
     earlier, plan = _earlier(store), _Plan(log=str(path.resolve()), rows=rows, segments=segments)
     if earlier is None:
         return False

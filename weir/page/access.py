@@ -1,4 +1,4 @@
-"""Access to the page: the server's tokens, by header or by cookie, and the rights of each path."""
+"""Access to the page: callers' tokens, in a header or a cookie, the rights that each path needs, and safe headers."""
 
 import time
 from dataclasses import dataclass
@@ -17,13 +17,12 @@ from weir.serving.http.messages import object_of
 
 __all__ = ["CALLER", "PageAccess", "Rights", "guard", "secured"]
 
-
 CALLER: Final = web.RequestKey("caller", Caller)
 """The authenticated caller of a request, if the page requires tokens."""
 
 _COOKIE: Final = "weir-token"
 _MOST_CHARACTERS: Final = 3800
-"""Most characters of a token: browsers drop larger cookies."""
+"""Most characters of a token, as browsers drop larger cookies."""
 
 _API: Final = "/api/"
 _ENTRY: Final = "/api/token"
@@ -34,25 +33,34 @@ _RIGHTS: Final[dict[str, tuple[Right, ...]]] = {
     "/api/click": ("Retrieve", "GetInfo"),
     "/api/map": ("Embed", "GetInfo"),
 }
-"""Rights per path, as the server would require them: the page calls the server as a single client for all users."""
+"""Path -> the rights that a caller needs, as the page itself calls the server as a single client for all users."""
+
+_HEADERS: Final = {
+    # The page only loads resources from its own origin.
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
 
 
 class PageAccess:
-    """Authenticates callers. The static files are public; all data comes from ``/api/``, which is protected.
+    """Authenticates the page's callers; the paths below ``/api/``, which have all data, are protected.
 
     Parameters
     ----------
     access
         Verifies tokens and knows the rules.
     secure
-        Whether the page is served over TLS: then the cookie is only sent over TLS.
+        Whether the page is served over TLS; the cookie is then sent over TLS only.
     """
 
     def __init__(self, access: Access, *, secure: bool) -> None:
         self._access, self._secure, self._bodies = access, secure, Bodies()
 
     def guard(self) -> Middleware:
-        """Return the middleware that refuses unknown callers and missing rights."""
+        """Return the middleware that refuses calls without a valid token or without the rights that the path needs."""
 
         @web.middleware
         async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -67,7 +75,7 @@ class PageAccess:
         return checked
 
     async def enter(self, request: web.Request) -> web.Response:
-        """Check a token typed into the page, and store it in a cookie that scripts cannot read."""
+        """Check a token typed into the page, and answer with a cookie that holds it and that scripts cannot read."""
         token = object_of(await self._bodies.read(request)).get("token")
         if not isinstance(token, str) or len(token) > _MOST_CHARACTERS:
             raise InvalidRequestError([Violation("token", f"give one of at most {_MOST_CHARACTERS} characters")])
@@ -80,32 +88,25 @@ class PageAccess:
         return answer
 
 
-_HEADERS: Final = {
-    # The page only loads resources from its own origin.
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-cache",
-}
-
-
 @dataclass(frozen=True)
 class Rights:
-    """The page's features: `data`, lines of the log and queries; `click`, appending events to the log."""
+    """Which features the page offers: `data` (lines of the log, queries) and `click` (appending events to the log)."""
 
     data: bool
     click: bool
 
     @classmethod
     def on(cls, host: str, *, shows_data: bool, has_folder: bool) -> "Rights":
-        """Return the rights of a page that listens on `host`: clicks only on loopback, data also if `shows_data`."""
+        """Return the features of a page that listens on `host`.
+
+        Data is offered on loopback or with `shows_data`; clicks only on loopback, if the log is a folder.
+        """
         local = is_loopback(host)
         return cls(data=local or shows_data, click=local and has_folder)
 
 
 def guard() -> Middleware:
-    """Return the middleware that refuses requests from other web pages (cross-origin)."""
+    """Return the middleware that refuses cross-origin requests, which other web pages send."""
 
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:

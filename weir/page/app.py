@@ -38,7 +38,7 @@ class _Paths:
         self._clicks, self._bodies = 0, Bodies()
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
-        """Send the whole state once, then only changes (server-sent events)."""
+        """Send server-sent events: the whole state first, then only changes."""
         watch = self._watch
         if watch.watchers >= _MOST_STREAMS:
             raise web.HTTPServiceUnavailable(text=f"{_MOST_STREAMS} pages are open already")
@@ -69,7 +69,7 @@ class _Paths:
         return await _answered(lambda: self._questions.ask(wanted))
 
     async def click(self, request: web.Request) -> web.Response:
-        """Append an event, and answer once it has changed the user's items."""
+        """Append an event to the log, and answer once the event has changed the user's items."""
         if not self._rights.click:
             raise web.HTTPForbidden(text=_READ_ONLY)
         wanted = await _object(request, self._bodies)
@@ -85,7 +85,7 @@ class _Paths:
             self._clicks -= 1
 
     async def caller(self, _: web.Request) -> web.Response:
-        """Answer an authorised caller: a browser cannot see why its event stream was refused."""
+        """Answer an authorised caller with an empty object; others are told why the event stream is refused."""
         return web.json_response({})
 
     async def atlas(self, _: web.Request) -> web.Response:
@@ -99,13 +99,13 @@ class _Paths:
 
 
 def _may_still(request: web.Request) -> bool:
-    """Return whether the caller's token is still valid; True if none was required."""
+    """Return whether the caller's token is still valid; True if the page requires no tokens."""
     caller = request.get(CALLER)
     return caller is None or caller.ends > time.time()
 
 
 class _Sent:
-    """The state that one watcher has received."""
+    """Remembers what a browser has received of the state, to send only the changes."""
 
     def __init__(self, watch: Watch, rights: Rights) -> None:
         self._watch, self._rights = watch, rights
@@ -115,24 +115,24 @@ class _Sent:
         self._recalls: dict[int, Any] = {}
 
     def news(self) -> dict[str, Any]:
-        """Return the changes since the last call; `whole` is true if the charts start again."""
+        """Return the changes since the last call, as JSON; `whole` is true if the charts start again."""
         watch = self._watch
         self.looks = watch.looks
-        found: dict[str, Any] = {
+        news: dict[str, Any] = {
             "state": watch.state,
             "rights": {"data": self._rights.data, "click": self._rights.click},
         }
         if whole := self._epoch != watch.history.epoch:
             self._epoch, self._points = watch.history.epoch, 0
-        found |= {"whole": whole, "points": watch.history.since(self._points)}
+        news |= {"whole": whole, "points": watch.history.since(self._points)}
         self._points = len(watch.history)
         recalls = {key: recall for key, recall in watch.recalls.items() if self._recalls.get(key) != recall}
-        found["recalls"] = [recalls[key] for key in sorted(recalls)]
+        news["recalls"] = [recalls[key] for key in sorted(recalls)]
         self._recalls = watch.recalls
         if self._rights.data and self._letters != watch.letters:
             self._letters = watch.letters
-            found["letters"] = watch.letters
-        return found
+            news["letters"] = watch.letters
+        return news
 
 
 async def _object(request: web.Request, bodies: Bodies) -> dict[str, Any]:
@@ -167,7 +167,10 @@ def _file(name: str) -> Handler:
 def application(
     watch: Watch, questions: Questions, rights: Rights, host: str, door: PageAccess | None = None
 ) -> web.Application:
-    """Return the application of a page that listens on `host`; `door` authenticates callers if given."""
+    """Return the web application of a page that listens on `host`.
+
+    `door` authenticates callers; None: the page requires no tokens.
+    """
     behind = [] if door is None else [door.guard()]
     made = web.Application(client_max_size=_MOST_BYTES, middlewares=[refusals(host), guard(), *behind])
     if door is not None:

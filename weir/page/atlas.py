@@ -1,4 +1,4 @@
-"""A two-dimensional map of the item vectors, rotated to match the previous map."""
+"""A two-dimensional map of the item vectors, turned to match the previous map."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ __all__ = ["Atlas", "draw", "families", "project"]
 Floats = npt.NDArray[np.float64]
 
 MOST_ITEMS: Final = 2000
-"""Most items on the map: the most popular ones."""
+"""Most items on the map; of more items, the most popular ones are shown."""
 _BATCH: Final = 64
 _MOST_FAMILIES: Final = 24
 _SEPARATORS: Final = "-_:/."
@@ -22,7 +22,10 @@ _SEPARATORS: Final = "-_:/."
 
 @dataclass(frozen=True)
 class Atlas:
-    """The items of a bundle by rank, with their places (n, 2), and the share of the variance in these."""
+    """A map of a bundle's n most popular items: their ids by rank, and their `places` (n, 2).
+
+    `shown` is the share of the vectors' variance that the map shows.
+    """
 
     version: str
     ids: tuple[str, ...]
@@ -30,7 +33,7 @@ class Atlas:
     shown: float
 
     def as_json(self) -> dict[str, Any]:
-        """Return the map as JSON for the browser; `family` is the number of each id's first part, see `families`."""
+        """Return the map for JSON; `family` is the number of each item's family (`families`)."""
         names, numbers = families(self.ids)
         return {
             "version": self.version,
@@ -44,7 +47,7 @@ class Atlas:
 
 
 def draw(client: RetrievalClient, version: str, ids: Sequence[str], before: Atlas | None) -> Atlas:
-    """Ask for the vectors of items and map them; raises `RetrievalError`."""
+    """Ask the server for the vectors of items, and map them to match the map `before`; raises `RetrievalError`."""
     known: list[str] = []
     vectors: list[npt.NDArray[np.float32]] = []
     for start in range(0, min(len(ids), MOST_ITEMS), _BATCH):
@@ -73,7 +76,7 @@ def project(vectors: Floats) -> tuple[Floats, float]:
 
 
 def _turned(ids: Sequence[str], places: Floats, before: Atlas | None) -> Floats:
-    """Turn and mirror a map so that it fits the one before (orthogonal Procrustes): axes have no meaning."""
+    """Return places turned and mirrored to match the map `before` (orthogonal Procrustes), as axes have no meaning."""
     rows = {} if before is None else {item: row for row, item in enumerate(before.ids)}
     common = [(row, rows[item]) for row, item in enumerate(ids) if item in rows]
     if before is None or len(common) < 3:

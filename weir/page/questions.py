@@ -25,7 +25,7 @@ _CLICK_SECONDS: Final = 60.0
 
 
 def can_click(pipeline: PipelineConfig) -> bool:
-    """Return whether clicks can be appended to the log: it must be a folder of this machine."""
+    """Return whether clicks can be appended to the log, which must be a folder of this machine."""
     if is_topic(pipeline.log):
         return False
     folder = Store(pipeline.log).local_path
@@ -33,7 +33,7 @@ def can_click(pipeline: PipelineConfig) -> bool:
 
 
 def k_in(wanted: Mapping[str, Any]) -> int:
-    """Return the k of a query, 100 at most; raises `InvalidRequestError` if it is not a whole number."""
+    """Return the k in a query (JSON), 100 at most; raises `InvalidRequestError` if k is not a whole number."""
     k = wanted.get("k", _DEFAULT_K)
     if not isinstance(k, int) or isinstance(k, bool):
         raise InvalidRequestError([Violation("k", f"is {k!r:.40}, must be a whole number from 1 to {_MOST_K}")])
@@ -42,7 +42,7 @@ def k_in(wanted: Mapping[str, Any]) -> int:
 
 @dataclass
 class Questions:
-    """Queries one server; all methods block, and may be called from several threads."""
+    """Answers the page's queries and clicks by one server; all methods block, and several threads may call them."""
 
     client: RetrievalClient
     store: Store
@@ -98,7 +98,7 @@ class Questions:
         }
 
     def atlas(self) -> Atlas | None:
-        """Return the map of the served items, at most half a minute old; None with too many items."""
+        """Return the map of the served items, at most half a minute old; None if the bundle has too many items."""
         info = self.client.info()
         ranks = self._newest_ranks(info.bundle_version)
         if not ranks:
@@ -119,7 +119,7 @@ class Questions:
         ]
 
     def _newest_ranks(self, version: str) -> Mapping[str, int]:
-        """Return the popularity ranks, read again at most twice a minute: bundles may change every few seconds."""
+        """Return item -> popularity rank; the ranks of an earlier version are kept for up to half a minute."""
         known, at = self._ranked
         if (version != known and time.monotonic() - at > _RANKS_SECONDS) or not known:
             few = self.client.info().items <= _MOST_RANKED

@@ -77,7 +77,7 @@ class ItemFeatures:
         self._windows = WindowLog(self.store)
 
     def add(self, panes: Iterable[WindowManifest]) -> None:
-        """Read the items of panes, in commit order; raises `CorruptArtefactError`."""
+        """Add the features of the items in panes, given in commit order; raises `CorruptArtefactError`."""
         for pane in panes:
             if names := pane.item_features.all:
                 self._add(self._windows.items(pane), self._windows.item_features(pane), names)
@@ -105,7 +105,11 @@ def _text(value: float | list[str]) -> str:
 
 @dataclass(frozen=True)
 class Seen:
-    """The state as read; `held`: why the newest bundle is not promoted, `loaded`: the served bundle's manifest."""
+    """The state of store and server at one reading.
+
+    `newest` is the newest bundle's manifest, `held` the reason why that bundle is not promoted, and `loaded` the
+    manifest of the bundle that the server has `served`. `problems` are sentences about parts that cannot be read.
+    """
 
     log: LogState
     clock: EventClock

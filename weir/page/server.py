@@ -1,4 +1,4 @@
-"""Serve the page in a background thread."""
+"""Serves the page in a background thread."""
 
 import asyncio
 import contextlib
@@ -70,7 +70,10 @@ def _is_secure(settings: Settings) -> bool:
 
 
 def _door(settings: Settings) -> PageAccess | None:
-    """Return the authentication of the page, if the server has one: on loopback too, open to any local process."""
+    """Return the authentication of the page; None if the server has none.
+
+    It is also required on loopback, which any local process can reach.
+    """
     is_local = is_loopback(settings.monitor.page_host)
     if settings.serving.auth.jwks is None:
         if settings.serving.tls.client_ca_file is not None and not is_local:

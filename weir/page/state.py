@@ -1,4 +1,4 @@
-"""The page's state at one moment, from the store and the stages' metrics."""
+"""The page's state at one moment, made from the store and the stages' metrics."""
 
 import asyncio
 import math
@@ -19,15 +19,17 @@ from weir.up.ports import metrics_url
 
 __all__ = ["STAGES", "K", "Rates", "Samples", "addresses", "point_of", "recall_points", "scrape", "state_of"]
 
-
 STAGES: Final = ("pipeline", "trainer", "serving", "monitor")
 _SECONDS: Final = 2.0
 _MOST_BYTES: Final = 4 << 20
 
+_SPAN: Final = 15.0
+"""Seconds over which rates are taken, because many events are counted at once when their window is committed."""
+
 
 @dataclass(frozen=True)
 class Samples:
-    """The metric samples of one stage."""
+    """The metric samples of one stage: metric name -> (labels, value) pairs."""
 
     values: Mapping[str, list[tuple[Mapping[str, str], float]]] = field(default_factory=dict)
 
@@ -41,13 +43,13 @@ class Samples:
         return cls(found)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """Return the sum over the samples with these labels; None without samples or if it is not finite."""
+        """Return the sum of a metric over samples with these labels; None without samples or if it is not finite."""
         matching = [value for have, value in self.values.get(name, ()) if labels.items() <= have.items()]
         total = sum(matching)
         return total if matching and math.isfinite(total) else None
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Return the samples above 0, by the value of one label."""
+        """Return label value -> sample of a metric, for one of its labels and samples above 0."""
         return {have[label]: value for have, value in self.values.get(name, ()) if value > 0}
 
 
@@ -78,18 +80,16 @@ K: Final = 20
 _KINDS: Final = ("index", "model", "served", "popularity")
 _NOTHING: Final = Samples()
 _WINDOWS: Final = 5
-"""Windows over which a recall is averaged: a single one with few events would fluctuate."""
+"""Windows over which a recall is averaged, as the recall of a single window with few events fluctuates."""
 _PANES: Final = 100
-"""Panes to search for these windows."""
+"""Panes among which these windows are looked for."""
 
-_SPAN: Final = 15.0
-"""Seconds over which rates are taken: events are counted when their window is committed, many at once."""
 
 Scraped = Mapping[str, Samples | None]
 
 
 def state_of(seen: Seen, commits: NewestCommits, scraped: Scraped) -> dict[str, Any]:
-    """Return the current state as JSON; ages and durations are in seconds."""
+    """Return the current state for JSON; ages and durations are in seconds."""
     served, log = seen.served, seen.log
     pipeline = scraped.get("pipeline") or _NOTHING
     newest = seen.clock.wall_time(round(1000 * served.max_event_time)) if served else None
@@ -161,7 +161,7 @@ class Rates:
 
 
 def point_of(state: Mapping[str, Any], scraped: Scraped, rates: Rates) -> dict[str, float | None]:
-    """Return the chart values for the current moment."""
+    """Return the values of the charts at the current moment, by series."""
     trainer, serving = scraped.get("trainer") or _NOTHING, scraped.get("serving") or _NOTHING
     # The loss gauge is 0 before the first step, which is not a loss.
     has_trained = bool(trainer.total("weir_trainer_windows_total"))
@@ -178,7 +178,7 @@ def point_of(state: Mapping[str, Any], scraped: Scraped, rates: Rates) -> dict[s
 
 
 def recall_points(recalls: Sequence[WindowRecall]) -> dict[int, dict[str, Any]]:
-    """Return, for each pane, the recalls over the newest windows up to it, all of their panes."""
+    """Return sequence of a pane -> the recalls over the newest windows up to this pane."""
     points = {}
     for place, recall in enumerate(recalls):
         before = ((one.window, one) for one in recalls[max(0, place + 1 - _PANES) : place + 1])

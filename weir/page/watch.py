@@ -1,4 +1,4 @@
-"""Refreshes the page's state, every second while a browser watches, and keeps the history of its values."""
+"""Refreshes the page's state, every second while a browser watches, and keeps the history of the charts' values."""
 
 import asyncio
 import time
@@ -24,10 +24,10 @@ _EARLY: Final = 0.1
 
 
 class History:
-    """Time series by name; None for an unknown value.
+    """The time series of the charts, by name; None for an unknown value.
 
-    At `limit` points, every second one is dropped, and new ones are taken half as often, so that the series always
-    reaches back to the start. `epoch` counts these reductions, each of which makes earlier positions invalid.
+    At `limit` points, every second point is dropped, and new points are taken half as often, so that the series always
+    reach back to the start. `epoch` counts these reductions; positions from before a reduction are invalid.
     """
 
     def __init__(self, limit: int = _LIMIT) -> None:
@@ -64,7 +64,7 @@ _SECONDS_ALONE: Final = 5.0
 
 
 class Watch:
-    """The state, charts and refused lines as of the last refresh.
+    """Refreshes the state, the charts and the refused lines, and wakes the browsers' streams.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Watch:
                 await self._pause()
 
     async def news(self, seen: int) -> None:
-        """Wait for a refresh after number `seen`, or for the end."""
+        """Wait until there is a refresh later than number `seen`, or until the end."""
         async with self._news:
             await self._news.wait_for(lambda: self.looks > seen or self.ended)
 

@@ -1,4 +1,4 @@
-"""One call in a thread of its own, with a result that is asked for later.
+"""Runs a call in its own thread, with a result that is asked for later.
 
 A daemon thread lets the process exit while, for example, a large file is fetched.
 """
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 class BackgroundTask(Generic[T]):
-    """Runs `call` in a new thread with this `name`.
+    """A call that runs in a new thread with this `name`.
 
-    `result` waits for the end of the call, and returns its result or raises its error, each time it is asked for. Only
-    `result` reports an error. The process waits for the thread at its exit only if it `is_awaited`.
+    `result` waits for the end of the call, and returns the call's result or raises its error, which is not reported
+    otherwise. Only if the task `is_awaited`, the process waits for the thread before it exits.
     """
 
     def __init__(self, name: str, call: Callable[[], T], *, is_awaited: bool = False) -> None:

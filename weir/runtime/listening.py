@@ -1,9 +1,9 @@
-"""Sockets of servers: one spelling of hosts for every listener, and all addresses of a host.
+"""Listening sockets of servers: one spelling of hosts for every listener, and all addresses of a host.
 
 A host is a name or an address, an IPv6 address with or without brackets. A server listens on all addresses of its host,
 on one port, except addresses that this machine does not have (a machine without IPv6 may still resolve ``localhost`` to
-``::1``); any other failure prevents the start, so that no client meets half of a server. ``::`` means every interface,
-also of IPv4.
+``::1``). Any other failure prevents the start, so that a server listens on all of its addresses or not at all. ``::``
+means every interface, also of IPv4.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-"""The machine does not have the address, or no addresses of its family."""
+"""System errors for an address that the machine does not have, or of a family that it does not have."""
 
 _ADVICE: Final = {
     errno.EADDRINUSE: "stop the process that holds the port (`ss -ltnp` names it), or let `--set serving.port=0`, "
@@ -69,15 +69,16 @@ class CannotListenError(UserError, OSError):
 
     @classmethod
     def of(cls, error: OSError, what: str, host: str, port: int) -> Self:
-        """Return the error that names the failure, the listener, its host and port, with advice."""
+        """Return the error for a failure of the listener `what` on a host and port, with advice."""
         advice = _UNRESOLVED if isinstance(error, socket.gaierror) else _ADVICE.get(error.errno or 0, "")
         return cls(f"{error.strerror or error}: {what} on host {host!r}, port {port}", error.errno, advice)
 
 
 def bare_host(host: str) -> str:
-    """Return a host without the brackets of an IPv6 address; raises `ValueError` for an empty host or one with a port.
+    """Return a host without the brackets of an IPv6 address, as settings and listeners spell hosts.
 
-    Settings and listeners spell hosts this way; `in_url` adds brackets before a port.
+    Raises `ValueError` for an empty host or a host with a port. `in_url` adds the brackets that are needed before a
+    port.
     """
     is_bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if is_bracketed else host
@@ -98,7 +99,7 @@ Host = Annotated[str, AfterValidator(bare_host)]
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is on the loopback interface, reachable from this machine only."""
+    """Return whether a host is on the loopback interface, which only this machine reaches."""
     try:
         bare = bare_host(host)
         return bare == "localhost" or ip_address(bare).is_loopback
@@ -113,7 +114,7 @@ def in_url(host: str) -> str:
 
 
 def reached(host: str) -> str:
-    """Return the name, as spelled before a port, by which this machine reaches a listener on a host."""
+    """Return the host, as spelled before a port, at which this machine reaches a listener on `host`."""
     # A listener on every interface also answers on loopback.
     return "127.0.0.1" if bare_host(host) in {"0.0.0.0", "::"} else in_url(host)  # noqa: S104 - compared only
 
@@ -142,9 +143,9 @@ def listening_at(what: str, host: str, port: int, *, shared: bool = False) -> tu
 
 @contextlib.contextmanager
 def reserved(what: str, host: str, port: int) -> Iterator[int]:
-    """Reserve a port for processes that share it, without listening; yields its number.
+    """Context manager: reserve a port for processes that share it, without listening; yields the port.
 
-    Another server cannot reserve or take it, not even at the same moment. Raises as `listening`.
+    Another server cannot reserve or take the port, not even at the same moment. Raises as `listening`.
     """
     with contextlib.ExitStack() as kept:
         with _turn():
@@ -155,9 +156,9 @@ def reserved(what: str, host: str, port: int) -> Iterator[int]:
 
 
 def is_held(what: str, host: str, port: int) -> bool:
-    """Return whether another socket holds the port where `what` will listen; raises as `listening` for other failures.
+    """Return whether another socket holds the port on which the listener `what` is to listen.
 
-    A connection holds its local port, too.
+    A connection holds its local port, too. Raises as `listening` for other failures.
     """
     try:
         listening_at(what, host, port)
@@ -170,9 +171,10 @@ def is_held(what: str, host: str, port: int) -> bool:
 
 @contextlib.contextmanager
 def _turn() -> Iterator[None]:
-    """Let one server of this machine at a time check whether a port is free and take it.
+    """Context manager that one server of this machine at a time can enter, to check for a free port and take it.
 
-    The kernel lets several processes bind a shared port, and has no call that does both. Raises `TimeoutError`.
+    The kernel lets several processes bind a shared port, and has no call that checks and takes it. Raises
+    `TimeoutError`.
     """
     with socket.socket(socket.AF_UNIX) as turn:
         ends = time.monotonic() + _TURN_SECONDS
@@ -190,7 +192,7 @@ def _turn() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Use:
-    """Purpose of sockets: `shared` between processes; `listens`, which prevents others from taking the port."""
+    """How sockets are used: `shared` by several processes, and whether they listen or only reserve the port."""
 
     shared: bool
     listens: bool

@@ -1,4 +1,4 @@
-"""Log a failure once, although it recurs at every poll."""
+"""Logs a failure once, although it recurs at every poll."""
 
 import logging
 from dataclasses import dataclass, field
@@ -9,15 +9,15 @@ from weir.contracts import CorruptArtefactError
 __all__ = ["LogOnce"]
 
 _REMEMBERED: Final = 64
-"""Distinct failures that are remembered: a store whose messages never repeat must not fill the memory."""
+"""Most distinct failures that are remembered, as messages that never repeat must not fill the memory."""
 
 
 @dataclass
 class LogOnce:
     """Logs each distinct failure once, until the next success.
 
-    A failure of a store or of the system (`OSError`) takes one line; any other comes with its traceback. `expected` are
-    further types that take one line.
+    A failure of a store or of the system (`OSError`) is logged in one line, any other failure with its traceback.
+    `expected` are further types of errors that are logged in one line.
     """
 
     log: logging.Logger

@@ -1,7 +1,7 @@
-"""Metrics of every stage: ``/metrics`` over HTTP, bounded in time and in connections.
+"""Serves a stage's metrics at ``/metrics`` over HTTP, with limits on the time and the number of connections.
 
-Prometheus scrapes take milliseconds. A longer connection is closed, and beyond the limit the newest connection replaces
-the oldest: slow or idle clients cost a few threads for a few seconds and never block Prometheus.
+A scrape by Prometheus takes milliseconds. A connection that takes seconds is closed, and beyond the limit the newest
+connection replaces the oldest: slow or idle clients cost a few threads for a few seconds and never block Prometheus.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from weir.runtime.listening import in_url, listening
 __all__ = ["exposed"]
 
 CONNECTION_SECONDS: Final = 5.0
-"""Longest life of a connection; afterwards it is cut off."""
+"""Seconds after which a connection is cut off."""
 
 CONNECTIONS: Final = 32
-"""Limit on connections; one more displaces the oldest."""
+"""Most open connections; a further connection displaces the oldest."""
 
 _POLL_SECONDS: Final = 0.2
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
-    """Serve `registry` while inside; yields and logs the place, ``port 9103 of 127.0.0.1``.
+    """Context manager: serve the metrics of `registry`; yields and logs the address as ``port 9103 of 127.0.0.1``.
 
     `host` is a name or an address, IPv4 or IPv6; port 0 takes a free one. Raises `CannotListenError`.
     """
@@ -58,11 +58,11 @@ def exposed(registry: CollectorRegistry, host: str, port: int) -> Iterator[str]:
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Log no requests: there is one every few seconds."""
+        """Log nothing, as there is a request every few seconds."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """HTTP server on a listening socket: one thread per connection, each with a deadline."""
+    """HTTP server on a listening socket, with a thread for each connection and a limit on its time."""
 
     daemon_threads = True
     block_on_close = False
@@ -91,7 +91,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close the connections that have lasted too long; `serve_forever` calls this at every poll."""
+        """Close connections that have lasted too long; called by `serve_forever` at every poll."""
         ends = time.monotonic() - CONNECTION_SECONDS
         with self._changing:
             late = [request for request, started in self._started.items() if started < ends]
@@ -102,7 +102,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     @staticmethod
     def _cut(requests: list[Any]) -> None:
-        """Shut connections down, so that the threads that wait for them wake up and close them."""
+        """Shut connections down, so that their threads wake up and close the sockets."""
         for request in requests:
             with contextlib.suppress(OSError):  # it has ended in the meantime
                 request.shutdown(socket.SHUT_RDWR)

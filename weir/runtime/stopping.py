@@ -22,9 +22,9 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @contextlib.contextmanager
 def ended_by_signals(stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Yield `stop`, or a new event, which SIGTERM and SIGINT set while inside.
+    """Context manager: yield `stop`, or a new event, which SIGTERM and SIGINT set.
 
-    No effect outside the main thread, which alone gets signals.
+    Outside the main thread, which alone gets signals, no signal sets the event.
     """
     stop = stop or threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -50,7 +50,7 @@ def _set(stop: threading.Event, arrived: "SimpleQueue[int | None]") -> None:
 
 
 def stop_signal(*numbers: signal.Signals) -> asyncio.Event:
-    """Return an event of the running loop that is set by one of the signals, by default SIGTERM or SIGINT."""
+    """Return an event of the running loop that is set when one of the signals arrives (default: SIGTERM or SIGINT)."""
     stopped = asyncio.Event()
     for number in numbers or _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -66,7 +66,7 @@ async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
 
 
 async def all_ended(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait for their end; log failed tasks."""
+    """Cancel tasks and wait until all have ended; log the errors of failed tasks."""
     for task in tasks:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):

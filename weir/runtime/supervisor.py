@@ -1,4 +1,4 @@
-"""Processes that are restarted when they die, and stopped together; the kernel ends them when their parent dies."""
+"""Runs processes that are restarted when they die and stopped together; the kernel ends them if their parent dies."""
 
 import asyncio
 import contextlib
@@ -28,11 +28,19 @@ __all__ = [
     "follow_parent",
 ]
 
-
 PARENT_VARIABLE: Final = "_WEIR_PARENT"
-"""Environment variable with the supervisor's process id; a child in which it is set ends with that process."""
+"""Environment variable that tells a child the supervisor's process id, so that it ends with the supervisor."""
 
 _PR_SET_PDEATHSIG: Final = 1
+
+_IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
+"""Lines of a child's output to show: weir's warnings and errors, and errors of failed commands and of torchrun.
+
+Warnings of the root logger are those of libraries.
+"""
+_TAIL_LINES: Final = 15
+_TAIL_BYTES: Final = 1 << 16
+_POLL_SECONDS: Final = 0.2
 
 
 def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
@@ -42,7 +50,7 @@ def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
 
 
 def follow_parent() -> None:
-    """End this process with its supervisor, if it has one; processes that it starts are not affected."""
+    """Make this process end with its supervisor, if it has one; processes that this process starts are not affected."""
     parent = os.environ.pop(PARENT_VARIABLE, None)
     if parent is None:
         return
@@ -50,13 +58,6 @@ def follow_parent() -> None:
     if os.getppid() != int(parent):
         # The parent died between the fork and the call of `prctl`.
         sys.exit(1)
-
-
-_IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
-"""Lines to show: weir's log records (libraries warn at the root), errors of failed commands and of torchrun."""
-_TAIL_LINES: Final = 15
-_TAIL_BYTES: Final = 1 << 16
-_POLL_SECONDS: Final = 0.2
 
 
 class Death(Exception):  # noqa: N818 - an event that leads to a retry, rarely an error of the caller
@@ -76,13 +77,13 @@ class ChildSpec:
     Parameters
     ----------
     name
-        Short name, for log files and prefixes.
+        Short name of the process, for its log file and in front of its lines.
     command
         Program and arguments.
     environment
-        Variables, all of them.
+        All environment variables of the process.
     forever
-        Whether an exit with status 0 counts as a failure; otherwise the process is done.
+        Whether an exit with status 0 counts as a failure; if not, the process is done then.
     patience
         Number of consecutive failures, each within `lasting` seconds of the start, before giving up.
     lasting
@@ -90,7 +91,7 @@ class ChildSpec:
     first_wait, longest_wait
         Seconds between a failure and the restart: the first, doubled each time, and their limit.
     starts_after
-        Name of another process, and the text that its output must show first; None starts at once.
+        Name of another process, and a text that its output must show before this process starts; None: start at once.
     """
 
     name: str
@@ -136,11 +137,14 @@ class Child:
         return self.folder / f"{self.spec.name}.log"
 
     def shows(self, text: str) -> asyncio.Event:
-        """Return an event that is set once a line of the output has this text."""
+        """Return an event that is set as soon as a line of the output contains this text."""
         return self._awaited.setdefault(text, asyncio.Event())
 
     async def keep_alive(self) -> None:
-        """Run until it is done (unless `forever`) or is stopped; raises `Death` after `patience` failures."""
+        """Run the process, restarting it after failures, until it is done or stopped.
+
+        Raises `Death` after `patience` consecutive failures.
+        """
         if self.may_start is not None:
             await self.may_start.wait()
         while not (self._stopping or self.finished):
@@ -201,7 +205,7 @@ class Child:
             self._report_new_lines()
 
     def _report_new_lines(self) -> None:
-        """Report the important lines among those completed since the last call."""
+        """Show the important ones of the output lines completed since the last call, and set awaited events."""
         with self.log_file.open("rb") as file:
             file.seek(self._seen)
             new = file.read()
@@ -232,7 +236,7 @@ class Child:
                 os.killpg(self.process.pid, number)
 
     def begin_stop(self) -> None:
-        """Mark the process as stopping: its exit is not a failure any more."""
+        """Mark the process as stopping, so that its exit is not a failure."""
         self._stopping = True
 
     async def stop(self, grace: float) -> None:
@@ -279,7 +283,7 @@ class GaveUpError(UserError):
 
 
 class Supervisor:
-    """Keeps children alive while other work is done.
+    """Runs several child processes and keeps them alive while other work is done.
 
     Parameters
     ----------
@@ -308,13 +312,13 @@ class Supervisor:
         self._stop = asyncio.Event()
 
     def has_finished(self, name: str) -> bool:
-        """Return whether the child `name`, one that may end, has exited with status 0."""
+        """Return whether the child `name`, which need not run forever, has exited with status 0."""
         return any(child.finished for child in self.children if child.spec.name == name)
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run the children until `work` is done, a signal arrives, or a child keeps dying.
 
-        All children have ended when this returns or raises. Raises `GaveUpError`, or what `work` raised.
+        All children have ended when this method returns or raises. Raises `GaveUpError`, and the errors of `work`.
         """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -329,7 +333,10 @@ class Supervisor:
                 loop.remove_signal_handler(number)
 
     async def _first_end(self, tasks: Sequence["asyncio.Future[Any]"], keepers: Sequence[asyncio.Task[None]]) -> None:
-        """Wait for the work, a signal, or a failed keeper task; keepers that end normally are ignored."""
+        """Wait until the work or the wait for a signal (`tasks`) ends, or a child's task (`keepers`) fails.
+
+        Raises the error of the task that ended.
+        """
         pending: set[asyncio.Future[Any]] = {*tasks, *keepers}
         while True:
             done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Inspect a store before a replay, to decide whether `weir up` continues, starts over or refuses."""
+"""Inspects a store before a replay, to decide whether `weir up` continues, starts over or refuses."""
 
 import re
 import shutil
@@ -17,22 +17,25 @@ from weir.text import counted
 __all__ = ["CATALOGUE", "GENERATED", "Holdings", "holdings", "make_room", "remember_replay"]
 
 GENERATED: Final = "generated.jsonl"
-"""The log of `weir up --demo`, in the store: always the same, and no sign that a replay has started."""
+"""Name of the generated log of `weir up --demo` in the store; it is no sign that a replay has started."""
 
 CATALOGUE: Final = "catalogue.jsonl"
-"""The catalogue with the tags of the demo's items."""
+"""Name of the file in the store that has the tags of the demo's items."""
 
 _ORIGIN: Final = "state/replay-of"
 """File with the path of the log that is replayed into the store."""
 _MARK: Final = "state/demo"
 """File that marked the store of a demo in version 0.1."""
 _REPLAYED: Final = re.compile(r"(dead-letters/)?(segment-\d+|click-\d+-\w+)\.\w+(@\d+)?(/[^/]+\.jsonl#[\w:]+)?")
-"""Files of a replay or of `weir click`, and retried rows of both."""
+"""Names of the files of a replay or of `weir click`, and of retried rows of these files."""
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """Contents of a store: `replay` is the log that was replayed into it; `is_all`: it holds no other data."""
+    """The contents of a store: `replay` is the log that was replayed into it, None without a replay.
+
+    `is_all`: the store holds no data but this replay. `windows` is the number of committed panes.
+    """
 
     folder: Path
     is_empty: bool
@@ -76,9 +79,10 @@ def remember_replay(store: Store, log: Path) -> None:
 
 
 def make_room(held: Holdings, log: Path, *, once: bool, fresh: bool) -> None:
-    """Prepare a store for the replay of a log: keep the same replay, or remove another after confirmation or `fresh`.
+    """Prepare a store for the replay of a log.
 
-    With `once`, the replay must start from an empty store. Raises `CommandError` if the store cannot be used.
+    A started replay of the same log is kept. Another replay is removed with `fresh` or if the user agrees. With `once`,
+    the replay must start from an empty store. Raises `CommandError` if the store cannot be used.
     """
     if held.is_empty or (held.replay == log and not once and not fresh):
         return

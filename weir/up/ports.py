@@ -38,7 +38,9 @@ _DISTANCES: Final = {"serving.http_port": 29, "monitor.page_port": 39}
 
 
 def with_ports(settings: Settings, offset: int) -> Settings:
-    """Return the settings with every port moved by `offset`, 0 replaced by a free port, and the monitor's target set.
+    """Return the settings with every port moved by `offset`, and the monitor's target set.
+
+    Port 0 is replaced by a free port.
 
     Raises `SettingsError` if two processes would share a port, or a port exceeds 65535.
     """
@@ -62,7 +64,7 @@ def with_ports(settings: Settings, offset: int) -> Settings:
 
 
 def busy_ports(settings: Settings) -> list[str]:
-    """Return a message for each port in use by another process; raises `CannotListenError` for any other failure."""
+    """Return a message for each port that another socket holds; raises `CannotListenError` for any other failure."""
     return [
         f"port {port} ({PORTS[key]}, {key}) is in use"
         for key, port in _ports(settings).items()
@@ -71,7 +73,10 @@ def busy_ports(settings: Settings) -> list[str]:
 
 
 def is_served(settings: Settings) -> bool:
-    """Return whether a process listens on one of the ports; else a busy port is the local end of a connection."""
+    """Return whether a process listens on one of the ports.
+
+    If not, a busy port is only the local end of a connection.
+    """
     for key, port in _ports(settings).items():
         with contextlib.suppress(OSError):
             socket.create_connection((bare_host(_host(settings, key)), port), _CONNECT_SECONDS).close()
@@ -80,7 +85,7 @@ def is_served(settings: Settings) -> bool:
 
 
 def await_ports(settings: Settings, seconds: float) -> list[str]:
-    """Wait until no port is busy, at most `seconds`; return the remaining `busy_ports`."""
+    """Wait until no port is busy, at most `seconds`; return the messages of `busy_ports` about the remaining ports."""
     patient = Retrying(retry=retry_if_result(bool), stop=stop_after_delay(seconds), wait=wait_fixed(_POLL_SECONDS))
     try:
         return patient(busy_ports, settings)

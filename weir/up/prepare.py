@@ -32,18 +32,42 @@ from weir.up.ports import PORTS, await_ports, busy_ports, is_served, with_ports
 
 __all__ = ["Launch", "Replayed", "child_specs", "demo_settings", "last_user", "log_settings", "prepare"]
 
+_ROWS: Final = 200
+"""Number of last rows of a log in which a user for queries is looked for."""
+_SHORTEST_REPLAY: Final = 20.0
+_LONGEST_REPLAY: Final = 120.0
+_ROWS_PER_SECOND: Final = 100
+_TIME_WAIT_SECONDS: Final = 65.0
+"""Seconds to wait for a port that a closed connection holds as its local port, for a minute after its end."""
+
+_SMALL: Final[dict[str, Any]] = {
+    "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.1},
+    "trainer": {
+        "batch_size": 128,
+        "tower": {"dimension": 32, "history_length": 20, "layers": 1, "heads": 2},
+        "negatives": {"uniform": 128},
+        "evaluation_examples": 500,
+        "export_every_windows": 1,
+        "poll_seconds": 0.05,
+    },
+    "serving": {"poll_seconds": 0.05},
+    "monitor": {"examples_per_window": 200, "queries_per_request": 32},
+}
+_LARGE_LOG: Final = 400_000
+"""Number of rows from which on two cores keep up only with larger batches."""
+
 
 class Replayed(NamedTuple):
-    """A finished log to replay: the file, and the duration in wall-clock seconds."""
+    """A finished log to replay: its file, and the duration of the replay in wall-clock seconds."""
 
     log: Path
     seconds: float
 
 
 def child_specs(file: Path, ranks: int, replayed: Replayed | None, trained: Sequence[str] = (MAIN,)) -> list[ChildSpec]:
-    """Return the processes, the source of events first; all read their settings from `file`.
+    """Return the processes of `weir up`, the source of events first; all read their settings from `file`.
 
-    Each variant in `trained` has a trainer of its own.
+    Each variant in `trained` has its own trainer, with `ranks` processes.
     """
     environment = _environment(os.environ)
     common = ("--config", str(file))
@@ -73,39 +97,20 @@ def _trainer(spec: Callable[..., ChildSpec], line: str, ranks: int) -> ChildSpec
 
 
 def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the children's environment: no WEIR_ variables, as settings come from the file, one thread per pool."""
+    """Return the environment of the processes: without ``WEIR_`` variables, and with one thread per thread pool.
+
+    Settings come from the file instead.
+    """
     kept = {name: value for name, value in environment.items() if not name.startswith("WEIR_")}
     return {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **kept}
 
 
-_ROWS: Final = 200
-"""Last rows of a log in which a user for queries is looked for."""
-_SHORTEST_REPLAY: Final = 20.0
-_LONGEST_REPLAY: Final = 120.0
-_ROWS_PER_SECOND: Final = 100
-_TIME_WAIT_SECONDS: Final = 65.0
-"""A connection's local port may be one of weir's ports, and stays taken for a minute after the connection's end."""
-
-_SMALL: Final[dict[str, Any]] = {
-    "pipeline": {"history_length": 20, "user_shards": 2, "idle_seconds": 1.0, "poll_seconds": 0.1},
-    "trainer": {
-        "batch_size": 128,
-        "tower": {"dimension": 32, "history_length": 20, "layers": 1, "heads": 2},
-        "negatives": {"uniform": 128},
-        "evaluation_examples": 500,
-        "export_every_windows": 1,
-        "poll_seconds": 0.05,
-    },
-    "serving": {"poll_seconds": 0.05},
-    "monitor": {"examples_per_window": 200, "queries_per_request": 32},
-}
-_LARGE_LOG: Final = 400_000
-"""From this many rows on, two cores keep up only with larger batches."""
-
-
 @dataclass(frozen=True)
 class Launch:
-    """The work of one `weir up`; `user` is a user of the replayed log for queries, None without one."""
+    """What one `weir up` is to do; `user` is a user of the replayed log to query for, None without a replay.
+
+    `started` is the time of its start, by `time.monotonic`.
+    """
 
     session: Session
     options: UpOptions
@@ -125,7 +130,7 @@ class Launch:
 
 
 def prepare(config: Path | None, store: str | None, assign: list[str] | None, options: UpOptions) -> Launch:
-    """Check everything that can be checked, save the settings in the store, and return the work to do.
+    """Check everything that can be checked, save the settings in the store, and return what `weir up` is to do.
 
     Nothing is written before all checks pass. Raises `UsageError`, `CommandError`, `UnreadableLogError`,
     `SettingsError`, `LayoutError`, and the errors of `open_log`.
@@ -177,7 +182,7 @@ def prepare(config: Path | None, store: str | None, assign: list[str] | None, op
 
 
 def _check_live(session: Session, held: Holdings, options: UpOptions) -> None:
-    """Refuse a log that does not belong to the store or has no valid row; print a note if it is still empty."""
+    """Check a log that is followed: it must belong to the store and have a valid row; print a note if it is empty."""
     pipeline = session.settings.pipeline
     if held.replay is not None and Path(pipeline.log).resolve() != held.folder / "log":
         raise CommandError(f"{held}: pipeline.log = {pipeline.log} needs another --store")
@@ -208,7 +213,7 @@ def _flags(options: UpOptions) -> str:
 
 
 def _finished_log(session: Session, folder: Path, log: Path, options: UpOptions) -> LogSource:
-    """Return the log to replay; raises `UnreadableLogError` if no row is valid."""
+    """Return the log to replay, at the path `log`; raises `UnreadableLogError` if no row is valid."""
     if log.is_dir():
         raise UsageError(
             f"--log {log} is a folder; it takes one finished log to replay. "
@@ -226,7 +231,7 @@ def _finished_log(session: Session, folder: Path, log: Path, options: UpOptions)
 
 
 def pace(rows: int) -> float:
-    """Return the duration of a replay, seconds: shorter for few rows."""
+    """Return the duration of the replay of a log with this many rows, in seconds: from 20 to 120."""
     return min(_LONGEST_REPLAY, max(_SHORTEST_REPLAY, rows / _ROWS_PER_SECOND))
 
 
@@ -241,7 +246,7 @@ def _without_ports(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _settle(session: Session, folder: Path, options: UpOptions) -> Session:
-    """Make paths absolute, choose ports, and save the settings in the store for the processes and later commands."""
+    """Make paths absolute, choose ports, save the settings in the store, and return the session with these settings."""
     settings: Settings = with_ports(session.settings, options.port_offset)
     log = settings.pipeline.log
     if "://" not in log and not any(sign in log for sign in "*?["):
@@ -290,7 +295,7 @@ def _local_folder(store: Store) -> Path:
 
 
 def _generated_log(store: Store, path: Path, config: LogConfig) -> LogSource:
-    """Return the generated log, always the same; it and its catalogue are generated unless they exist."""
+    """Return the demo's log at `path`; the log and its catalogue are generated unless they exist."""
     if not path.exists():
         store.write(GENERATED_LOG, generate().lines)
     if not store.exists(CATALOGUE):
@@ -326,7 +331,7 @@ def log_settings(folder: Path, profile: LogProfile) -> dict[str, Any]:
 
 
 def last_user(source: LogSource, config: LogConfig) -> str:
-    """Return the user of one of the last rows of a log, with its id in the windows; raises `ValueError` without one."""
+    """Return the id of the user of one of the last valid rows of a log; raises `ValueError` if there is none."""
     rows = source.rows(max(0, source.profile.rows - _ROWS), source.profile.rows)
     valid, _ = Validator(config).validate(Block(BlockId("log", 0), rows))
     if not len(valid.rows):

@@ -1,4 +1,4 @@
-"""`weir up` at run time: the processes, the status on the console, and the end of a demo."""
+"""`weir up` while it runs: the processes, the status on the console, and the end of a demo."""
 
 import asyncio
 import contextlib
@@ -25,14 +25,21 @@ from weir.verdict import SMALL_LOG
 
 __all__ = ["run_up", "something_new", "tree_memory"]
 
-
 _PROC: Final = Path("/proc")
+
+_LOOK_SECONDS: Final = 0.5
+_GRACE_SECONDS: Final = 30.0
+_CLICK_SECONDS: Final = 60.0
+_SHOWN: Final = 8
+"""Items in the answers that a demo prints."""
+_TOP: Final = 50
+"""Number of a user's top items that are not new to the user's answer."""
 
 
 def tree_memory(root: int) -> int:
-    """Return the bytes used by a process and its descendants; 0 without /proc.
+    """Return the bytes used by the process `root` and its descendants; 0 without ``/proc``.
 
-    Sums proportional set sizes, so that a page shared by several processes is counted once.
+    A page shared by several processes is counted once (sum of proportional set sizes).
     """
     children: dict[int, list[int]] = {}
     for stat in _PROC.glob("[0-9]*/stat"):
@@ -42,14 +49,15 @@ def tree_memory(root: int) -> int:
             # The process has ended since the listing.
             continue
         children.setdefault(parent, []).append(int(stat.parent.name))
-    found, frontier = [root], [root]
+    processes, frontier = [root], [root]
     while frontier:
         frontier = [child for process in frontier for child in children.get(process, ())]
-        found += frontier
-    return sum(_proportional_set(_PROC / str(process)) for process in found)
+        processes += frontier
+    return sum(_proportional_set(_PROC / str(process)) for process in processes)
 
 
 def _proportional_set(folder: Path) -> int:
+    """Return the proportional set size in bytes of the process with this folder in ``/proc``; 0 if it has ended."""
     try:
         lines = (folder / "smaps_rollup").read_text().splitlines()
     except OSError:
@@ -57,15 +65,8 @@ def _proportional_set(folder: Path) -> int:
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
-_LOOK_SECONDS: Final = 0.5
-_GRACE_SECONDS: Final = 30.0
-_CLICK_SECONDS: Final = 60.0
-_SHOWN: Final = 8
-_KNOWN: Final = 50
-
-
 def run_up(launch: Launch) -> DemoSummary | None:
-    """Run until a signal (None) or, with ``--once``, until the demo is over (its summary).
+    """Run the processes until a signal arrives; with ``--once``, until the demo is over, and return its summary.
 
     Raises `GaveUpError` if a process keeps failing, `CommandError` after the timeout.
     """
@@ -74,6 +75,8 @@ def run_up(launch: Launch) -> DemoSummary | None:
 
 @dataclass
 class _Run:
+    """A running `weir up`, and what it has shown so far."""
+
     launch: Launch
     peak_memory: int = 0
     summary: DemoSummary | None = None
@@ -110,7 +113,7 @@ class _Run:
         return self.summary
 
     async def _watch(self, supervisor: Supervisor, reader: StatusReader, display: StatusDisplay) -> Status:
-        """Read and show the status periodically; with ``--once``, return when the replay is settled."""
+        """Read and show the status periodically; with ``--once``, return the last status once the replay is settled."""
         options = self.launch.options
         while True:
             status = await asyncio.to_thread(reader.read)
@@ -140,7 +143,7 @@ class _Run:
                 display.say("weir", f"the view failed and continues: {type(error).__name__}: {error}")
 
     def _hint(self, status: Status, display: StatusDisplay) -> None:
-        """Print once how to query, as soon as the server answers."""
+        """Print how to query, once, as soon as the server answers."""
         if self.hinted or status.first_answer_seconds is None:
             return
         self.hinted = True
@@ -149,7 +152,7 @@ class _Run:
         display.say("weir", f"the same as JSON: {self._address()}/v1/info and POST /v1/retrieve (docs/serving.md)")
 
     def _next(self, client: RetrievalClient) -> str:
-        """Return the advice at the end of a replay whose stages stay up; never raises."""
+        """Return the advice to print when a replay is over and the stages stay up; never raises."""
         user, item = self.launch.user or "USER", "ITEM"
         # The server may be away or the store damaged: the advice then names no item.
         with contextlib.suppress(Exception):
@@ -163,7 +166,7 @@ class _Run:
         return "" if store == Store("weir-data").path("").rsplit("/", 1)[-1] else f" --store {store}"
 
     def _page(self) -> str:
-        """Return the page's address, with a user of the log to query for if known."""
+        """Return the URL of the page, which queries for a user of the log if one is known."""
         monitor, user = self.launch.session.settings.monitor, self.launch.user
         asked = f"?{urlencode({'user': user})}" if user else ""
         scheme = page_scheme(self.launch.session.settings)
@@ -175,7 +178,7 @@ class _Run:
         return f"{scheme}://{reached(serving.host)}:{serving.http_port}"
 
     def _finish(self, client: RetrievalClient, supervisor: Supervisor, status: Status) -> None:
-        """Query, click and summarise, while all processes are still running."""
+        """Query, click, and print and keep the summary, while all processes are still running."""
         session, user = self.launch.session, self.launch.user or ""
         asker = Asker(client, session.store)
         out = session.notes
@@ -208,8 +211,8 @@ class _Run:
 
 
 def something_new(asker: Asker, user: str) -> str:
-    """Return the most popular item that is not among the user's top items: a click on it changes the answer."""
-    answer = asker.ask(user, _KNOWN)
-    known = set(answer.item_ids)
+    """Return the most popular item that is not among the user's top items, so that a click on it changes the answer."""
+    answer = asker.ask(user, _TOP)
+    top = set(answer.item_ids)
     ranked = sorted(asker.popularity_ranks(answer.bundle_version).items(), key=lambda pair: pair[1])
-    return next((item for item, _ in ranked if item not in known), answer.item_ids[-1])
+    return next((item for item, _ in ranked if item not in top), answer.item_ids[-1])

@@ -57,7 +57,7 @@ class Status:
 
     @property
     def read(self) -> int:
-        """Rows of the log that are committed, refused, ignored or left out as duplicates."""
+        """Number of rows of the log that are committed, refused, ignored or left out as duplicates."""
         return self.counts.events + self.counts.duplicates + self.counts.ignored + self.dead
 
 
@@ -177,7 +177,7 @@ def _newest_event_age(clock: EventClock, served: Info) -> float:
 
 
 def _sentence(part: str, error: Exception) -> str:
-    """Return an error message with the file's name, or with the part if the error names no file."""
+    """Return an error as a sentence with the name of the file or, if the error names none, of the part."""
     text = str(error) or type(error).__name__
     return text if part in text or isinstance(error, OSError | CorruptArtefactError) else f"{part}: {text}"
 
@@ -267,7 +267,7 @@ def _facts(status: Status) -> list[tuple[str, str]]:
 
 
 def _awaited(status: Status) -> str:
-    """Return the next step until a bundle is served."""
+    """Return in words what is awaited until a bundle is served."""
     if status.windows == 0:
         first = f"the first events, which are answered after {in_words(status.longest_seconds)} at most"
         return first if status.replayed is None else "the first window to end"

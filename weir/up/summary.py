@@ -46,7 +46,7 @@ class Recalls(FrozenModel):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the model's recall (Wilson), as each case is a hit or a miss."""
+        """The 95 % interval of the model's recall (Wilson); None if the recall could not be measured."""
         if self.model is None or not self.cases:
             return None
         return wilson(self.model, self.cases)
@@ -80,7 +80,7 @@ class DemoSummary(FrozenModel):
 
     @property
     def failures(self) -> list[str]:
-        """Failed checks, one sentence each."""
+        """A sentence for each check of the run that failed."""
         failed = {code: count for code, count in self.requests.items() if code != "OK"}
         found = [f"{count} requests failed with {code}" for code, count in failed.items()]
         if not self.requests.get("OK"):
@@ -140,10 +140,10 @@ def summarise(
 
 
 def requests_by_code(metrics: list[tuple[str, dict[str, str], float]]) -> dict[str, int]:
-    """Return the number of Retrieve calls by gRPC code; codes without calls are left out.
+    """Return gRPC code -> number of Retrieve calls, from (name, labels, value) samples; unused codes are left out.
 
-    Calls refused because their pinned bundle was just replaced do not count: the comparison of variants pins two
-    bundles, and skips the events for which a swap comes between.
+    Calls that were refused because their pinned bundle was just replaced do not count: the comparison of variants pins
+    two bundles, and skips the events at a swap.
     """
     found: Counter[str] = Counter()
     for name, labels, value in metrics:
@@ -191,7 +191,7 @@ def print_summary(console: Console, summary: DemoSummary) -> None:
 
 
 def _pooled(windows: Sequence[Freshness]) -> tuple[float, ...]:
-    """Pool the freshness of all windows into 21 quantiles, weighted by events."""
+    """Return 21 quantiles of the freshness over the events of all windows, seconds."""
     seconds = [second for window in windows for second in window.quantiles]
     weights = [window.events for window in windows for _ in window.quantiles]
     if not sum(weights):
@@ -200,7 +200,7 @@ def _pooled(windows: Sequence[Freshness]) -> tuple[float, ...]:
 
 
 def _spread(quantiles: Sequence[float]) -> str:
-    """Return p50, p95, the maximum, and a histogram of nine bars from 0 on."""
+    """Return quantiles as text: p50, p95, the maximum, and a histogram with bars from 0 to the maximum."""
     if not quantiles:
         return "-"
     counts, edges = np.histogram(quantiles, bins=len(_BARS), range=(0, max(*quantiles, 1e-9)))

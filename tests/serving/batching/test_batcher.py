@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from weir.serving.batching.batcher import Batcher, Wakeup
-from weir.serving.batching.lanes import Outcome, Part
+from weir.serving.batching.queue import Outcome, Part
 from weir.serving.errors import DeadlinePassedError, QueueFullError, ShuttingDownError
 
 

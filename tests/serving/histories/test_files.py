@@ -265,7 +265,7 @@ def test_a_replica_looks_users_up_while_their_files_are_still_fetched(remote: St
     newest_file = next(file for file in histories.due(large=False) if "/0001" in file.name)
     # Its records are complete, its seen items are not.
     histories._files.fetch(newest_file)
-    histories._take_in()
+    histories._open_newest()
     assert newest(histories, ann) == [0, 0, *keys("a", "later").tolist()]
     assert seen(histories, ann) == ({hash_id("later")}, True)
     assert newest(histories, bob) == NOBODY
@@ -336,7 +336,7 @@ def test_merged_files_take_the_place_of_others_without_a_gap(remote: Store, cach
     [delta, base] = histories.due(large=False)
     assert (base.name, delta.rows) == (merged.name, 1)
     histories._files.fetch(delta)
-    histories._take_in()
+    histories._open_newest()
     check(histories, users_of(remote))
     for name in replaced:
         remote.remove(name)

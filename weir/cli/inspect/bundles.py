@@ -30,13 +30,19 @@ __all__ = [
     "variant_facts",
 ]
 
+_FIRST: Final = 64
+"""Number of newest windows to read first; four times as many are read until they reach back far enough."""
+
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
 
 @dataclass(frozen=True)
 class BundleFacts:
-    """A bundle: its manifest unless that is damaged, and its state since export."""
+    """A bundle in the store: its manifest (None with a `problem` if it is damaged), and what happened to it since.
+
+    `current`: it is the promoted bundle of its line. `pinned`: it is pinned.
+    """
 
     version: str
     manifest: "BundleManifest | None"
@@ -47,7 +53,7 @@ class BundleFacts:
 
     @property
     def standing(self) -> str:
-        """The state in one word: damaged, pinned, withdrawn, or the first word of the gate's verdict."""
+        """The bundle's state in a word: damaged, pinned, withdrawn, or the first word of the gate's verdict."""
         if self.problem is not None or self.manifest is None:
             return "damaged"
         if self.pinned:
@@ -56,13 +62,13 @@ class BundleFacts:
 
     @property
     def sentence(self) -> str:
-        """The reason for `standing`."""
+        """The reason for the bundle's state (`standing`), as a sentence."""
         if self.problem is not None or self.manifest is None:
             return self.problem or ""
         return self.withdrawal.verdict if self.withdrawal else self.manifest.verdict
 
     def as_json(self) -> dict[str, Any]:
-        """Return everything but the list of files."""
+        """Return all facts for JSON, except the list of files."""
         said = {} if self.manifest is None else self.manifest.model_dump(mode="json", exclude={"files"})
         withdrawal = None if self.withdrawal is None else self.withdrawal.model_dump(mode="json")
         states = {"current": self.current, "pinned": self.pinned, "standing": self.standing}
@@ -71,7 +77,10 @@ class BundleFacts:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """The newest bundles, oldest first; `total` counts all, and `remarks` concern the whole store."""
+    """The newest bundles of a store, oldest first; `total` counts all bundles.
+
+    `current` is the promoted version, and `remarks` are sentences about the whole store.
+    """
 
     folder: str
     current: str
@@ -81,7 +90,7 @@ class StoreFacts:
 
 
 def facts_of(store: "Store", last: int | None, wanted: str | None = None) -> StoreFacts:
-    """Read the newest `last` bundles (None: all) or the version `wanted`; damaged bundles are included.
+    """Return the facts of the newest `last` bundles (None: all) or of the version `wanted`, damaged ones included.
 
     Raises `CommandError` if the version does not exist.
     """
@@ -104,7 +113,10 @@ def facts_of(store: "Store", last: int | None, wanted: str | None = None) -> Sto
 
 
 def _of_line(store: "Store", line: str, wanted: str | None, remarks: list[str]) -> tuple[str | None, list[BundleFacts]]:
-    """Return the promoted version of a line, and its bundles; append the line's pin and damage to `remarks`."""
+    """Return the promoted version and the bundles of a line (a variant's bundles); `wanted` selects one version.
+
+    The line's pin, and damaged files, are appended to `remarks`.
+    """
     from weir.contracts import CorruptArtefactError
     from weir.contracts.bundles.variants import MAIN, log_of
 
@@ -125,7 +137,7 @@ def _of_line(store: "Store", line: str, wanted: str | None, remarks: list[str]) 
 
 
 def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | None) -> BundleFacts | None:
-    """Return the facts of a bundle; None if it has just been retired."""
+    """Return the facts of a bundle version; None if the bundle has just been retired."""
     from weir.contracts import CorruptArtefactError
 
     manifest, withdrawal, problem = None, None, None
@@ -139,7 +151,7 @@ def _facts(log: "BundleLog", version: str, current: str | None, pinned: str | No
 
 
 def print_bundles(session: Session, facts: StoreFacts, wanted: str | None) -> None:
-    """Print a table of the bundles and why bundles are not promoted; for `wanted`, all its facts."""
+    """Print a table of the bundles and why some are not promoted or, if a version is `wanted`, all facts about it."""
     for remark in facts.remarks:
         _say(session, remark)
     if not facts.bundles:
@@ -184,9 +196,10 @@ def _bundle_row(bundle: BundleFacts) -> list[str]:
 
 
 def variant_facts(store: "Store", names: Iterable[str]) -> dict[str, Any]:
-    """Return the lines of a store and their roles, `names` being the variants of the settings.
+    """Return the lines (bundles of a variant) of a store, their roles and their comparison, for JSON.
 
-    Raises `VariantError` where the roles are not clear, and `CorruptArtefactError`.
+    `names` are the variants in the settings. Raises `VariantError` if the roles are ambiguous, and
+    `CorruptArtefactError`.
     """
     from weir.contracts.bundles.variants import Champion, Comparison, lines, roles_in
 
@@ -210,7 +223,7 @@ def variant_facts(store: "Store", names: Iterable[str]) -> dict[str, Any]:
 
 
 def _line(store: "Store", line: str, roles: "Roles") -> dict[str, Any]:
-    """Return the facts of a line; its role is None unless it is champion or challenger."""
+    """Return the facts of a line for JSON; its role is None unless it is champion or challenger."""
     from weir.contracts.bundles.variants import log_of
 
     log = log_of(store, line)
@@ -251,7 +264,7 @@ def _compared(comparison: "Comparison") -> dict[str, Any]:
 
 
 def print_variants(session: Session, facts: dict[str, Any]) -> None:
-    """Print a table of the lines, one of the comparison, and its verdicts."""
+    """Print a table of the lines, a table of the comparison, and the verdicts."""
     title = f"lines of {session.store.path('')}"
     head = ["line", "role", "version", "commit", "items", "recall@20", "created"]
     print_table(session, title, head, [_variant_row(one) for one in facts["variants"]])
@@ -303,12 +316,10 @@ def _say_plain(session: Session, text: str) -> None:
     session.out.print(plain(text), soft_wrap=True)
 
 
-_FIRST: Final = 64
-"""Newest windows to read first; times four until they reach back far enough."""
-
-
 def served_facts(store: Store, seconds: float, positions: int | None) -> dict[str, Any]:
-    """Return clicks on the lists served in the last `seconds`, by bundle, variant and position (None: all positions).
+    """Return the clicks on lists served in the last `seconds`, by bundle, variant and position, for JSON.
+
+    `positions` is the number of positions, None: all.
 
     Raises `CorruptArtefactError`.
     """
@@ -336,7 +347,7 @@ def served_facts(store: Store, seconds: float, positions: int | None) -> dict[st
 
 
 def _committed_since(windows: WindowLog, begin: float) -> list[WindowManifest]:
-    """Return the panes committed since a moment, in order, without reading all earlier commits."""
+    """Return the panes committed since `begin` (Unix time), in order, without reading all earlier commits."""
     count = _FIRST
     while True:
         newest = windows.newest(count)
@@ -367,7 +378,7 @@ def _positions(attribution: Attribution, most: int | None) -> list[dict[str, Any
 
 
 def print_served(session: Session, facts: dict[str, Any], since: str, positions: int) -> None:
-    """Print a table of bundles, one of the first positions, and the outcomes of events with a token."""
+    """Print a table of bundles, a table of the first positions, and the outcomes of events with a token."""
     where = session.store.path("")
     if not facts["lists"]:
         rest = "servers keep the share serving.served.share of their answers"

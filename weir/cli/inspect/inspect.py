@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ["age", "app"]
 
+Last = Annotated[
+    int | None,
+    typer.Option(
+        "--last", "-n", min=1, help="Show only this many of the newest ones.", show_default="20; all with --json"
+    ),
+]
+_ROWS: Final = 20
+"""Rows of a table without --last."""
+_POSITIONS: Final = 10
+"""Positions in a table without --positions."""
+
+app = typer.Typer(
+    help="Show the windows, bundles, variants, sketches and served lists of a store, and what age costs.",
+    no_args_is_help=True,
+)
+
 
 # ruff: noqa: PLC0415 - imports wait until a command runs
 
@@ -100,22 +116,7 @@ def _print(session: "Session", facts: "AgeFacts") -> None:
         print_table(session, "as served, by age", ["age of", "up to", "events", "recall", "95 %"], rows)
 
 
-app = typer.Typer(
-    help="Show the windows, bundles, variants, sketches and served lists of a store, and what age costs.",
-    no_args_is_help=True,
-)
-
 app.command("age")(command(age))
-
-Last = Annotated[
-    int | None,
-    typer.Option(
-        "--last", "-n", min=1, help="Show only this many of the newest ones.", show_default="20; all with --json"
-    ),
-]
-_ROWS: Final = 20
-"""Rows of a table without --last."""
-_POSITIONS: Final = 10
 
 
 @app.command("windows")
@@ -259,7 +260,7 @@ def sketch(
 
 
 def _title(what: str, rows: list[list[str]], total: int) -> str:
-    """Return the title of a table; if rows are left out, with their number and the total."""
+    """Return the title of a table; if rows are left out, the title says how many are shown of how many."""
     return what if len(rows) == total else f"{what}: {len(rows):,} of {total:,}"
 
 

@@ -29,11 +29,13 @@ __all__ = [
     "windows_of",
 ]
 
+_NO_ITEMS: Final = ITEMS_SCHEMA.empty_table()
+
 
 def find_windows(store: Store, wanted: str) -> list[WindowManifest]:
-    """Return the panes that match a name, in commit order; empty if none does.
+    """Return the panes that a text names, in commit order; empty without a match.
 
-    A name is the number, name or folder of a pane, or the slice or start of a window, which may have several panes.
+    A pane is named by its number, name or folder, and all panes of a window by the window's slice or start.
     """
     return [manifest for manifest in WindowLog(store) if wanted in _names(store, manifest)]
 
@@ -44,7 +46,10 @@ def _names(store: Store, manifest: WindowManifest) -> set[str]:
 
 
 def windows_of(store: Store, wanted: str | None, last: int | None) -> list[WindowManifest]:
-    """Return the panes that match a name, else the `last` newest (None: all); raises `CommandError` if none matches."""
+    """Return the panes that `wanted` names or, if it is None, the `last` newest panes (None: all).
+
+    Raises `CommandError` if no pane has the name.
+    """
     if wanted is None:
         return list(WindowLog(store)) if last is None else WindowLog(store).newest(last)
     if not (found := find_windows(store, wanted)):
@@ -53,7 +58,7 @@ def windows_of(store: Store, wanted: str | None, last: int | None) -> list[Windo
 
 
 def no_window(store: Store, wanted: str) -> str:
-    """Return the message that a name matches no window."""
+    """Return the error message that a name matches no window."""
     newest = WindowLog(store).newest(1)
     if not newest:
         return f"{store.path('')} holds no window yet: `weir ingest` commits them"
@@ -66,7 +71,7 @@ def no_window(store: Store, wanted: str) -> str:
 
 
 def print_windows(session: Session, manifests: list[WindowManifest], wanted: str | None) -> None:
-    """Print a table of panes; if they were asked for by name, also their folders."""
+    """Print a table of panes; if the panes were `wanted` by name, also their folders."""
     where = session.store.path("")
     if not manifests:
         session.out.print(plain(f"{where} holds no window yet: `weir ingest` commits them"))
@@ -106,11 +111,8 @@ def _row(manifest: WindowManifest) -> list[str]:
     ]
 
 
-_NO_ITEMS: Final = ITEMS_SCHEMA.empty_table()
-
-
 class Subject(NamedTuple):
-    """A sketch and the items that it counted (`ITEMS_SCHEMA`), empty if unknown."""
+    """A frequency sketch, its name, and the items that it counted (`ITEMS_SCHEMA`), empty if they are unknown."""
 
     name: str
     estimator: FrequencyEstimator
@@ -118,7 +120,7 @@ class Subject(NamedTuple):
 
 
 def find(store: Store, wanted: str | None) -> Subject:
-    """Return the sketch of a pane (number or name; None: the newest), of a file or of a folder."""
+    """Return the sketch of a pane, named by its number or name (None: the newest pane), or in a file or folder."""
     log = WindowLog(store)
     path = Path(wanted) if wanted is not None else None
     if path is not None and path.exists():
@@ -138,7 +140,7 @@ def _window(store: Store, log: WindowLog, wanted: str | None) -> WindowManifest:
 
 
 def _from_file(path: Path) -> Subject:
-    """Read a sketch from a file, with the items file beside it; that file matches a window's item sketch only."""
+    """Read a sketch from a file; for a window's item sketch also the items from the file beside it."""
     try:
         estimator = sketches.load(path.read_bytes())
     except ValueError as error:
@@ -153,7 +155,10 @@ def _from_file(path: Path) -> Subject:
 
 
 def describe(subject: Subject, top: int) -> dict[str, Any]:
-    """Return parameters, totals and the heaviest items; also the error against true counts if the items are known."""
+    """Return a sketch's parameters, totals and `top` heaviest items, for JSON.
+
+    If the items are known, also the sketch's error against their true counts.
+    """
     estimator, items = subject.estimator, subject.items
     health = sketches.health(estimator)
     facts = {
@@ -180,10 +185,10 @@ def describe(subject: Subject, top: int) -> dict[str, Any]:
 
 
 def compare(before: Subject, after: Subject, top: int) -> dict[str, Any]:
-    """Compare two sketches: parameters, totals, distance of the heads, and the largest changes.
+    """Compare two sketches, for JSON: parameters, totals, the distance of their heads, and the `top` changes.
 
-    Items known to either are looked up in both. If no items are known, the cells of equal count-min sketches are
-    compared row by row: their distance cannot exceed the distance of the items, up to the error of conservative cells.
+    Items known for either sketch are looked up in both. If no items are known, the cells of equal count-min sketches
+    are compared row by row: their distance cannot exceed that of the items, up to the error of conservative cells.
     """
     mine, theirs = sketches.parameters(before.estimator), sketches.parameters(after.estimator)
     names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
@@ -211,7 +216,7 @@ def compare(before: Subject, after: Subject, top: int) -> dict[str, Any]:
 def _changes(
     ids: pa.ChunkedArray, before: npt.NDArray[np.float64], after: npt.NDArray[np.float64], top: int
 ) -> list[dict[str, Any]]:
-    """List the items whose share of the known events changed most."""
+    """Return the `top` items whose share of the known events changed most; `before` and `after` are their counts."""
     shares = [counts / max(counts.sum(), 1e-300) for counts in (before, after)]
     moved = shares[1] - shares[0]
     largest = np.argsort(-np.abs(moved), kind="stable")[:top].tolist()

@@ -91,9 +91,10 @@ _SYSTEM: Final = {
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function that typer registers: a parameter whose type is a dataclass becomes one option per field.
+    """Return a command function to register in typer, which calls `function`.
 
-    Errors that a user can act on end the command with a line and an exit status; others keep their traceback.
+    A parameter whose type is a dataclass becomes an option for each field, and ``--debug`` is added. Errors that a user
+    can act on end the command with a line and an exit status; other errors keep their traceback.
     """
     parameters = inspect.signature(function).parameters
     groups: dict[str, Any] = {
@@ -136,7 +137,7 @@ def _explained(*, debug: bool) -> Iterator[None]:
 
 
 def _is_output_closed() -> bool:
-    """Return whether the reader of standard output (such as `head`) has gone; if so, discard further output."""
+    """Return whether the reader of standard output, such as `head`, has ended; if so, discard further output."""
     output = select.poll()
     output.register(sys.stdout)
     is_closed = any(event & select.POLLERR for _, event in output.poll(0))
@@ -152,7 +153,7 @@ def _spread(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
 
 
 def explain(error: Exception) -> tuple[list[str], int] | None:
-    """Return the lines to print and the exit status; None for an error that keeps its traceback."""
+    """Return the lines to print for an error, and the exit status; None for an error that keeps its traceback."""
     from weir.contracts import UserError
 
     if isinstance(error, UserError):
@@ -164,7 +165,7 @@ def explain(error: Exception) -> tuple[list[str], int] | None:
 
 
 def _extras_for(error: ModuleNotFoundError) -> str | None:
-    """Return the extras of the package that imported a missing module; None if no extra installs it."""
+    """Return the pip extras that install a missing module; None if no extra does."""
     module = (error.name or "").split(".")[0]
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     rooms = [".".join(frame.f_globals.get("__name__", "").split(".")[:2]) for frame in frames]
@@ -208,10 +209,7 @@ def _line(error: Exception) -> str | None:
 
 
 def leave_out_noise() -> None:
-    """Drop the one record that Beam logs when it is imported, before logging is set up.
-
-    It says, through the root logger, that Google's clients are missing: an extra of Beam that weir does not use.
-    """
+    """Drop the record that Beam logs when it is imported, about a lack of Google's clients, which weir does not use."""
     logging.getLogger().addFilter(lambda record: "bigquery client libraries" not in str(record.msg))
 
 
@@ -232,9 +230,9 @@ def set_up_logging(console: Console, level: int = logging.INFO) -> None:
 
 
 class _Visible(logging.Formatter):
-    """Makes control characters in messages visible; a traceback keeps its lines.
+    """Log formatter that makes control characters in messages visible; a traceback keeps its lines.
 
-    An error that a user can act on is explained in the line itself, without its traceback.
+    An error that a user can act on is explained in the record's line, without a traceback.
     """
 
     def __init__(self, form: str, *, debug: bool) -> None:

@@ -27,20 +27,6 @@ __all__ = [
     "seconds_of",
 ]
 
-
-AGES: Final = "30d, 12h, 90m, 60s"
-
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def seconds_of(text: str, option: str) -> float:
-    """Parse an option such as 30d or 12h into seconds; raises `UsageError`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if found is None:
-        raise UsageError(f"{option} is {text!r}, but must be a number and s, m, h or d, such as 30d or 12h")
-    return float(found[1]) * _SECONDS[found[2]]
-
-
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -73,6 +59,19 @@ Variant = Annotated[
 ]
 Wanted = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="Number of items to return.")]
 
+AGES: Final = "30d, 12h, 90m, 60s"
+"""Examples of an age or duration, for help texts."""
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def seconds_of(text: str, option: str) -> float:
+    """Return the seconds that a text such as 30d or 12h means; raises `UsageError`, which names the `option`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None:
+        raise UsageError(f"{option} is {text!r}, but must be a number and s, m, h or d, such as 30d or 12h")
+    return float(found[1]) * _SECONDS[found[2]]
+
 
 @dataclass(frozen=True)
 class StoreOptions:
@@ -91,7 +90,7 @@ class StoreOptions:
     assign: Assign = None
 
     def open(self, flags: Mapping[str, Any] | None = None, **ways: Any) -> Session:
-        """Return the session of the command; for `flags` and `ways` see `open_session`."""
+        """Return the session of the command; `flags` and `ways` are arguments of `open_session`."""
         return open_session(self.config, self.store, self.assign, flags, **ways)
 
 
@@ -100,7 +99,7 @@ class StoreOptions:
 
 @dataclass(frozen=True)
 class LogFiles:
-    """The place of a log's files; `newest_rows` is their number of rows if they are only the log's end, else None."""
+    """The `path` of a log's files; `newest_rows` is the number of rows in them if they are only the log's end."""
 
     path: str
     newest_rows: int | None = None
@@ -108,7 +107,9 @@ class LogFiles:
 
 @contextmanager
 def log_files(session: Session, log: str, newest: int | None = None) -> Iterator[LogFiles]:
-    """Yield the files of a log: itself, or a copy of a topic's present messages, all or about `newest` of them.
+    """Context manager: yield the files of a log, or files with a copy of a topic's messages.
+
+    The copy has all present messages or, if `newest` is given, about as many of the newest ones.
 
     Raises the errors of `weir.pipelines.sources.kafka.consume.copy_topic`.
     """

@@ -67,10 +67,10 @@ _NUMBERS: Final = {
     *("lists", "clicked", "click-through", "coverage", "popular only", "position", "shown"),
     *("windows", "recall", "freshest", "difference", "95 %", "up to", "windows of"),
 }
-"""Right-aligned columns."""
+"""Names of right-aligned columns."""
 
 _LONG: Final = {"item", "version"}
-"""Columns that may exceed the terminal's width."""
+"""Names of columns that may break over lines on a narrow terminal."""
 
 
 def print_table(session: Session, title: str, head: list[str], rows: list[list[str]]) -> None:
@@ -92,7 +92,7 @@ def print_table(session: Session, title: str, head: list[str], rows: list[list[s
 
 
 def print_facts(session: Session, facts: Mapping[str, object]) -> None:
-    """Print facts by name, one a line."""
+    """Print facts, each on a line behind its name."""
     from rich.table import Table
 
     from weir.text import plain

@@ -1,4 +1,4 @@
-"""Two lanes of waiting jobs, so that cheap queries never wait behind expensive ones."""
+"""The bounded queue of waiting jobs, in two lanes: cheap queries never wait behind all expensive ones."""
 
 import asyncio
 import time
@@ -16,7 +16,10 @@ AnswerT = TypeVar("AnswerT")
 
 @dataclass(frozen=True)
 class Part(Generic[TaskT]):
-    """A piece of a request run in one go: `size` queries, estimated to cost `cost` (see `weir.serving.search.cost`)."""
+    """A part of a request that is answered in one batch.
+
+    `task` has `size` queries, whose search costs about `cost` (`weir.serving.search.cost`).
+    """
 
     task: TaskT
     size: int
@@ -25,7 +28,7 @@ class Part(Generic[TaskT]):
 
 @dataclass(frozen=True)
 class Outcome(Generic[AnswerT]):
-    """An answer, and the seconds until the job's first batch formed."""
+    """The answer to a job, and the seconds that the job waited for its first batch (`queued`)."""
 
     answer: AnswerT
     queued: float
@@ -33,9 +36,10 @@ class Outcome(Generic[AnswerT]):
 
 @dataclass(eq=False)
 class Job(Generic[TaskT, AnswerT]):
-    """A queued request: the `parts` left, the parts `done`, and their answers.
+    """A queued request: its `parts` without an answer, and the parts `done` with their `answers`.
 
-    It is dropped after `deadline` on the monotonic clock; `queued` are the seconds until its first batch.
+    The job is dropped after `deadline` (monotonic clock). `future` of `loop` gets the result. `queued` is how many
+    seconds the job waited for its first batch.
     """
 
     parts: deque[Part[TaskT]]
@@ -58,19 +62,19 @@ class Job(Generic[TaskT, AnswerT]):
         return sum(part.cost for part in self.parts)
 
     def advance(self, answer: AnswerT) -> None:
-        """Store the answer to the next part."""
+        """Store the answer to the first of `parts`, and move that part to `done`."""
         self.done.append(self.parts.popleft())
         self.answers.append(answer)
 
     def restart(self) -> None:
-        """Drop the answers: all parts wait again."""
+        """Drop all answers, so that every part is answered again."""
         self.parts.extendleft(reversed(self.done))
         self.done.clear()
         self.answers.clear()
 
 
 class Lane(Generic[TaskT, AnswerT]):
-    """Jobs in order of arrival; at most `limit` queries wait."""
+    """Waiting jobs in order of arrival; new jobs are refused beyond `limit` waiting queries."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -81,18 +85,21 @@ class Lane(Generic[TaskT, AnswerT]):
         return bool(self._jobs)
 
     def admit(self, job: Job[TaskT, AnswerT], retry_after: float) -> None:
-        """Queue a job; raises `QueueFullError`. An empty lane admits even a job larger than the limit."""
+        """Queue a new job; raises `QueueFullError`. An empty lane admits even a job larger than the limit."""
         if self._jobs and self.waiting + job.size > self._limit:
             raise QueueFullError(self.waiting, self._limit, retry_after)
         self.append(job)
 
     def append(self, job: Job[TaskT, AnswerT]) -> None:
-        """Queue a job last, beyond the limit if need be."""
+        """Queue a job last, even beyond the limit."""
         self._jobs.append(job)
         self.waiting += job.size
 
     def take(self, most: int, cost: float) -> list[Job[TaskT, AnswerT]]:
-        """Remove jobs while their next parts fit into `most` queries and `cost`; at least one job."""
+        """Remove and return the first jobs whose next parts together fit into `most` queries and `cost`.
+
+        The first job is taken even if it does not fit.
+        """
         batch: list[Job[TaskT, AnswerT]] = []
         while self._jobs:
             part = self._jobs[0].parts[0]
@@ -104,7 +111,7 @@ class Lane(Generic[TaskT, AnswerT]):
         return batch
 
     def restart(self) -> None:
-        """Let every job start again with its first part."""
+        """Drop the answers of all waiting jobs, so that every job starts again with its first part."""
         for job in self._jobs:
             job.restart()
         self.waiting = sum(job.size for job in self._jobs)
@@ -143,22 +150,22 @@ class Lanes(Generic[TaskT, AnswerT]):
         return self._cheap.waiting + self._expensive.waiting
 
     def admit(self, job: Job[TaskT, AnswerT], retry_after: float) -> None:
-        """Queue a job; raises `QueueFullError`."""
+        """Queue a new job in the lane for its cost; raises `QueueFullError`."""
         cheap = len(job.parts) == 1 and job.cost <= self._max_cost / 2
         (self._cheap if cheap else self._expensive).admit(job, retry_after)
 
     def put_back(self, job: Job[TaskT, AnswerT]) -> None:
-        """Queue a job with parts left behind the other expensive ones."""
+        """Queue a partly answered job again, behind the other expensive jobs."""
         self._expensive.append(job)
 
     def take(self) -> list[Job[TaskT, AnswerT]]:
-        """Remove the jobs whose next parts form the next batch; empty if no job waits."""
+        """Remove and return the jobs whose next parts form the next batch; empty if no job waits."""
         cheap = bool(self._cheap) and not (self._cheap_was_last and self._expensive)
         self._cheap_was_last = cheap
         return (self._cheap if cheap else self._expensive).take(self._max_batch, self._max_cost)
 
     def restart(self) -> None:
-        """Let every job start again with its first part."""
+        """Drop the answers of all waiting jobs, so that every job starts again with its first part."""
         self._cheap.restart()
         self._expensive.restart()
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.serving.batching.lanes import Job, Lanes, Part
+from weir.serving.batching.queue import Job, Lanes, Part
 from weir.serving.errors import QueueFullError
 
 LOOP = asyncio.new_event_loop()
