@@ -49,6 +49,9 @@ __all__ = ["Replay", "ReplayError", "check_source", "differences", "recipe_of", 
 Floats = npt.NDArray[np.float32]
 
 
+_NEVER: Final = 2**62
+
+
 def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -> list[str]:
     """Return a sentence for each part of a bundle, including its chain, that the state does not reproduce bit for bit.
 
@@ -99,9 +102,6 @@ def _unequal(name: str, stored: Floats, made: Floats) -> list[str]:
         return []
     off = float(np.linalg.norm(stored[other] - made[other], axis=1).max())
     return [f"{int(other.sum()):,} of {len(stored):,} {name} differ, by {off:.3g} at most"]
-
-
-_NEVER: Final = 2**62
 
 
 class ReplayError(UserError):

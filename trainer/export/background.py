@@ -1,4 +1,4 @@
-"""Work of an export beside the stream: threads that end with it."""
+"""Background threads of exports, which end when the training loop ends."""
 
 import ctypes
 import os
@@ -32,9 +32,18 @@ _UNAWAITED: Final[WeakSet[threading.Thread]] = WeakSet()
 def beside(
     name: str, work: Callable[[], None], *, is_awaited: bool = False, niceness: int = _NICENESS
 ) -> threading.Thread:
-    """Start a thread of low priority; the process waits for it at its end only if it `is_awaited`.
+    """Start a background thread that runs `work`.
 
-    `niceness` is added to the process's own, which lowers the priority.
+    Parameters
+    ----------
+    name
+        Name of the thread.
+    work
+        The function to run.
+    is_awaited
+        Whether the process waits for the thread when it exits; otherwise `none_left` ends the thread.
+    niceness
+        Added to the niceness of the process: a higher value lowers the priority of the thread.
     """
 
     def run() -> None:
@@ -55,10 +64,10 @@ def beside(
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """End all threads that are not awaited when the context is left.
+    """Context manager that ends all threads that are not awaited when it is left.
 
-    Python stops a thread that outlives it when that next acquires the GIL. Within FAISS this aborts the process, with
-    the exit status of a failure.
+    At exit, Python stops a running thread when the thread next acquires the GIL. Inside FAISS this aborts the process,
+    with the exit status of a failure.
     """
     try:
         yield
@@ -69,7 +78,7 @@ def none_left() -> Iterator[None]:
 
 
 def _end(thread: threading.Thread, until: float) -> None:
-    """Raise `SystemExit` in a thread, and an error in FAISS if it is inside; wait for its end."""
+    """Interrupt a thread and its calls of FAISS, and wait for its end until the monotonic time `until`."""
     while thread.is_alive() and time.monotonic() < until:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
         faiss.TimeoutCallback.reset(_AT_ONCE_SECONDS)
@@ -79,9 +88,10 @@ def _end(thread: threading.Thread, until: float) -> None:
 
 
 class BackgroundBuild:
-    """Makes a bundle in a thread, as far as it needs no state; `make` returns the function that finishes it.
+    """A bundle that is made in a thread.
 
-    It has the stream's priority: until it ends, no newer bundle is published.
+    `make` runs in the thread, does all work that needs no state, and returns the function that finishes the bundle. The
+    thread has normal priority, since no newer bundle is published before it ends.
     """
 
     def __init__(self, make: Callable[[], Callable[[], BundleManifest]]) -> None:
@@ -96,12 +106,15 @@ class BackgroundBuild:
         return self._thread.is_alive()
 
     def has_ended(self, within: float) -> bool:
-        """Wait for at most this many seconds; return whether the thread has ended."""
+        """Wait for the thread for at most `within` seconds; return whether it has ended."""
         self._thread.join(within)
         return not self.running
 
     def finish(self) -> BundleManifest:
-        """Wait for the thread, and finish in this one; raises the thread's error."""
+        """Wait for the thread, finish the bundle in the calling thread, and return its manifest.
+
+        Raises the error of the thread.
+        """
         self._thread.join()
         if self._finish is None:
             raise self._error or RuntimeError("the thread that makes a bundle was ended")

@@ -1,7 +1,7 @@
-"""Trace the tower's graph in a separate process, in the background, because tracing patches modules in use.
+"""Trace the tower's ONNX graph in a separate process, in the background, because tracing patches modules in use.
 
-``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module does
-not load torch, so that the process can start before the waiting rank has loaded it.
+``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON from standard input, and writes the
+graph to standard output. The module is imported without torch, so that the process starts before torch is loaded.
 """
 
 # ruff: noqa: PLC0415 - torch is loaded only where the graph is traced and stored
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class Tracing:
-    """Traces the tower of some settings, with the stream's priority: the first bundle waits for it."""
+    """The background trace of one tower, at normal priority, since the first bundle waits for it."""
 
     def __init__(self, config: TowerConfig) -> None:
         self._config = config
@@ -33,14 +33,16 @@ class Tracing:
         self._thread.join()
 
     def _trace(self) -> None:
-        graph = read_graph(self._config) or self._traced()
+        """Set the graph that the export uses, from the cache or traced by a new process."""
+        graph = read_graph(self._config) or self._traced_by_process()
         if graph is not None:
             from weir.trainer.export.onnx_models import keep_graph
 
             keep_graph(self._config, graph)
         logger.info("ready to export")
 
-    def _traced(self) -> bytes | None:
+    def _traced_by_process(self) -> bytes | None:
+        """Return the graph traced by a new process; None, with a warning, if the process failed."""
         command = [sys.executable, "-m", "weir.trainer.export.tracing"]
         settings = self._config.model_dump_json().encode()
         done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
@@ -50,14 +52,14 @@ class Tracing:
         return done.stdout
 
 
-_BEGUN: Final = dict[TowerConfig, Tracing]()
+_STARTED: Final = dict[TowerConfig, Tracing]()
 
 
 def tracing_of(config: TowerConfig) -> Tracing:
     """Return the background trace of a tower; the first call starts it."""
-    if config not in _BEGUN:
-        _BEGUN[config] = Tracing(config)
-    return _BEGUN[config]
+    if config not in _STARTED:
+        _STARTED[config] = Tracing(config)
+    return _STARTED[config]
 
 
 def _main() -> None:

@@ -31,6 +31,15 @@ _LINES_AT_ONCE: Final = 1 << 16
 """Rows that a rank sends at a time when the table grows."""
 
 
+_EPSILON: Final = 1e-10
+
+_AT_ONCE: Final = 1 << 14
+"""Rows drawn at a time; each rank draws the rows of all ranks."""
+
+Line = Literal["weight", "squares"]
+"""Arrays of the table: embeddings and sums of squared gradients."""
+
+
 class Route:
     """Connects the distinct rows requested by each rank with the shards that hold them; collective.
 
@@ -134,15 +143,6 @@ def moved(lines: Iterable[Tensor], before: Places, after: Places, workers: Worke
         for one, into in pairs:
             into[route.asked] = route.push(one[first:last])
     return tuple(into for _, into in pairs)
-
-
-_EPSILON: Final = 1e-10
-
-_AT_ONCE: Final = 1 << 14
-"""Rows drawn at a time; each rank draws the rows of all ranks."""
-
-Line = Literal["weight", "squares"]
-"""Arrays of the table: embeddings and sums of squared gradients."""
 
 
 class Embeddings:

@@ -28,11 +28,20 @@ from weir.trainer.ranks.workers import Workers
 
 __all__ = ["NEVER", "Column", "FeatureLine", "FeatureTable", "LineKey"]
 
+logger = logging.getLogger(__name__)
+
 
 NEVER: Final = torch.iinfo(torch.int64).min
 
 FeatureLine = Literal["values", "told_ms"]
 """Arrays of a column, by their names in a checkpoint."""
+
+
+_ASK: Final = "features "
+"""Prefix of rank 0's queries to other ranks; column and array follow."""
+
+_NAMES: Final = "names"
+_MOMENTS: Final = "moments"
 
 
 @dataclass
@@ -77,15 +86,6 @@ class Column:
         self.forget(lines[new])
         self.values[lines[new], : values.shape[1]] = values[new]
         self.told_ms[lines[new]] = event_ms
-
-
-logger = logging.getLogger(__name__)
-
-_ASK: Final = "features "
-"""Prefix of rank 0's queries to other ranks; column and array follow."""
-
-_NAMES: Final = "names"
-_MOMENTS: Final = "moments"
 
 
 class LineKey(NamedTuple):

@@ -22,6 +22,16 @@ __all__ = ["Asked", "KeyMap", "KeyShare"]
 Ints = npt.NDArray[np.int64]
 
 
+_EMPTY: Final = -1
+_GONE: Final = -2
+"""A slot whose row was removed (tombstone): probing continues past it."""
+
+_SMALLEST: Final = 64
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+
+Slots = npt.NDArray[np.int64]
+
+
 class Asked:
     """A batch of queries routed to their owning ranks, and the way back for the answers; collective.
 
@@ -55,15 +65,6 @@ class Asked:
         found = torch.empty_like(came)
         found[torch.from_numpy(self.order)] = came
         return found
-
-
-_EMPTY: Final = -1
-_GONE: Final = -2
-"""A slot whose row was removed (tombstone): probing continues past it."""
-_SMALLEST: Final = 64
-_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
-
-Slots = npt.NDArray[np.int64]
 
 
 class KeyMap:

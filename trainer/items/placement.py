@@ -24,6 +24,10 @@ from weir.trainer.items.rows import FIRST_ITEM, TableRows
 __all__ = ["LiveRows", "Places", "distinct", "distinct_and_counts", "distinct_and_places", "order_of", "where"]
 
 
+_ODD: Final = 0x9E3779B97F4A7C15
+"""2^64 divided by the golden ratio."""
+
+
 def distinct(numbers: Tensor) -> Tensor:
     """Return the distinct values (n,) of integers (m,), ascending."""
     found: Tensor = torch.unique(numbers) if numbers.is_cuda else torch.from_numpy(ascending(numbers.numpy()))
@@ -63,10 +67,6 @@ def _ordered(numbers: Tensor) -> tuple[Tensor, Tensor]:
 def where(mask: Tensor) -> Tensor:
     """Return the ascending positions (n,) at which a mask (m,) is True."""
     return torch.nonzero(mask)[:, 0] if mask.is_cuda else torch.from_numpy(np.flatnonzero(mask.numpy()))
-
-
-_ODD: Final = 0x9E3779B97F4A7C15
-"""2^64 divided by the golden ratio."""
 
 
 @dataclass(frozen=True)

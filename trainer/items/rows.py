@@ -25,6 +25,9 @@ SHARED: Final = 1
 FIRST_ITEM: Final = 2
 
 
+Lines = npt.NDArray[np.int64]
+
+
 def no_rows() -> TableRows:
     """Return an empty array of rows, (0,)."""
     return TableRows(np.empty(0, np.int64))
@@ -92,9 +95,6 @@ class TouchedRows:
         self.clear(other)
         del self._parts[other]
         self.mark(rows, [reader])
-
-
-Lines = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,21 @@ __all__ = [
 ]
 
 
+TOO_MANY: Final = PADDING_KEY
+"""Stands for more keys than there are rows: the export then compares all items, at no more cost."""
+
+_AT_ONCE: Final = 1 << 16
+"""Keys looked up at a time: the six temporary numbers of each stay in the processor's cache."""
+
+KEYS, SEEN_MS, ID_SIZES, ID_BYTES = ARRAYS = ("keys", "seen_ms", "id_sizes", "id_bytes")
+"""Arrays of a table, by their names in a checkpoint."""
+
+_ROWS: Final = "rows"
+_ITEMS: Final = "items"
+QUESTIONS: Final = frozenset({IDS, _ROWS, _ITEMS})
+"""Queries of rank 0 to the other ranks; see `Workers.first`."""
+
+
 class LastSeen:
     """Index of lines by the time they were last seen; `notes` counts the entries, including stale ones.
 
@@ -101,10 +116,6 @@ class LastSeen:
         self.notes = len(lines)
 
 
-TOO_MANY: Final = PADDING_KEY
-"""Stands for more keys than there are rows: the export then compares all items, at no more cost."""
-
-
 class EvictedKeys:
     """Keys of items evicted from rows of this rank since the last `clear`; only `TOO_MANY` beyond a limit.
 
@@ -145,18 +156,6 @@ class EvictedKeys:
     def clear(self) -> None:
         """Drop all keys."""
         self._parts, self._size = [], 0
-
-
-_AT_ONCE: Final = 1 << 16
-"""Keys looked up at a time: the six temporary numbers of each stay in the processor's cache."""
-
-KEYS, SEEN_MS, ID_SIZES, ID_BYTES = ARRAYS = ("keys", "seen_ms", "id_sizes", "id_bytes")
-"""Arrays of a table, by their names in a checkpoint."""
-
-_ROWS: Final = "rows"
-_ITEMS: Final = "items"
-QUESTIONS: Final = frozenset({IDS, _ROWS, _ITEMS})
-"""Queries of rank 0 to the other ranks; see `Workers.first`."""
 
 
 class RowChanges(NamedTuple):

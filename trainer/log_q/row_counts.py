@@ -31,6 +31,29 @@ from weir.trainer.ranks.workers import Workers
 __all__ = ["QUESTIONS", "FetchedCounts", "LogQ", "RowCounts", "Users", "counted"]
 
 
+_FLOOR: Final = 0.5
+"""Least number of events per item of the table, for log Q."""
+
+_HIGHEST: Final = -1e-6
+"""Upper bound of log Q, so that it is below 0 for a single item, too."""
+
+_UNITS_LAST: Final = 64
+"""Half-lives after which units are rescaled, long before they underflow or overflow."""
+
+_CHOICE_LASTS: Final = 1 / 16
+"""Share of the shortest half-life after which the half-lives of all items are chosen again."""
+
+_AT_ONCE: Final = 1 << 16
+"""Rows whose counts are read from the sketch at a time."""
+
+_COUNTS: Final = "counts"
+
+QUESTIONS: Final = frozenset({_COUNTS, *get_args(Line)})
+"""Queries of rank 0 to the other ranks; see `Workers.first`."""
+
+Floats = npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True, eq=False)
 class FetchedCounts:
     """Counts of the fetched rows, by ``counts[rows]``.
@@ -52,25 +75,6 @@ class FetchedCounts:
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Return the counts of rows, in their shape."""
         return self.values[torch.searchsorted(self.keys, self.places.key(rows.contiguous()))]
-
-
-_FLOOR: Final = 0.5
-"""Least number of events per item of the table, for log Q."""
-_HIGHEST: Final = -1e-6
-"""Upper bound of log Q, so that it is below 0 for a single item, too."""
-_UNITS_LAST: Final = 64
-"""Half-lives after which units are rescaled, long before they underflow or overflow."""
-_CHOICE_LASTS: Final = 1 / 16
-"""Share of the shortest half-life after which the half-lives of all items are chosen again."""
-_AT_ONCE: Final = 1 << 16
-"""Rows whose counts are read from the sketch at a time."""
-
-_COUNTS: Final = "counts"
-
-QUESTIONS: Final = frozenset({_COUNTS, *get_args(Line)})
-"""Queries of rank 0 to the other ranks; see `Workers.first`."""
-
-Floats = npt.NDArray[np.float64]
 
 
 class RowCounts:

@@ -35,6 +35,28 @@ __all__ = [
 ]
 
 
+LAST_DAYS: Final = "popularity of the last days"
+ITEM_KNN: Final = "item-kNN"
+EASE: Final = "EASE"
+DECAY: Final = " with recency decay"
+"""Suffix of a method with recency decay in its query."""
+
+_DAY_MS: Final = 86_400_000
+# Without validation, the first value of each list is used.
+_DAYS: Final = (7.0, 1.0, 3.0, 30.0, 90.0, 365.0, 1095.0)
+NEIGHBOURS: Final = (50, 5, 10, 20, 200)
+L2: Final = (250.0, 50.0, 10.0, 1250.0, 6250.0)
+_HALF_LIVES: Final = (5.0, 30.0, 10.0, 2.0, 1.0)
+
+LARGEST: Final = 12_500
+"""Most items for an item-item matrix: 625 MB, and minutes on a core to invert it."""
+
+POPULARITY: Final = "popularity"
+
+PeerReport = Callable[[str], None]
+"""Called with the name of each method before it starts."""
+
+
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """The peer `name` with one choice of `settings`, and its scores for the cases of an evaluator."""
@@ -56,20 +78,6 @@ def best(candidates: Iterable[Candidate], validation: Evaluator) -> list[Candida
         if candidate.name not in found or value > highest[candidate.name]:
             found[candidate.name], highest[candidate.name] = candidate, value
     return list(found.values())
-
-
-LAST_DAYS: Final = "popularity of the last days"
-ITEM_KNN: Final = "item-kNN"
-EASE: Final = "EASE"
-DECAY: Final = " with recency decay"
-"""Suffix of a method with recency decay in its query."""
-
-_DAY_MS: Final = 86_400_000
-# Without validation, the first value of each list is used.
-_DAYS: Final = (7.0, 1.0, 3.0, 30.0, 90.0, 365.0, 1095.0)
-NEIGHBOURS: Final = (50, 5, 10, 20, 200)
-L2: Final = (250.0, 50.0, 10.0, 1250.0, 6250.0)
-_HALF_LIVES: Final = (5.0, 30.0, 10.0, 2.0, 1.0)
 
 
 def last_days(interactions: Interactions, train: Ints) -> Iterator[Candidate]:
@@ -123,14 +131,6 @@ def _by_history(
     catalogue: Catalogue, weights: ItemWeights | Matrix, half_life: float | None
 ) -> Callable[[Evaluator], Scores]:
     return lambda cases: catalogue.scores(weights, cases.past, half_life)
-
-
-LARGEST: Final = 12_500
-"""Most items for an item-item matrix: 625 MB, and minutes on a core to invert it."""
-POPULARITY: Final = "popularity"
-
-PeerReport = Callable[[str], None]
-"""Called with the name of each method before it starts."""
 
 
 @dataclass(frozen=True, eq=False)

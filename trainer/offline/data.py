@@ -56,6 +56,9 @@ _SUFFIXES: Final = {**LOG_SUFFIXES, **PAIR_SUFFIXES}
 _KEPT: Final = [columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP, columns.FEATURES]
 
 
+_COMMITTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
+
+
 class InteractionsError(ValueError):
     """Unusable interactions; the message names the source, the value found and the values allowed."""
 
@@ -183,9 +186,6 @@ def _labels(table: pa.Table) -> npt.NDArray[np.object_] | None:
     places, values = values_of(lists)
     labels[places] = values.to_numpy(zero_copy_only=False)
     return labels
-
-
-_COMMITTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
 
 
 def is_store(path: str) -> bool:

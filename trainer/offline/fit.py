@@ -20,6 +20,11 @@ from weir.trainer.step.step import train_step
 __all__ = ["BestStep", "Budget", "Fit", "Step", "StepReport", "fit"]
 
 
+_CLOSEST: Final = 20
+_FARTHEST: Final = 200
+"""Fewest and most steps between validations when they follow epochs."""
+
+
 class BestStep:
     """Keeps a copy of the model with the highest validation metric, in memory; the first one on ties.
 
@@ -59,11 +64,6 @@ class BestStep:
         model.embeddings.weight.copy_(self._weight)
         model.tower.load_state_dict(self._tower)
         return self.point.step
-
-
-_CLOSEST: Final = 20
-_FARTHEST: Final = 200
-"""Fewest and most steps between validations when they follow epochs."""
 
 
 @dataclass(frozen=True)

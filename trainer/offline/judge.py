@@ -33,6 +33,10 @@ from weir.trainer.ranks.workers import deterministic
 __all__ = ["Comparison", "Outcome", "SeedReport", "against_peers", "export_model", "export_ranks"]
 
 
+SeedReport = Callable[[int, Step], None]
+"""Called after each step, with the seed of the model."""
+
+
 def export_model(
     folder: Path, interactions: Interactions, test: Evaluator, model: OfflineModel, ranked: Ranked
 ) -> None:
@@ -78,10 +82,6 @@ def _write(folder: Path, name: str, columns: Mapping[str, object]) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(dict(columns)), sink)
     Store(str(folder)).write(name, sink.getvalue().to_pybytes())
-
-
-SeedReport = Callable[[int, Step], None]
-"""Called after each step, with the seed of the model."""
 
 
 @dataclass(frozen=True)

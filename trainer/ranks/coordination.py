@@ -14,6 +14,8 @@ from weir.trainer.ranks.workers import Workers
 
 __all__ = ["NodeLeftError", "Pace", "Stop", "done_by_all", "is_left_to_others", "require_asked"]
 
+logger = logging.getLogger(__name__)
+
 
 _TOGETHER_SECONDS: Final = 1.0
 """Seconds within which a stop of the whole run reaches all its nodes, one after another."""
@@ -73,9 +75,6 @@ class Pace:
         mean = torch.tensor([self._seconds / max(1, self._steps)], dtype=torch.float64)
         self._seconds, self._steps = 0.0, 0
         return [float(each) for each in self.workers.gather(mean).flatten()]
-
-
-logger = logging.getLogger(__name__)
 
 
 def done_by_all(workers: Workers, work: Callable[[], int], wanted: int) -> None:

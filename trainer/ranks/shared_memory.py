@@ -25,6 +25,22 @@ from torch.distributed.distributed_c10d import Store
 __all__ = ["SharedMemory", "bytes_of", "packed", "unpacked"]
 
 
+Bytes = npt.NDArray[np.uint8]
+Places = list[tuple[int, int]]
+
+_BOXES: Final = 2
+"""Boxes used in turn: before a rank writes to a box again, all others have confirmed that they read it."""
+
+_KEPT: Final = 1 << 24
+"""Bytes of a box; a box enlarged for one exchange shrinks again at its next use."""
+
+_PLACE: Final = struct.Struct("qq")
+"""Start and end of a part in a box."""
+
+_OWNER: Final = struct.Struct("iii")
+"""Peer credentials on Linux: process, user and group."""
+
+
 def packed(parts: tuple[Tensor, ...]) -> Tensor:
     """Return the bytes of each line of tensors (n, ...), of any types and shapes after n, as (n, bytes)."""
     return torch.cat([bytes_of(part) for part in parts], 1)
@@ -44,19 +60,6 @@ def bytes_of(lines: Tensor) -> Tensor:
     width = math.prod(lines.shape[1:])
     # A tensor with at most one element may have any strides; `view` accepts only these.
     return lines.contiguous().as_strided((len(lines), width), (width, 1)).view(torch.uint8)
-
-
-Bytes = npt.NDArray[np.uint8]
-Places = list[tuple[int, int]]
-
-_BOXES: Final = 2
-"""Boxes used in turn: before a rank writes to a box again, all others have confirmed that they read it."""
-_KEPT: Final = 1 << 24
-"""Bytes of a box; a box enlarged for one exchange shrinks again at its next use."""
-_PLACE: Final = struct.Struct("qq")
-"""Start and end of a part in a box."""
-_OWNER: Final = struct.Struct("iii")
-"""Peer credentials on Linux: process, user and group."""
 
 
 @dataclass

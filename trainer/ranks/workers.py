@@ -41,6 +41,14 @@ RENDEZVOUS: Final = "RANKS_RENDEZVOUS"
 """Environment variable: file through which the ranks of one machine meet, so that no port is opened."""
 
 
+PayloadT = TypeVar("PayloadT")
+
+_POLL_SECONDS: Final = 0.01
+_SOON_SECONDS: Final = 0.0002  # after an answer, since another question often follows
+_PATIENCE: Final = 300.0
+"""Default for the seconds that ranks wait for another rank."""
+
+
 def meet(rank: int, world_size: int) -> Store:
     """Return an empty rendezvous store.
 
@@ -65,14 +73,6 @@ def stay_on_loopback() -> None:
         if name in {"lo", "lo0"}:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
-
-
-PayloadT = TypeVar("PayloadT")
-
-_POLL_SECONDS: Final = 0.01
-_SOON_SECONDS: Final = 0.0002  # after an answer, since another question often follows
-_PATIENCE: Final = 300.0
-"""Default for the seconds that ranks wait for another rank."""
 
 
 @dataclass

@@ -39,6 +39,9 @@ _SHARE: Final = 4
 """A full checkpoint is due when the deltas of a chain together exceed this fraction of the table's rows, 1 / 4."""
 
 
+_FEATURES: Final = "features.table"
+
+
 class Layout(NamedTuple):
     """Capacity of the table, type and shape of each array with a line per row, and the names of all parts."""
 
@@ -82,9 +85,6 @@ class SavedChain:
     def extended(self, checkpoint: CheckpointRef, rows: TableRows) -> "SavedChain":
         """Return the chain with one more link."""
         return SavedChain(self.layout, (*self.links, SavedRows(checkpoint, rows)))
-
-
-_FEATURES: Final = "features.table"
 
 
 def lines_of_all(table: ItemTable, counts: RowCounts, featured: FeaturedItems | None) -> dict[str, SharedLines]:

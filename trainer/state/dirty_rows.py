@@ -32,6 +32,17 @@ _LEFT: Final = "left"
 _SINCE_SNAPSHOT: Final = "snapshot"
 
 
+_LOOK: Final = "look"
+_LOOK_AT_ALL: Final = "look at all"
+_SEED: Final = 0x77656972
+_AT_ONCE: Final = 1 << 14
+"""Rows hashed at a time: they fit in the processor's cache."""
+
+Floats = npt.NDArray[np.float32]
+Hashes = npt.NDArray[np.uint64]
+Lines = npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class TouchedOfAll:
     """Changed rows of the item `table` and the `embeddings` over all ranks; called as `Embeddings.fetch`.
@@ -110,17 +121,6 @@ class TouchedOfAll:
 def at_first(workers: Workers, lines: Tensor) -> Tensor:
     """Return on rank 0 the lines (n, ...) of all ranks, on other ranks no lines; collective."""
     return workers.deliver(lines, np.zeros(len(lines), np.int64))
-
-
-_LOOK: Final = "look"
-_LOOK_AT_ALL: Final = "look at all"
-_SEED: Final = 0x77656972
-_AT_ONCE: Final = 1 << 14
-"""Rows hashed at a time: they fit in the processor's cache."""
-
-Floats = npt.NDArray[np.float32]
-Hashes = npt.NDArray[np.uint64]
-Lines = npt.NDArray[np.int64]
 
 
 class Fingerprint:

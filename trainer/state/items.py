@@ -36,6 +36,13 @@ _FETCH: Final = "vectors"
 """Query of rank 0 when it fetches vectors alone."""
 
 
+_WRITE: Final = "items "
+"""Prefix of rank 0's query; the paths of the files follow."""
+
+_AT_ONCE: Final = 1 << 16
+"""Rows written at a time: 16 MB with 64 dimensions."""
+
+
 @dataclass(frozen=True, eq=False)
 class ItemVectors:
     """Vectors of items: their embeddings, plus the vectors of their features, if the model has any."""
@@ -89,13 +96,6 @@ class ItemVectors:
             return False
         self.together(torch.empty(0, dtype=torch.int64, device=self.embeddings.weight.device))
         return True
-
-
-_WRITE: Final = "items "
-"""Prefix of rank 0's query; the paths of the files follow."""
-
-_AT_ONCE: Final = 1 << 16
-"""Rows written at a time: 16 MB with 64 dimensions."""
 
 
 class ItemPaths(NamedTuple):

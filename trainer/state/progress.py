@@ -22,6 +22,10 @@ from weir.trainer.step.model import Position
 __all__ = ["Evaluation", "Progress", "continued", "mean_metrics", "save", "software"]
 
 
+_STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
+"""Fields of the position whose names in checkpoints differ."""
+
+
 class Evaluation(Document):
     """``evaluations/<window>/<pane>.json``: how well the model predicted a window; every mapping is by k.
 
@@ -58,10 +62,6 @@ def mean_metrics(evaluations: Iterable[Evaluation]) -> dict[str, float]:
 def save(store: Store, evaluation: Evaluation) -> None:
     """Write an evaluation; deterministic for the same stream."""
     write_document(store, f"evaluations/{evaluation.window}.json", evaluation)
-
-
-_STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
-"""Fields of the position whose names in checkpoints differ."""
 
 
 class Progress(NamedTuple):

@@ -38,6 +38,10 @@ Vectors = Callable[[Tensor], Tensor]
 """Returns the current vectors (n, d) of rows (n,) in this rank's shard."""
 
 
+_SHARE: Final = 4
+"""Above this fraction of changed rows, 1 / 4, the next bundle is complete anyway, and no rows are saved."""
+
+
 class PublishedItems:
     """The published vectors of items, in the shards of their rows.
 
@@ -121,10 +125,6 @@ def are_apart(before: Floats, after: Floats, bound: float) -> npt.NDArray[np.boo
 def _squares(vectors: Floats) -> Floats:
     squares: Floats = np.einsum("nd,nd->n", vectors, vectors)
     return squares
-
-
-_SHARE: Final = 4
-"""Above this fraction of changed rows, 1 / 4, the next bundle is complete anyway, and no rows are saved."""
 
 
 class SinceBundle:

@@ -42,6 +42,15 @@ ROWS: Final = "rows"
 Arrays = Mapping[str, Tensor | npt.NDArray[Any]]
 
 
+_FILE_BYTES: Final = 16 << 20
+"""Most bytes per file, which bounds the memory that saving and loading need beside the tensors."""
+
+_AT_ONCE: Final = 1 << 20
+"""Bytes processed at a time: each line takes several temporary numbers."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
 class Stateful(Protocol):
     """A part of the state with named arrays."""
 
@@ -105,15 +114,6 @@ def group(flat: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         part, _, rest = name.partition(".")
         parts.setdefault(part, {})[rest] = value
     return parts
-
-
-_FILE_BYTES: Final = 16 << 20
-"""Most bytes per file, which bounds the memory that saving and loading need beside the tensors."""
-
-_AT_ONCE: Final = 1 << 20
-"""Bytes processed at a time: each line takes several temporary numbers."""
-
-Bytes = npt.NDArray[np.uint8]
 
 
 def describe(tensors: Mapping[str, Tensor | SharedLines]) -> dict[str, TensorEntry]:

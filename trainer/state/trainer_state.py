@@ -40,6 +40,13 @@ from weir.trainer.towers.user_features import FeaturedUsers
 __all__ = ["SINCE", "TrainerState", "start_features", "start_saved", "start_user_features"]
 
 
+SINCE: Final = "since"
+"""Part of a checkpoint with the changes since the newest bundle; training does not depend on it."""
+
+_SHARED: Final = ("embeddings", "table", "counts", "features")
+"""Parts that are sharded over ranks."""
+
+
 def start_features(state: "TrainerState") -> FeaturedItems:
     """Create the part that reads item features, untrained."""
     state.featured = FeaturedItems.fresh(state.config.features.buckets, state.embeddings)
@@ -65,13 +72,6 @@ def start_saved(state: "TrainerState", saved: Mapping[str, Mapping[str, Tensor]]
         start_features(state)
     if users is not None and not users_first:
         start_user_features(state)
-
-
-SINCE: Final = "since"
-"""Part of a checkpoint with the changes since the newest bundle; training does not depend on it."""
-
-_SHARED: Final = ("embeddings", "table", "counts", "features")
-"""Parts that are sharded over ranks."""
 
 
 @dataclass

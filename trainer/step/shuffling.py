@@ -17,6 +17,12 @@ __all__ = ["Ints", "ShardedBatches", "Shuffled", "Spool", "blocks"]
 _AT_ONCE: Final = 1 << 15
 
 
+_PART: Final = 1 << 17
+"""Lines per partition in memory: 26 MB with 50 rows each."""
+
+Ints = npt.NDArray[np.int64]
+
+
 class Spool:
     """An array (n, width) that grows along its first dimension, in a temporary file.
 
@@ -53,12 +59,6 @@ class Spool:
 def blocks(count: int) -> Iterator[slice]:
     """Cut `count` lines into blocks, for work with memory for one block."""
     return (slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE))
-
-
-_PART: Final = 1 << 17
-"""Lines per partition in memory: 26 MB with 50 rows each."""
-
-Ints = npt.NDArray[np.int64]
 
 
 class Shuffled:

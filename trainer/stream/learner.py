@@ -27,6 +27,12 @@ from weir.trainer.stream.windows import ReadAhead
 
 __all__ = ["Learner", "ingest"]
 
+logger = logging.getLogger(__name__)
+
+
+_STEPS_BETWEEN_PACES: Final = 100
+_STEPS_BETWEEN_CALLS: Final = 10
+
 
 def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow) -> RowChanges:
     """Ingest a window with the positives `found`, before any step on it; return the admitted and evicted rows."""
@@ -44,12 +50,6 @@ def _users(
     if not state.config.loss.needs.user_counts:
         return None
     return log.user_sketch(manifest), UserKeys(found.whole(found.own.users))
-
-
-logger = logging.getLogger(__name__)
-
-_STEPS_BETWEEN_PACES: Final = 100
-_STEPS_BETWEEN_CALLS: Final = 10
 
 
 @dataclass

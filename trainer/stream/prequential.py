@@ -29,6 +29,19 @@ from weir.trainer.towers.user_features import Layout, UserLines
 __all__ = ["OwnItems", "ScoredBlock", "evaluate", "scored_blocks"]
 
 
+_BLOCK: Final = 1 << 25
+"""Scores held at a time if no setting bounds them, 128 MiB, unless that is too few rows."""
+
+_CHUNK: Final = 1 << 14
+"""Items whose vectors are computed at a time: 4 MB with 64 dimensions, which fit in the processor's cache."""
+
+_FEWEST_ROWS: Final = 16
+"""Fewest examples per block: with fewer, the matrix product is slow."""
+
+_MOST_ROWS: Final = 256
+"""Most examples per block: more are not faster."""
+
+
 @dataclass(frozen=True, eq=False)
 class OwnItems:
     """The items of a rank's shard, in its local order.
@@ -107,18 +120,6 @@ class OwnItems:
         """The distinct counts, negated and ascending."""
         down: Tensor = torch.unique(-self.counts)
         return down
-
-
-_BLOCK: Final = 1 << 25
-"""Scores held at a time if no setting bounds them, 128 MiB, unless that is too few rows."""
-
-_CHUNK: Final = 1 << 14
-"""Items whose vectors are computed at a time: 4 MB with 64 dimensions, which fit in the processor's cache."""
-_FEWEST_ROWS: Final = 16
-"""Fewest examples per block: with fewer, the matrix product is slow."""
-
-_MOST_ROWS: Final = 256
-"""Most examples per block: more are not faster."""
 
 
 @dataclass(frozen=True, eq=False)

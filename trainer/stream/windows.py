@@ -1,4 +1,4 @@
-"""The committed windows in order, the same on all ranks; the next is read while one is trained on."""
+"""The committed windows in order, the same on all ranks, with read-ahead of the next window; the stop signal."""
 
 import logging
 import signal
@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class ReadAhead:
-    """Reads a rank's part of the next window in advance, in a daemon thread.
+    """Reads a rank's part of the next window in advance, in a daemon thread, without collectives.
 
     The data is spooled to disk, beside the sharded batches of the current window: together they need no more space than
-    one window during sharding. Ranks read independently; collectives on the window come later.
+    one window during sharding.
 
     Parameters
     ----------
@@ -44,12 +44,12 @@ class ReadAhead:
         self._found: tuple[WindowManifest, SharedWindow] | None = None
 
     def start(self, after: int) -> None:
-        """Start to read the window after a sequence, if it is committed; call `read` before the next `start`."""
+        """Start to read the first window after the sequence `after`, if it is committed; call `read` before another `start`."""
         self._thread = Thread(target=self._look, args=(after,), name="read-ahead", daemon=True)
         self._thread.start()
 
     def read(self, manifest: WindowManifest) -> SharedWindow:
-        """Return the prefetched window, or read it now; raises as `SharedWindow.read`."""
+        """Return the window of a manifest, if it was read in advance, or read it now; raises as `SharedWindow.read`."""
         if self._thread is not None:
             self._thread.join()
         found, self._found, self._thread = self._found, None, None
@@ -71,7 +71,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignal(AbstractContextManager["StopSignal"]):
-    """Context manager that turns SIGTERM and SIGINT into a flag, checked between steps; in the main thread only."""
+    """Context manager that sets `requested` on SIGTERM and SIGINT; without effect outside the main thread."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -96,10 +96,11 @@ class StopSignal(AbstractContextManager["StopSignal"]):
 def windows(
     log: WindowLog, after: int, workers: Workers, stop: StopSignal, *, follow: bool, poll_seconds: float
 ) -> Iterator[WindowManifest | None]:
-    """Yield the windows committed after a sequence, and None after each empty poll; alike on all ranks.
+    """Yield the windows committed after the sequence `after`, the same on all ranks.
 
-    Rank 0 polls and broadcasts each commit: on a shared disk, ranks may see a new file at different times. A stop
-    of any rank stops all. Windows removed by retention are skipped with a warning.
+    With `follow`, also yields None after each poll without a window, until a stop; otherwise ends after the newest
+    window. Rank 0 polls and broadcasts each commit, since on a shared disk ranks may see a new file at different times.
+    A stop of any rank stops all. Windows removed by retention are skipped with a warning.
     """
     while True:
         found = workers.broadcast(_next(log, after) if workers.is_first else ())
@@ -116,7 +117,7 @@ def windows(
 
 
 def _next(log: WindowLog, after: int) -> tuple[WindowManifest, ...]:
-    """Return the panes of the next commit, or of the first retained one, with a warning about removed panes."""
+    """Return the panes of the next commit, or of the first retained one; warn about panes removed by retention."""
     try:
         found = log.next(after)
     except RetiredError as error:

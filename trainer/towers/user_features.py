@@ -17,6 +17,8 @@ from weir.trainer.towers.features import FeatureInputs, FeatureVectors, feature_
 
 __all__ = ["NO_FEATURES", "FeaturedUsers", "Layout", "UserLines"]
 
+logger = logging.getLogger(__name__)
+
 
 Lines = npt.NDArray[np.int32]
 
@@ -25,6 +27,11 @@ _UNKNOWN: Final = -1
 
 _PER_NUMBER: Final = 2
 """Integers per number: it has 64 bits."""
+
+
+_NAMES: Final = "names"
+_MOMENTS: Final = "moments"
+_PLACE: Final = "place"
 
 
 class Layout(NamedTuple):
@@ -122,13 +129,6 @@ class UserLines(NamedTuple):
     def said(self, weights: FeatureWeights) -> npt.NDArray[np.float32]:
         """Return the feature vectors of the users, (n, d), by the weights of a bundle."""
         return weights.combined(len(self.lines), self.buckets(), self.numbers())
-
-
-logger = logging.getLogger(__name__)
-
-_NAMES: Final = "names"
-_MOMENTS: Final = "moments"
-_PLACE: Final = "place"
 
 
 class FeaturedUsers:
