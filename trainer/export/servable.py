@@ -367,7 +367,7 @@ class Servable:
         return float(np.mean(shares))
 
     def _best(self, users: Floats, depth: int) -> IndexRows:
-        """Return the rows (n, depth) of the exact best items for query vectors (n, d), without a copy of all vectors."""
+        """Return the rows (n, depth) of the exact best items for queries (n, d), without a copy of all vectors."""
         live = self.rows.live
         scores: Floats = np.empty((len(users), 0), np.float32)
         rows = IndexRows(np.empty((len(users), 0), np.int64))

@@ -1,4 +1,4 @@
-"""Published bundles in memory: the newest one with its rows and lists, for the next export, and a cache of open ones."""
+"""Published bundles in memory: the newest one, to which the next export is compared, and a cache of open bundles."""
 
 import logging
 import threading

@@ -162,7 +162,7 @@ def count_kept(neg: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def logsumexp_kept(x: Tensor, keep: Tensor | None, empty: Tensor) -> Tensor:
-    """Return log sum_j e^(x_j) over the kept entries of each row of `x` (B, N), (B,); 0 without gradient where `empty`."""
+    """Return log sum_j e^(x_j) over the kept entries of each row of `x` (B, N); 0 without gradient where `empty`."""
     if keep is not None:
         x = torch.where(keep, x, -torch.inf)
     return torch.logsumexp(x, 1).masked_fill(empty, 0.0)

@@ -147,7 +147,7 @@ def _distinct(hits: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 
 
 def _kept(pairs: Tensor, times: Tensor, rows: int) -> Tensor:
-    """Return the number of columns that each row keeps, (B,), counted with multiplicity `times` (N,), without `pairs`."""
+    """Return the number of columns of each row without `pairs`, (B,), counted with multiplicity `times` (N,)."""
     return times.sum().repeat(rows).index_add_(0, pairs[:, 0], times[pairs[:, 1]], alpha=-1)
 
 

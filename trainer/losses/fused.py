@@ -64,7 +64,7 @@ class _Pairs(NamedTuple):
 
 
 def is_fused(query: Tensor) -> bool:
-    """Return whether the kernels support these embeddings (B, d): on a GPU since Hopper, d at most 128, rows of 16 B."""
+    """Return whether the kernels support embeddings (B, d): GPU since Hopper, d <= 128, rows of whole 16 B."""
     width = query.shape[1]
     if not query.is_cuda or query.dtype not in _PRECISION or not 0 < width <= _WIDEST:
         return False
@@ -122,7 +122,7 @@ def _marked(
 
 
 def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
-    """Return the binary logarithm of each row's softmax sum, (B,), and the softmax-weighted mean of the items, (B, d)."""
+    """Return the binary logarithm of each row's softmax sum, (B,), and its softmax-weighted mean of items, (B, d)."""
     from weir.trainer.losses.kernels import join_parts, pull_rows
 
     (rows, width), columns, kernel = batch.query.shape, len(batch.items), _ROWS[batch.query.dtype]

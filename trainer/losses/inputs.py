@@ -91,7 +91,7 @@ class LossInputs:
         Vectors (b, E, d) of items that were shown beside each positive and not chosen, and a mask of valid items,
         (b, E). For the exposure loss, which is added to any main loss.
     cached, log_q_cached
-        Vectors of the items in the cache of `resampled_softmax`, (S, d), and their log-density in the cache, (S,).
+        Vectors of the items in the cache of `resampled_softmax`, (S, d), and their log-density in the stream, (S,).
     population
         Statistics of the label matrix.
     generator

@@ -1,8 +1,8 @@
 """Triton kernels of the softmax over the columns of a batch: logits are computed in tiles and never stored.
 
 `pull_rows` is the forward pass of tiled attention with the columns as keys and values: its output is the
-softmax-weighted mean of the columns. `pull_columns` is its transpose, with the softmax sums of `pull_rows`. Both compute
-the logits, which is cheaper than storing them.
+softmax-weighted mean of the columns. `pull_columns` is its transpose, with the softmax sums of `pull_rows`. Both
+compute the logits, which is cheaper than storing them.
 
 A tile is TM rows x TN columns, and D is at least the width of the vectors. Queries and items are tensor descriptors of
 blocks (TM, D) and (TN, D), which read as 0 beyond the end. Exponents have base 2, as in the hardware.
@@ -75,8 +75,9 @@ def pull_rows(
     TN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute for TM rows over `span` columns: the largest logit, the sum of 2^(logit - largest), and the sum of the
-    columns weighted by these powers.
+    """Compute the softmax parts of TM rows over `span` columns.
+
+    The parts are the largest logit, the sum of 2^(logit - largest), and the sum of the columns with these weights.
     """
     top, row, column = tl.program_id(0) * TM, tl.arange(0, TM), tl.arange(0, TN)
     is_row = top + row < rows
@@ -109,7 +110,7 @@ def pull_rows(
 def join_parts(
     peaks, totals, means, levels, joined, rows, parts, WIDTH: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Join the parts of `pull_rows`: binary logarithm of each row's sum, and the softmax-weighted mean of the columns."""
+    """Join the parts of `pull_rows` into the binary logarithm of each row's sum and the weighted mean of columns."""
     row, at = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)
     is_row = row < rows
     peak = tl.full((ROWS,), -float("inf"), tl.float32)

@@ -186,8 +186,8 @@ class ItemCache:
     def _draw(self, size: int) -> Tensor:
         """Draw ids exactly in proportion to the integer counts, for catalogues of any size.
 
-        Each draw finds a block by the block sums, then an id within the block, and so reads one number per block and the
-        counts of the drawn blocks. While all counts are 0, all ids in use are equally likely.
+        Each draw finds a block by the block sums, then an id within the block: only the block sums and the counts of
+        the drawn blocks are read. While all counts are 0, all ids in use are equally likely.
         """
         if not bool(self._sums.any()):
             bounds = self._present.long().cumsum(0)

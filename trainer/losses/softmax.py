@@ -2,8 +2,8 @@
 
 Cost: the three matrix products of loss and gradient (logits, gradient of the queries, gradient of the items), and
 memory for `chunk_rows` x N logits and O((B + N) d) numbers. The reference (`weir.trainer.losses.reference`) takes
-matrices (B, N); the inputs here are compact: embeddings instead of logits, a list of masked pairs instead of a mask, and
-log Q as one number per column.
+matrices (B, N); the inputs here are compact: embeddings instead of logits, a list of masked pairs instead of a mask,
+and log Q as one number per column.
 """
 
 from typing import Any
@@ -63,7 +63,7 @@ def sampled_softmax_in_batch(
     temperature: float = 1.0,
     chunk_rows: int = 256,
 ) -> Tensor:
-    """Sampled softmax of each row's positive against all columns; the same loss as `sampled_softmax`.
+    """Return the losses of `sampled_softmax`, with all columns of the batch as negatives of every row.
 
     The logits of the negatives are query @ items.T / temperature. The gradient for equal row weights (a mean or a sum
     of the losses) is computed together with the loss; other weights cost a second pass in the backward.
@@ -87,8 +87,8 @@ def sampled_softmax_in_batch(
         log Q(p) of the positives, (B,): finite for ``"standard"``, below 0 for ``"improved"``. Not used by
         ``"none"``.
     log_q_neg
-        log Q(d) of the columns, (N,), finite. ``"improved"`` converts it to the density without the row's positive, as
-        `exclude_positive` does. Not used by ``"none"``.
+        log Q(d) of the columns, (N,), finite. ``"improved"`` converts it as `exclude_positive`
+        does. Not used by ``"none"``.
     times
         Multiplicity of each column, (N,), integers from 1; None: all 1. Passing each frequent item once, with its
         multiplicity, gives the same sum for a smaller product.
@@ -162,8 +162,8 @@ def _pass(
     """Return the losses (B,), and the gradients of their weighted sum with respect to query, items and pos.
 
     `weight` (B,) are the weights of the rows; without it, the first two gradients are empty tensors. In all three
-    corrections, the gradient of a row's loss is c sum_d s_d items_d for the query and -c for the positive logit, where s
-    is the softmax over the kept columns and c the probability of misclassification.
+    corrections, the gradient of a row's loss is c sum_d s_d items_d for the query and -c for the positive logit, where
+    s is the softmax over the kept columns and c the probability of misclassification.
     """
     return (fused_pass if is_fused(query) else pass_in_chunks)(query, items, pos, plan, weight)
 

@@ -44,7 +44,7 @@ class ReadAhead:
         self._found: tuple[WindowManifest, SharedWindow] | None = None
 
     def start(self, after: int) -> None:
-        """Start to read the first window after the sequence `after`, if it is committed; call `read` before another `start`."""
+        """Start to read the first window after the sequence `after`; call `read` before the next `start`."""
         self._thread = Thread(target=self._look, args=(after,), name="read-ahead", daemon=True)
         self._thread.start()
 
