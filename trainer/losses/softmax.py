@@ -108,8 +108,8 @@ def sampled_softmax_in_batch(
     Raises
     ------
     ValueError
-        For an unknown correction, a missing density that the correction needs, NaN or infinities in a density, wrong shapes or
-        dtypes, rows or columns out of range, `times` or `chunk_rows` below 1, or a temperature that is not positive.
+        For an unknown correction, a missing density, NaN or infinities in a density, wrong shapes or dtypes, rows or
+        columns out of range, `times` or `chunk_rows` below 1, or a temperature that is not positive.
     """
     _check_batch(query, items, pos, hits)
     checks.check_choice("correction", correction, CORRECTIONS)

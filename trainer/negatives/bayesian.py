@@ -74,7 +74,7 @@ def bayesian_choice(
     Returns
     -------
     Tensor
-        Index of the chosen candidate in [0, C), (...), int64; the first on ties, and 0 for rows without a kept candidate.
+        Index of the chosen candidate in [0, C), (...), int64; the first on ties, 0 in rows without a kept candidate.
 
     Raises
     ------

@@ -135,7 +135,7 @@ class Model(Protocol):
         """The size of the label matrix."""
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct rows (n,) of `used` (m,), sorted by `Places.key`, and the index of each used row among them."""
+        """Return the distinct rows (n,) of `used` (m,), sorted by `Places.key`, and the index (m,) of each used row."""
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
         """Return the data of distinct rows (n,), as from `select`, over their `route`; collective."""

@@ -155,7 +155,7 @@ class SharedWindow:
         return slice(*self.cuts[self.workers.rank : self.workers.rank + 2].tolist())
 
     def own_blocks(self) -> list[slice]:
-        """Cut the own positives into blocks; every rank gets the same number of blocks, of which the last may be empty."""
+        """Cut the own positives into blocks, equally many on all ranks, so that the last ones may be empty; collective."""
         own, most = list(blocks(len(self.own.items))), int(np.diff(self.cuts).max())
         return own + [slice(0, 0)] * (len(list(blocks(most))) - len(own))
 

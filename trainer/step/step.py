@@ -28,7 +28,7 @@ __all__ = ["Gradients", "StepResult", "Sums", "compute_gradients", "sum_over_ran
 
 
 class Sums(NamedTuple):
-    """Sums over ranks: gradients `embeddings` (m, d) of this rank's table `rows` (m,), and tensors `shared` by all ranks.
+    """Sums over ranks: gradients `embeddings` (m, d) of this rank's table `rows` (m,), and of `shared` tensors.
 
     `lengths` are the norms of the row gradients of each rank.
     """

@@ -52,7 +52,7 @@ class StepVectors:
         return torch.where(self.rows[place] == rows, place, -1)
 
     def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: StepTimer) -> LossInputs:
-        """Return the inputs that the loss needs for this rank's share; `laps` times the parts ``hits`` and ``tower``."""
+        """Return the inputs of the loss for this rank's share; `laps` times the parts ``hits`` and ``tower``."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
         places, times = self._columns(sampled)
         hits = self._hits(places, sampled.share)
@@ -135,7 +135,7 @@ class StepVectors:
         return distinct_and_counts(places)
 
     def _hits(self, columns: Tensor | None, share: RankShare) -> Tensor | None:
-        """Return the (row, column) pairs (H, 2) to mask, for columns at indices (C,); None if the loss masks nothing."""
+        """Return the (row, column) pairs (H, 2) to mask, for columns at indices (C,); None if none are masked."""
         if columns is None or share.rows.forbidden is None:
             return None
         known = share.rows.forbidden[:, 1:]
@@ -167,7 +167,7 @@ class StepVectors:
         return project(users, self.model.config.tower)
 
     def _own(self, users: Tensor, positives: Tensor, rows: BatchRows) -> Tensor | None:
-        """Return the vectors (b, N, d) of each row's own negatives, chosen from candidates if the settings ask for it."""
+        """Return the vectors (b, N, d) of each row's own negatives, chosen from candidates with Bayesian negatives."""
         config, own, vectors = self.model.config, rows.own, self._items(rows.own)
         candidates = config.negatives.bayesian_candidates
         if own is None or vectors is None or not candidates:
@@ -185,7 +185,7 @@ class StepVectors:
         return vectors.view(*shape, vectors.shape[-1]).gather(2, index)[:, :, 0]
 
     def _densities(self, sampled: SampledInputs, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return log Q at the positives (b,) and at the columns with these indices (C,); Nones if the loss needs no log Q."""
+        """Return log Q at the positives (b,) and at columns with these indices (C,); Nones if the loss needs none."""
         if columns is None or not self.model.config.loss.needs.log_q:
             return None, None
         return self._density(sampled, self.rows[columns])
