@@ -104,7 +104,7 @@ class RowCounts:
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Return the items' counts for rows, as events at the longest half-life, float64, in the shape of the rows.
 
-        Called as `Embeddings.fetch`.
+        Collective, or called by rank 0 in `Workers.first`.
         """
         if self._workers.world_size == 1:
             return self.at(rows)
@@ -287,7 +287,7 @@ class LogQ:
     of: Callable[[Tensor], Tensor]
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return log Q of rows, in their shape; called as the counts are."""
+        """Return log Q of the items of rows, in the shape of the rows; collective like the counts."""
         return self.of(self.counts[rows])
 
 

@@ -84,7 +84,7 @@ class Units:
         return TableRows(rows.numpy()), self.places.local(rows).numpy()
 
     def fetch(self, rows: TableRows, line: Line) -> Tensor:
-        """Return an array at distinct rows (n,), (n, ...); called as `Embeddings.fetch`."""
+        """Return an array at distinct rows (n,), (n, ...). Collective, or called by rank 0 in `Workers.first`."""
         if not len(rows):  # its type and shape are the same on every rank
             return self.of(line)[:0]
         self.workers.ask(line)

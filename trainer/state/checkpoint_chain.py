@@ -166,7 +166,7 @@ class StoredLinks:
 
     @property
     def _places(self) -> Places:
-        """This rank's shard of the rows of the full checkpoint."""
+        """Shard of this rank among the rows of the full checkpoint."""
         (capacity,) = self.marks[0].tensors["embeddings.squares"].shape
         return Places(capacity, self.workers.rank, self.workers.world_size)
 

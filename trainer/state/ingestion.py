@@ -68,7 +68,7 @@ def _change_rows(
     ids: npt.NDArray[np.object_],
     seen: npt.NDArray[np.bool_],
 ) -> RowChanges:
-    """Evict items that have not occurred for the time to live, and admit the items that are `seen` (n,) often enough."""
+    """Evict items that have not occurred for the time to live, and admit items that are `seen` (n,) often enough."""
     table, config, now = state.table, state.config, manifest.max_event_ms
     table.touch(keys, now)
     ttl = config.item_ttl_seconds

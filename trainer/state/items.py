@@ -87,7 +87,7 @@ class ItemVectors:
         return vectors[: len(rows)], project(vectors, self.tower)[: len(rows)]
 
     def fetch(self, rows: Tensor) -> Tensor:
-        """Return the vectors of distinct rows (n,); called as `Embeddings.fetch`."""
+        """Return the vectors (n, d) of distinct rows (n,). Collective, or called by rank 0 in `Workers.first`."""
         self.workers.ask(_FETCH)
         return self.together(rows)
 

@@ -68,7 +68,7 @@ class Progress(NamedTuple):
     """Progress of training, as a checkpoint stores it.
 
     `position` is the position in the stream, `time_ms` the newest event time in the frequencies, in milliseconds, and
-    `recent` the newest evaluations. `stretches` describe the training segments so far: ranks, threads, device, software.
+    `recent` the newest evaluations. `stretches` are the training segments so far: ranks, threads, device, software.
     """
 
     position: Position

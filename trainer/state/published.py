@@ -166,14 +166,14 @@ class SinceBundle:
         self.touched.clear(Reader.BUNDLE)
 
     def snapshot(self) -> None:
-        """Start to track the changes since now, for `note_snapshot`. Collective, or called by rank 0 in `Workers.first`.
+        """Start to track changes for `note_snapshot`. Collective, or called by rank 0 in `Workers.first`.
 
         Until `note_snapshot`, all data still refers to the previous bundle.
         """
         self.touched.clear(Reader.SNAPSHOT)
 
     def note_snapshot(self, ref: BundleRef) -> None:
-        """Record that the snapshot was published as the bundle `ref`. Collective, or called by rank 0 in `Workers.first`."""
+        """Record that the snapshot was published as `ref`. Collective, or called by rank 0 in `Workers.first`."""
         self.ref, self.bound = ref, self._config.publish_bound
         self.touched.take_over()
 
@@ -182,7 +182,10 @@ class SinceBundle:
         return self.items.answer(question, now) or self.fingerprint.answer(question)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state for a checkpoint; called as `Embeddings.fetch`."""
+        """Return the changes for a checkpoint; empty without a known bundle, or if there are too many.
+
+        Collective, or called by rank 0 in `Workers.first`.
+        """
         if self.ref is None:
             return {}
         rows, left = self.touched.rows(Reader.BUNDLE), self.touched.left()

@@ -144,7 +144,7 @@ class TrainerState:
 
     @property
     def log_q(self) -> LogQ:
-        """Log-probability of each item among the interactions of the stream, by row; called as `RowCounts`."""
+        """Log-probability of each item among the interactions of the stream, by table row (`RowCounts`)."""
         return LogQ(self.counts, self.counts.log_q)
 
     @property
@@ -164,9 +164,9 @@ class TrainerState:
         embeddings = self.embeddings.weight.index_select(0, asked)
         if places.ranks == 1:
             return Fetched(embeddings, self.counts, self.log_q, self._inputs(*features))
-        embeddings, values, *features = route.answered(embeddings, self.counts.at(asked), *features)
+        embeddings, values, *fetched = route.answered(embeddings, self.counts.at(asked), *features)
         counts = FetchedCounts(places, places.key(rows), values)
-        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q), self._inputs(*features))
+        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q), self._inputs(*fetched))
 
     def _inputs(self, *features: Tensor) -> FeatureInputs | None:
         """Return the inputs of the feature part, if the model has one."""
@@ -182,7 +182,7 @@ class TrainerState:
         return self.vectors.compose(vectors, features)
 
     def item_vectors(self, rows: TableRows | Tensor) -> Tensor:
-        """Return the vectors of the items of distinct rows (n,); called as `Embeddings.fetch`."""
+        """Return the item vectors (n, d) of distinct rows (n,). Collective, or called by rank 0 in `Workers.first`."""
         return self.vectors.fetch(torch.as_tensor(rows, device=self.device))
 
     @property

@@ -155,7 +155,7 @@ class SharedWindow:
         return slice(*self.cuts[self.workers.rank : self.workers.rank + 2].tolist())
 
     def own_blocks(self) -> list[slice]:
-        """Cut the own positives into blocks, equally many on all ranks, so that the last ones may be empty; collective."""
+        """Cut the own positives into blocks, equally many on all ranks: some may be empty; collective."""
         own, most = list(blocks(len(self.own.items))), int(np.diff(self.cuts).max())
         return own + [slice(0, 0)] * (len(list(blocks(most))) - len(own))
 
