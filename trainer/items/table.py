@@ -4,8 +4,8 @@ Rows change owners only between windows, and depend only on the committed window
 number of ranks. The cost of a window is proportional to its items, not to the size of the table. The map from keys to
 rows is sharded by key (`weir.trainer.items.key_lookup`), all other data by row (`weir.trainer.items.rows`).
 
-To find expired items, `LastSeen` notes each occurrence of a row under its time. A later occurrence makes the note stale:
-it is skipped when its time comes. When most notes are stale, they are rebuilt from the last-seen times.
+To find expired items, `LastSeen` notes each occurrence of a row under its time. A later occurrence makes the note
+stale, and it is skipped when its time comes. When most notes are stale, they are rebuilt from the last-seen times.
 """
 
 import heapq
