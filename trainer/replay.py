@@ -97,7 +97,7 @@ def _counted(number: int, what: str) -> list[str]:
 
 
 def _unequal(name: str, stored: Floats, made: Floats) -> list[str]:
-    """Return a sentence with the number of rows (n, d) that differ in a bit and the largest distance; empty if equal."""
+    """Return a sentence with the number of rows (n, d) that differ in a bit, and the largest distance, if any."""
     other = (stored.view(np.uint32) != made.view(np.uint32)).any(axis=1)
     if not other.any():
         return []
@@ -270,7 +270,7 @@ def _process(learner: Learner, window: WindowManifest, manifest: BundleManifest)
 
 
 class Replay(FrozenModel):
-    """Result of a replay: the bundles are bit-identical if `differences` is empty; `reasons` may explain differences."""
+    """Result of a replay: bit-identical if `differences` is empty; `reasons` may explain the differences."""
 
     version: str
     windows: int = Field(description="windows trained on again")

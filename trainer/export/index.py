@@ -56,8 +56,6 @@ Lists = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
 
-Floats = npt.NDArray[np.float32]
-
 _UNFIT: Final = 0.05
 """Quantile of the cosines at training; items below its value fit badly."""
 

@@ -25,9 +25,9 @@ Ints = npt.NDArray[np.int64]
 class FlooredSum:
     """The sum of ``max(value * scale, floor)`` over a changing set of values, for any scale and floor.
 
-    Values are counted in a histogram with bins at most 1/1024 wide (relative). The cost of a call is proportional to the
-    values added or removed, or to the number of bins, not to the number of values. Only in the bin that contains the floor is the sum
-    approximate: too small by at most 1/4096 of that bin's share.
+    Values are counted in a histogram with bins at most 1/1024 wide (relative). The cost of a call is proportional to
+    the values added or removed, or to the number of bins, not to the number of values. Only in the bin that contains
+    the floor is the sum approximate: too small by at most 1/4096 of that bin's share.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ A row's count is read from the sketch when its item occurs, and stored in units 
 number of units times a scale shared by all rows. The sketch gives an upper bound; reading it again later could only add
 collisions with other items, so the last count read is the most precise.
 
-The units are sharded over ranks (`weir.trainer.log_q.units`). The sum of all counts is the same on all ranks, and for any number
-of ranks.
+The units are sharded over ranks (`weir.trainer.log_q.units`). The sum of all counts is the same on all ranks, and for
+any number of ranks.
 """
 
 from collections.abc import Callable, Mapping

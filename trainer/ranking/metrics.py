@@ -99,10 +99,11 @@ def _sum_by_case(ranked: Ranked, values: npt.NDArray[Any]) -> Floats:
 
 
 class MetricSums:
-    """Sums over events of the metrics of the model and of popularity, (6, cutoffs), which add up over batches and ranks.
+    """Sums over events of the metrics of model and popularity, (6, cutoffs), which add up over batches and ranks.
 
-    All metrics are means over events: each event counts once, whatever its user. One item is relevant per event, so Recall@k is the share of events with the item among the first k, and NDCG@k is the mean gain, 0 beyond k;
-    the ideal ranking has the item at rank 1. An item that is not ranked is a miss.
+    All metrics are means over events: each event counts once, whatever its user. One item is relevant per event, so
+    Recall@k is the share of events with the item among the first k, and NDCG@k is the mean gain, 0 beyond k; the ideal
+    ranking has the item at rank 1. An item that is not ranked is a miss.
 
     Parameters
     ----------

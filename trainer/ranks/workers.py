@@ -202,7 +202,7 @@ class Workers(AbstractContextManager["Workers"]):
         return max(self.counts([count] * self.world_size))
 
     def deliver(self, lines: Tensor, owners: npt.NDArray[np.int64]) -> Tensor:
-        """Send lines (n, ...) to the ranks `owners` (n,); return the lines received, in the order of ranks; collective."""
+        """Send lines (n, ...) to the ranks `owners` (n,); return those received, in the order of ranks; collective."""
         if self.world_size == 1:
             return lines
         order = torch.from_numpy(np.argsort(owners, kind="stable"))

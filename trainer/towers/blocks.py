@@ -122,8 +122,8 @@ class ByDistance(Tower):
     def see(self, mask: Tensor, *, newest: bool = False) -> tuple[Tensor, Tensor]:
         """Return the distance back to each position (Q, L), and the attention mask (B, Q, L), given `mask` (B, L).
 
-        Q is 1 with `newest` (the newest position only), else L. A position always sees itself, so that a padding row has
-        something to attend to and cannot become NaN; other padding and later positions are masked.
+        Q is 1 with `newest` (the newest position only), else L. A position always sees itself, so that a padding row
+        has something to attend to and cannot become NaN; other padding and later positions are masked.
         """
         length = mask.shape[1]
         first = length - 1 if newest else 0

@@ -88,7 +88,7 @@ class Graph:
 
 
 class _Propagation(torch.autograd.Function):
-    """Autograd function of `Graph.propagate`: a polynomial of a symmetric matrix, so the gradient is the same product."""
+    """Autograd function of `Graph.propagate`: a polynomial of a symmetric matrix, as is its gradient."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, graph: Graph, layers: int) -> Tensor:
