@@ -55,7 +55,6 @@ Vectors = npt.NDArray[np.float32] | Layers[np.float32]
 Lists = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float32]
 
-
 _UNFIT: Final = 0.05
 """Quantile of the cosines at training; items below its value fit badly."""
 

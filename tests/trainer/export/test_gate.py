@@ -22,7 +22,7 @@ from weir.contracts.bundles.variants import CHAMPION, MAIN, Champion, Comparison
 from weir.contracts.storage.documents import write_document
 from weir.trainer.export import export_bundle
 from weir.trainer.export.exporter import Exporter
-from weir.trainer.export.gate import CanaryEvaluation, Evidence, PairedGate, PromotionCheck, CanaryReview
+from weir.trainer.export.gate import CanaryEvaluation, CanaryReview, Evidence, PairedGate, PromotionCheck
 from weir.trainer.export.servable import RecentCases
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
