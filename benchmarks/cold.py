@@ -14,6 +14,7 @@ too. *share* is that of held-back items among all answers.
 
 import json
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -41,7 +42,6 @@ from weir.trainer.export import export_bundle
 from weir.trainer.ranks.workers import Workers, deterministic
 from weir.trainer.settings.trainer import NegativesConfig, OptimizerConfig, TowerConfig, TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
-from weir.trainer.stream.windows import StopSignal
 
 app = command_line(__doc__)
 HOUR: Final = 3600
@@ -162,7 +162,7 @@ def trained(events: list[Event], seed: int) -> LoadedBundle:
             optimizer=OptimizerConfig(learning_rate=0.01, embedding_memory=1.0),
         )
         state = TrainerState.fresh(config)
-        learning = learner(store, state, Workers(), StopSignal())
+        learning = learner(store, state, Workers(), threading.Event())
         for manifest in WindowLog(store).committed():
             learning.process_window(manifest)
         return load_bundle(BundleLog(store), export_bundle(store, state).version)

@@ -13,6 +13,7 @@ each, since they measure no recall. CPU is user and system time.
 
 import json
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -78,7 +79,6 @@ from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.positives import SharedWindow
-from weir.trainer.stream.windows import StopSignal
 from weir.trainer.towers.user_features import UserLines
 from weir.up.prepare import demo_settings
 
@@ -605,7 +605,7 @@ def train(store: Store, settings: Settings, published: list[Published]) -> None:
         for one in published:
             one.test(cases)
 
-    learning = learner(store, state, Workers(), StopSignal(), review)
+    learning = learner(store, state, Workers(), threading.Event(), review)
     for manifest in WindowLog(store).follow():
         learning.process_window(manifest)
         for one in published:

@@ -9,6 +9,7 @@ means over all windows: CPU-seconds and bytes written; memory is by how much the
 """
 
 import tempfile
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +35,6 @@ from weir.trainer.step.seeds import Purpose, generator
 from weir.trainer.stream.learner import Learner
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.stream.progress import ProgressObserver
-from weir.trainer.stream.windows import StopSignal
 
 app = typer.Typer(help=__doc__, rich_markup_mode=None, add_completion=False)
 
@@ -97,7 +97,7 @@ def learner(
     store: Store,
     state: TrainerState,
     workers: Workers,
-    stop: StopSignal,
+    stop: threading.Event,
     review: Callable[[WindowManifest, SharedWindow], None] | None = None,
 ) -> Learner:
     """Return the learner of a store's windows; `review` sees each window before the state learns it."""

@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -50,7 +51,6 @@ from weir.serving.histories.files import FollowedHistories
 from weir.serving.metrics import HistoryMetrics
 from weir.serving.monitor.loop import Coverage
 from weir.trainer.ranks.workers import Workers
-from weir.trainer.stream.windows import StopSignal
 from weir.trainer.stream.windows import windows as committed_windows
 
 app = command_line(__doc__)
@@ -192,7 +192,7 @@ def polls(store: Store) -> dict[str, Callable[[], object]]:
     """Return one poll of each follower that has seen everything."""
     state, commits = LogState.open(store), CommitLog(store)
     last = state.cursor.sequence - 1
-    found = committed_windows(WindowLog(store), last, Workers(), StopSignal(), follow=True, poll_seconds=0)
+    found = committed_windows(WindowLog(store), last, Workers(), threading.Event(), follow=True, poll_seconds=0)
     histories = FollowedHistories(store, HistoryMetrics(CollectorRegistry()))
     watched = WindowLog(store)
     # A server that was trained on the first half of the windows.

@@ -33,7 +33,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.harness import command_line, cpu_of_call, cpu_seconds, head, row, zipf_ranks
 from tests.campaigns.stream_faults import Stream, streaming
 from tests.integration.kafka_broker import Broker, kafka
-from tests.pipelines.kafka.schema_registry import schema_registry
+from tests.pipelines.sources.kafka.schema_registry import schema_registry
 from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store
 from weir.contracts.base import columns
 from weir.log.v1.interaction_pb2 import Interaction

@@ -28,6 +28,7 @@ from benchmarks.states import learner
 from weir.config import assignments, load_settings
 from weir.contracts import ItemKeys, Store, WindowLog, WindowManifest, hash_strings
 from weir.demo.replay import nice_window
+from weir.runtime.stopping import ended_by_signals
 from weir.trainer.items.table import FIRST_ITEM, PADDING, TableRows
 from weir.trainer.offline.contest import (
     DECAY,
@@ -51,7 +52,7 @@ from weir.trainer.ranks.workers import Workers, deterministic
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.positives import SharedWindow
-from weir.trainer.stream.windows import StopSignal, windows
+from weir.trainer.stream.windows import windows
 from weir.trainer.towers import project
 
 app = command_line(__doc__)
@@ -190,13 +191,13 @@ def train(store: Store, config: TrainerConfig, stream: Stream) -> None:
 
     Raises `typer.Abort` if the process is asked to stop: half a pass is no result.
     """
-    with deterministic(), Workers.from_environment(config.device) as workers, StopSignal() as stop:
+    with deterministic(), Workers.from_environment(config.device) as workers, ended_by_signals() as stop:
         state = TrainerState.fresh(config, workers.device)
         learning = learner(store, state, workers, stop, partial(stream.test, state))
         for manifest in windows(WindowLog(store), -1, workers, stop, follow=False, poll_seconds=1.0):
             if manifest is not None:
                 learning.process_window(manifest)
-        if stop.requested:
+        if stop.is_set():
             raise typer.Abort
 
 

@@ -121,8 +121,7 @@ class _Until:
     position: Position
     steps: int
 
-    @property
-    def requested(self) -> bool:
+    def is_set(self) -> bool:
         return self.position.step + 1 >= self.steps
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from weir.contracts import CommitLog, Store, WindowLog
 from weir.contracts.bundles.variants import MAIN, line_of
 from weir.runtime.metrics_server import exposed
+from weir.runtime.stopping import ended_by_signals
 from weir.trainer.export.background import none_left
 from weir.trainer.export.exporter import Exporter
 from weir.trainer.ranks.coordination import is_left_to_others, require_asked
@@ -22,7 +23,7 @@ from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.stream.learner import Learner
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.stream.progress import ProgressObserver, TrainProgress, TrainSummary
-from weir.trainer.stream.windows import StopSignal, windows
+from weir.trainer.stream.windows import windows
 
 __all__ = ["train"]
 
@@ -57,7 +58,7 @@ def train(
         none_left(),
         deterministic(),
         Workers.from_environment(config.device, config.rank_timeout_seconds) as workers,
-        StopSignal() as stop,
+        ended_by_signals() as stop,
     ):
         checkpoints = CheckpointLog(line, config.checkpoints_kept)
         checkpoints.require_log(CommitLog(store), workers)
@@ -97,4 +98,4 @@ def train(
                 workers.first(partial(exporter.export, state), state.answer)
             require_asked(stop, workers)
             seconds = time.monotonic() - started
-            return observer.summary(state, exporter.newest, seconds, stopped=stop.requested)
+            return observer.summary(state, exporter.newest, seconds, stopped=stop.is_set())

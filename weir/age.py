@@ -135,8 +135,6 @@ def _served(results: Sequence[WindowRecall], k: int) -> Iterable[ServedAge]:
 
 
 _NAMES: Final = {"bundle": "older bundle", "history": "older history", "both": "both older"}
-_HEIGHT: Final = 4.2
-_SIDES: Final = ((look.WIDTH, ("left", "right")), (_HEIGHT, ("top", "bottom")))
 
 
 def draw_ages(facts: AgeFacts, theme: look.Theme = look.LIGHT) -> bytes:
@@ -144,11 +142,8 @@ def draw_ages(facts: AgeFacts, theme: look.Theme = look.LIGHT) -> bytes:
     title = f"What age costs: recall@{facts.k}, against the freshest on the same events"
     said = f"windows of {span(facts.window_seconds or 0)}; bars: 95 % intervals over users"
     with look.look(theme):
-        canvas = look.sheet(_HEIGHT, title, said, theme)
-        wide, high = (full - sum(look.MARGIN[side] for side in sides) for full, sides in _SIDES)
-        left, bottom = look.MARGIN["left"] / look.WIDTH, look.MARGIN["bottom"] / _HEIGHT
-        axes = canvas.add_axes((left, bottom, wide / look.WIDTH, high / _HEIGHT))
-        _draw(axes, facts, theme)
+        canvas = look.sheet(4.2, title, said, theme)
+        _draw(look.panel(canvas), facts, theme)
         return look.png(canvas)
 
 

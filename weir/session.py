@@ -95,7 +95,9 @@ def open_session(
         effective(given, base)  # raises
     place = Store(given.store)
     if base is None:
-        base, recorded = remembered(place), _recorded(place) if recorded is None else recorded
+        from weir.pipelines import store_settings
+
+        base, recorded = remembered(place), store_settings.recorded(place) if recorded is None else recorded
         if config is not None and place.local_path is not None and _is_same(config, place.local_path / REMEMBERED):
             # The file that `weir up` remembers for its processes is weaker than the recorded settings.
             base = {**base, "store": given.store}
@@ -112,12 +114,6 @@ def open_session(
         _check_recorded(Store(settings.store), settings, recorded, given)
     options = given_options(config, store, assign)
     return Session(settings, Store(settings.store), _console(sys.stdout), _console(sys.stderr), options)
-
-
-def _recorded(store: "Store") -> "dict[str, JsonValue]":
-    from weir.pipelines.store_settings import recorded
-
-    return recorded(store)
 
 
 def _is_same(one: Path, other: Path) -> bool:

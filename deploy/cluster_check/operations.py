@@ -151,7 +151,10 @@ class Operations:
     def rollback(self) -> None:
         """Promote an older bundle, which pins it, and give the trainer its way again."""
         with self._calls():
-            older = next(each["version"] for each in self._bundles() if not each["current"])
+            bundles = self._bundles()
+            current = next(each["version"] for each in bundles if each["current"])
+            # The oldest may be removed meanwhile.
+            older = max(each["version"] for each in bundles if each["version"] < current)
             for arguments, wanted in (
                 ([older, "--why", "tried"], lambda now: now == older),
                 (["--unpin"], lambda now: now != older),

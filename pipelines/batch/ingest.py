@@ -239,7 +239,18 @@ class _Driver:
         """Commit open windows early if their pending rows leave no room; return False if it must be repeated."""
         if self._in_hand.cost <= _FULL * self.config.run_bytes:
             return True
+        self._advise(
+            "open windows",
+            "rows of open windows fill most of pipeline.run_bytes, so the windows are committed in parts: raise "
+            "run_bytes, with memory for it, or shorten pipeline.window_seconds",
+        )
         return self.step([], flush=True, only_whole_lines=True)
+
+    def _advise(self, about: str, advice: str) -> None:
+        """Log advice, once for each thing that it is about."""
+        if about not in self._advised:
+            self._advised.add(about)
+            logger.warning("%s", advice)
 
     def _commit(self, starts: dict[str, SourceSpan]) -> None:
         """Commit the start positions of partitions, unless another writer commits first."""
@@ -332,14 +343,18 @@ class _Driver:
         self._folders &= waiting
 
     def _warn(self, summary: IngestSummary, commit: Commit | None) -> None:
-        """Warn once per reason if it refuses many rows, or if the cause may lie outside the rows."""
+        """Warn once about late events, and about reasons that refuse many rows or may lie outside the rows."""
         for reason, count in _refused(commit).items():
             is_many = summary.valid > 0 and count >= _MANY * summary.read
-            if reason not in self._advised and (is_many or reason in OUTSIDE):
-                self._advised.add(reason)
-                refused = f"{count:,} of {summary.read:,} rows"
-                advice = HINTS[Reason(reason)] + then_retry(reason)
-                logger.warning("%s were refused as %s: %s", refused, reason, advice)
+            if is_many or reason in OUTSIDE:
+                refused = f"{count:,} of {summary.read:,} rows were refused as {reason}"
+                self._advise(reason, f"{refused}: {HINTS[Reason(reason)]}{then_retry(reason)}")
+        if summary.late and summary.late >= _MANY * summary.valid:
+            self._advise(
+                "late events",
+                f"{summary.late:,} of {summary.valid:,} events came after their window was committed, and may have an "
+                "unknown history: sort the log by time, or raise pipeline.run_bytes so that one run reads all of it",
+            )
 
     def _report(self, summary: IngestSummary, commit: Commit | None) -> None:
         self.total += summary

@@ -73,7 +73,6 @@ class LetterPartition:
     name: str
     checksum: str
     rows: int
-    nbytes: int
     reason: str
     line: int = 0
     is_old: bool = False

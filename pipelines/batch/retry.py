@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any, Final
 
 import apache_beam as beam
@@ -47,6 +46,7 @@ from weir.readers import (
     Reason,
     UnreadableError,
     Validator,
+    cost_of,
     discover,
     header_of,
     is_topic,
@@ -73,9 +73,6 @@ HINTS_OF_LEFT: Final[Mapping[Left, str]] = {
 _LATER: Final = {Left.FILE_GONE, Left.BEFORE_ERASURE}
 """Causes that make a whole partition unreadable."""
 
-_ROW_BYTES: Final = 128
-"""Assumed size of a row, bytes, to cut letters into runs of `run_bytes`."""
-
 
 class RetrySummary(FrozenModel):
     """Result of a retry: counts of dead letters that no retry had read before."""
@@ -93,19 +90,25 @@ class RetrySummary(FrozenModel):
 
 @dataclass
 class _Judged:
-    """The expected result of reading a partition again, and the letters that cannot be read."""
+    """The expected result of reading the letters of a partition again, and the number that cannot be read.
+
+    `cost` is their share of `run_bytes`; `first_left` has the place of the first unreadable letter, by cause.
+    """
 
     look: FirstLook = field(default_factory=FirstLook)
-    left: dict[Left, list[DeadLetter]] = field(default_factory=dict)
+    cost: int = 0
+    left: Counter[Left] = field(default_factory=Counter)
+    first_left: dict[Left, str] = field(default_factory=dict)
 
-    def leave(self, cause: Left, letters: Iterable[DeadLetter]) -> None:
+    def leave(self, cause: Left, letters: Sequence[DeadLetter]) -> None:
         """Add letters that cannot be read."""
-        self.left.setdefault(cause, []).extend(letters)
+        self.first_left.setdefault(cause, f"{letters[0].partition}, position {letters[0].position}")
+        self.left[cause] += len(letters)
 
     @property
     def letters(self) -> int:
         """The number of readable rows plus that of unreadable letters."""
-        return self.look.rows + sum(map(len, self.left.values()))
+        return self.look.rows + self.left.total()
 
 
 def retry(
@@ -147,8 +150,7 @@ class LetterSource(LogSource[LetterPartition]):
         self._files.catch_up()
         return [
             LetterPartition(
-                retried(first, reason), file.name, file.checksum, file.rows, file.size, reason,
-                is_old=self._files.is_old(first),
+                retried(first, reason), file.name, file.checksum, file.rows, reason, is_old=self._files.is_old(first)
             )
             for first, file in self._files.found.items()
             for reason in sorted(self._reasons & file.reasons.keys())
@@ -162,10 +164,10 @@ class LetterSource(LogSource[LetterPartition]):
         seen = Seen.of(state, in_hand)
         each = (one for listed in partitions for one in self._split(listed))
         unread = [one for one in each if one.key not in seen.known or not seen.known[one.key].is_done]
-        found = [self._placed(one) for one in _with_files(unread, self._config, state)]
+        found = list(_with_files(unread, self._config, state))
         clock, validator = EventClock.of(self._store), Validator(self._config)
         for one in found:
-            self._judged[one.key] = self._judge(one, _latest_ms(clock, self._config), validator)
+            self._judged[one.key] = self._judge(self._placed(one), _latest_ms(clock, self._config), validator)
         # Finish a partly read partition, unless its file is gone.
         readable = (one for one in found if not self._judged[one.key].left.keys() & _LATER)
         partly_read = {one.key for one in readable if one.key in seen.known}
@@ -180,9 +182,7 @@ class LetterSource(LogSource[LetterPartition]):
             for line, letter in lines_of(self._store, partition):
                 if letter.stands_for and letter.reason == partition.reason:
                     key = f"{partition.key}:{line}"
-                    yield replace(
-                        partition, key=key, line=line, rows=letter.stands_for, nbytes=_ROW_BYTES * letter.stands_for
-                    )
+                    yield replace(partition, key=key, line=line, rows=letter.stands_for)
 
     def _placed(self, partition: LetterPartition) -> LetterPartition:
         """Return a partition with the places of its rows in the log file, if it reads them from there."""
@@ -217,27 +217,32 @@ class LetterSource(LogSource[LetterPartition]):
         for _, letter in chosen(self._store, partition):
             cause = why_left(letter, partition)
             whole.append(letter) if cause is None else judged.leave(cause, [letter])
-        look, delivered = FirstLook(), 0
+        look, delivered, cost = FirstLook(), 0, 0
         try:
             for block in blocks_of(self._store, LetterReading(partition, 0, latest_ms), self._config):
                 valid, letters = validator.validate(block)
                 look.add(row_count(block), len(valid.rows), letters.letters)
+                cost += cost_of(row_count(block), valid.rows.nbytes)
                 delivered += len(block.content.positions) if block.content else 0
         except (OSError, UnreadableError):
             look = FirstLook()
         if delivered < (partition.rows if partition.line and whole else len(whole)):
             judged.leave(Left.FILE_GONE, whole)
         else:
-            judged.look = look
+            judged.look, judged.cost = look, cost
         return judged
 
     def cut(self, found: list[LetterPartition], state: LogState, in_hand: InHand) -> Iterator[list[LetterPartition]]:
-        """Yield the letters of each run: about `run_bytes` of new ones more each time, at last all."""
-        known = state.sources | in_hand.pending
-        sizes = list(accumulate(0 if one.key in known else one.nbytes for one in found))
-        for count, size in enumerate(sizes[:-1], start=1):
-            if size // self._config.run_bytes < sizes[count] // self._config.run_bytes:
+        """Yield the letters of each run, as many as `run_bytes` has room for, and at last all."""
+        seen, used, is_empty = Seen.of(state, in_hand), in_hand.cost, True
+        for count, one in enumerate(found):
+            if not _is_due(one, seen):
+                continue
+            cost = self._judged[one.key].cost
+            if not is_empty and used + cost > self._config.run_bytes:
                 yield found[:count]
+                used = in_hand.cost
+            used, is_empty = used + cost, False
         yield found
 
     def readings(self, partitions: Sequence[LetterPartition], seen: Seen) -> Sequence[Planned]:
@@ -246,11 +251,11 @@ class LetterSource(LogSource[LetterPartition]):
         latest = _latest_ms(seen.clock, self._config)
         found = []
         for one in partitions:
-            before, start = seen.known.get(one.key), seen.start(one.key)
             first = one.key.rpartition("#")[0]
             file, is_erased = self._files.found.get(first), one.is_in_file and self._files.is_old(first)
-            if file is not None and not is_erased and (before is None or start < before.stop):
-                found.append(LetterReading(replace(one, name=file.name, checksum=file.checksum), start, latest))
+            if file is not None and not is_erased and _is_due(one, seen):
+                placed = self._placed(replace(one, name=file.name, checksum=file.checksum))
+                found.append(LetterReading(placed, seen.start(one.key), latest))
         return found
 
     def windows(self, readings: Any, store: Store, plan: RunPlan) -> Any:
@@ -263,11 +268,10 @@ class LetterSource(LogSource[LetterPartition]):
 
     def summary(self, done: IngestSummary) -> RetrySummary:
         """Return the result of a retry, given the sum of its commits."""
-        judged = self._judged.values()
+        judged = list(self._judged.values())
         stay = (one.look.reasons for key, one in self._judged.items() if key not in self._kept or not done.runs)
-        left: dict[Left, list[DeadLetter]] = {}
-        for cause, letters in (pair for one in judged for pair in one.left.items()):
-            left.setdefault(cause, []).extend(letters)
+        left = sum((one.left for one in judged), Counter[Left]())
+        first_left = {cause: place for one in reversed(judged) for cause, place in one.first_left.items()}
         return RetrySummary(
             letters=sum(one.letters for one in judged),
             valid=sum(one.look.valid for one in judged),
@@ -275,11 +279,8 @@ class LetterSource(LogSource[LetterPartition]):
             duplicates=done.duplicates,
             ignored=done.ignored,
             refused=dict(sum(stay, Counter(done.refused))),
-            left={str(cause): len(letters) for cause, letters in sorted(left.items())},
-            first_left={
-                str(cause): f"{letters[0].partition}, position {letters[0].position}"
-                for cause, letters in sorted(left.items())
-            },
+            left={str(cause): count for cause, count in sorted(left.items())},
+            first_left={str(cause): place for cause, place in sorted(first_left.items())},
         )
 
 
@@ -316,6 +317,12 @@ class _LetterFiles:
     def _number_of(self, file: LetterFile, number: int) -> int:
         """Return the number of the commit with the first letters of the rows of a file."""
         return self._number.get(file.partition.rpartition("#")[0], number) if is_retried(file.partition) else number
+
+
+def _is_due(partition: LetterPartition, seen: Seen) -> bool:
+    """Return whether a partition has letters that were not read yet."""
+    before = seen.known.get(partition.key)
+    return before is None or seen.start(partition.key) < before.stop
 
 
 def _latest_ms(clock: EventClock, config: PipelineConfig) -> int:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from weir.contracts.commits.commit import HISTORIES, requirements
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.histories.merging import MOST_DELTAS, FileMerge, broken_shards, merge_plan, rebuilt
 from weir.pipelines.runs.run_registry import forget, is_marked, mark, new_run
+from weir.runtime.background import BackgroundTask
 
 __all__ = ["REPLACED_SECONDS", "HistoryKeeper", "HistoryMerger", "commit_histories"]
 
@@ -43,31 +45,27 @@ class HistoryMerger:
 
     store: Store
     config: PipelineConfig
-    _thread: threading.Thread | None = field(default=None, init=False)
+    _task: BackgroundTask[list[HistoryFile]] | None = field(default=None, init=False)
     _end: threading.Event = field(default_factory=threading.Event, init=False)
-    _made: list[HistoryFile] = field(default_factory=list, init=False)
-    _error: Exception | None = field(default=None, init=False)
     _run: str = field(default="", init=False)
 
     def start(self, files: HistoryFiles) -> bool:
         """Start a merge if one is due and none is running; return whether one is running."""
-        if self._thread is None:
+        if self._task is None:
             due = _due(files)
             if due:
                 self._run = new_run()
                 mark(self.store, self._run)
-                self._thread = threading.Thread(target=self._merge, args=(due,), name="merge histories", daemon=True)
-                self._thread.start()
-        return self._thread is not None
+                self._task = BackgroundTask("merge histories", partial(self._merge, due))
+        return self._task is not None
 
-    def _merge(self, due: list[tuple[HistoryFile, ...]]) -> None:
+    def _merge(self, due: list[tuple[HistoryFile, ...]]) -> list[HistoryFile]:
         merge = FileMerge(self.store, self.config.cache, self.config.seen_items, self._check)
         try:
-            self._made = [merge(files, self._run) for files in due]
+            return [merge(files, self._run) for files in due]
         except _EndedError:
             logger.info("a merge of histories is given up")
-        except Exception as error:  # noqa: BLE001 - `commit` raises it in the driver
-            self._error = error
+            return []
 
     def _check(self) -> None:
         if self._end.is_set():
@@ -78,27 +76,24 @@ class HistoryMerger:
 
         With `wait` this waits for the merge. Raises the error of the merge, `CorruptArtefactError` for a damaged file.
         """
-        if self._thread is None or (self._thread.is_alive() and not wait):
+        if self._task is None or (self._task.running and not wait):
             return False
-        self._thread.join()
-        made, error, self._thread, self._made, self._error = self._made, self._error, None, [], None
+        self._task.wait()
+        task, self._task = self._task, None
         try:
             # Without the mark the files may be gone: another process took this merge for killed.
             if not is_marked(self.store, self._run):
                 return False
-            if error is not None:
-                raise error
-            if not made:
-                return False
-            return commit_histories(self.store, state, made, self._run, self.config.cache)
+            made = task.result()
+            return bool(made) and commit_histories(self.store, state, made, self._run, self.config.cache)
         finally:
             forget(self.store, self._run)
 
     def end(self) -> None:
         """Cancel the running merge."""
-        if self._thread is not None:
+        if self._task is not None:
             self._end.set()
-            self._thread.join()
+            self._task.wait()
             forget(self.store, self._run)
 
 

@@ -7,7 +7,6 @@ and position, so that only one of two followers can write.
 
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -342,8 +341,8 @@ def _once(follower: Follower) -> None:
 
 
 def _until_stopped(follower: Follower, poll_seconds: float) -> None:
-    stopped, once = threading.Event(), LogOnce(log)
-    with ended_by_signals(stopped):
+    once = LogOnce(log)
+    with ended_by_signals() as stopped:
         while not stopped.is_set():
             try:
                 follower.step()

@@ -129,10 +129,9 @@ def monitor(
 
     `contest` names the variants: a challenger is compared with the champion.
     """
-    stop = threading.Event()
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
-    with ended_by_signals(stop), exposed(registry, config.metrics_host, config.metrics_port) as where:
+    with ended_by_signals() as stop, exposed(registry, config.metrics_host, config.metrics_port) as where:
         log.info("ready: asking %s, metrics on %s", config.target, where)
         with RetrievalClient(config.target, config.timeout_seconds, client_config) as client:
             comparing = Comparing(store, config, contest or Contest(), VariantMetrics(registry))

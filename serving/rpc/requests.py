@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -144,8 +144,7 @@ def retrieve_task(request: pb.RetrieveRequest, bundle: LoadedBundle, limits: Lim
         cap=cap,
         pinned=bool(request.bundle_version),
     )
-    check.cost(task)
-    return task
+    return check.cost(task)
 
 
 def embed_task(request: pb.EmbedRequest, bundle: LoadedBundle, limits: LimitsConfig) -> Task:
@@ -202,20 +201,21 @@ class _Check:
                 self.fault("", f"the request holds {count} {what}, at most {most} are allowed: send several requests")
         self.raise_if_any()
 
-    def cost(self, task: Task) -> None:
-        """Refuse a request that costs too much; the error names the number of such queries that would be allowed."""
+    def cost(self, task: Task) -> Task:
+        """Return the task with its costs; refuse one that costs too much, and say how many such queries are allowed."""
+        costs = query_costs(task)
+        task = replace(task, costs=costs)
         cost, most = task_cost(task), self.limits.max_cost
         if cost <= most:
-            return
-        dearest = max(query_costs(task))
-        fitting = int((most - cost + sum(query_costs(task))) / dearest)
+            return task
+        dearest = max(costs)
+        fitting = int((most - cost + sum(costs)) / dearest)
         advice = f"send at most {fitting} such queries in a request" if fitting else "a single such query is too much"
-        self.fault(
-            "queries",
+        problem = (
             f"cost {cost:,.0f}, at most {most:,} is allowed (GetInfo, limits.max_cost); the dearest of these "
-            f"{len(task.queries)} queries costs {dearest:,.0f}: {advice}, or lower k, nprobe, excluded or history ids",
+            f"{len(task.queries)} queries costs {dearest:,.0f}: {advice}, or lower k, nprobe, excluded or history ids"
         )
-        self.raise_if_any()
+        raise InvalidRequestError([Violation("queries", problem)])
 
     def queries(self, queries: Sequence[pb.Query], *, with_k: bool) -> tuple[Query, ...]:
         if not 1 <= len(queries) <= self.limits.max_queries:

@@ -42,8 +42,10 @@ def exact_query_cost(given: int, k: int, items: int) -> float:
     return QUERY + given + k + items / COMPARED_BY_MATRIX
 
 
-def query_costs(task: Task) -> list[float]:
-    """Return the cost of each query of a task."""
+def query_costs(task: Task) -> Sequence[float]:
+    """Return the cost of each query of a task: computed, unless the task carries it."""
+    if task.costs is not None:
+        return task.costs
     if not task.find:
         return [QUERY + _given(query) for query in task.queries]
     each = QUERY + len(task.excluded)
@@ -58,12 +60,16 @@ def task_cost(task: Task) -> float:
 
 def parts_of(task: Task, most: float) -> list[Part[Task]]:
     """Split a task between queries into parts that cost at most `most` each, except single queries that cost more."""
-    costs = query_costs(task)
-    if _shared(task) + sum(costs) <= most:
-        return [Part(task, len(task.queries), _shared(task) + sum(costs))]
+    costs, shared = query_costs(task), _shared(task)
+    if (whole := shared + sum(costs)) <= most:
+        return [Part(task, len(task.queries), whole)]
     return [
-        Part(replace(task, queries=task.queries[start:end]), end - start, _shared(task) + sum(costs[start:end]))
-        for start, end in _runs(costs, max(0.0, most - _shared(task)))
+        Part(
+            replace(task, queries=task.queries[start:end], costs=costs[start:end]),
+            end - start,
+            shared + sum(costs[start:end]),
+        )
+        for start, end in _runs(costs, max(0.0, most - shared))
     ]
 
 

@@ -143,7 +143,8 @@ class Task:
 
     `allowed` (None: every item) and `excluded` are item keys, `tags` filters items by tag, and `cap` limits the items
     per tag. With `find` False only vectors are computed. A `pinned` task is answered by this bundle or not at all.
-    `trace` records its batches.
+    `trace` records its batches. `costs` are the estimated costs of the queries (`weir.serving.search.cost`), None until
+    computed.
     """
 
     bundle: LoadedBundle
@@ -159,6 +160,7 @@ class Task:
     find: bool = True
     pinned: bool = False
     trace: CallTrace | None = None
+    costs: Sequence[float] | None = None
 
     def answering(self) -> LoadedBundle:
         """Return the bundle that answers: a later one if a delta was applied in place while the request waited.

@@ -21,7 +21,7 @@ from tests.campaigns.lives import ROOT
 from tests.campaigns.tally import NOTES, Row, counting
 from tests.integration.kafka_broker import Broker
 from tests.integration.object_store import bucket
-from tests.pipelines.kafka.support import new_topic
+from tests.pipelines.sources.kafka.support import new_topic
 from weir.contracts import BundleLog, Store
 from weir.contracts.verification import verify
 from weir.serving.client import RetrievalClient

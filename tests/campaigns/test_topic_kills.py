@@ -15,7 +15,7 @@ from tests.campaigns.tally import counting
 from tests.campaigns.topic_lives import events_at, settings
 from tests.integration.kafka_broker import Broker, ends
 from tests.pipelines import support
-from tests.pipelines.kafka.support import new_topic
+from tests.pipelines.sources.kafka.support import new_topic
 from tests.pipelines.support import Event
 from weir.contracts import LogState, Store
 from weir.pipelines.batch.ingest import ingest

@@ -206,6 +206,7 @@ PAGES_OF: Final[Mapping[str, Page]] = {
     ),
     "monitoring": Page(
         store=True,
+        given="mkdir docs",
         says={"weir serve --store S --set serving.access_log": ""},
         after={
             "weir serve --store S --set serving.access_log": [
@@ -215,6 +216,9 @@ PAGES_OF: Final[Mapping[str, Page]] = {
                 )
             ],
             "grep -rl": [("grep -rl weir.example.com deploy || echo replaced", "replaced")],
+            "python -m deploy.monitoring.build": [
+                (f"diff docs/runbooks.md {ROOT}/docs/runbooks.md && echo same", "same")
+            ],
         },
     ),
     "page": Page(

@@ -1,5 +1,6 @@
 """A log with features is ingested and learned, and some events of each window of its second half are tested before."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ from weir.trainer.stream.learner import Learner
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.stream.prequential import evaluate
 from weir.trainer.stream.progress import ProgressObserver
-from weir.trainer.stream.windows import StopSignal
 
 HOUR = 3600
 ORIGIN = 1_700_000_000 // HOUR * HOUR
@@ -42,7 +42,7 @@ def learned(
     ingest(store, settings, registry=CollectorRegistry())
     state, windows, workers = TrainerState.fresh(CONFIG), WindowLog(store), Workers()
     observer = ProgressObserver(store, TrainerMetrics(), is_first=True, report=None)
-    learner = Learner(state, windows, workers, StopSignal(), observer, CheckpointLog(store))
+    learner = Learner(state, windows, workers, threading.Event(), observer, CheckpointLog(store))
     found: list[Evaluation] = []
     for number, manifest in enumerate(windows.committed()):
         if number >= WINDOWS // 2:

@@ -18,7 +18,7 @@ FOLLOW = """
 import logging, sys
 from pathlib import Path
 from weir.contracts import Store
-from weir.pipelines.ingest import ingest
+from weir.pipelines.batch.ingest import ingest
 from tests.pipelines import support
 logging.basicConfig(level=logging.INFO, force=True)
 folder = Path(sys.argv[1])

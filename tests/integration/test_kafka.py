@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from tests.integration.kafka_broker import PASSWORD, USER, Broker, ends
 from tests.pipelines import support
-from tests.pipelines.kafka.schema_registry import schema_registry
-from tests.pipelines.kafka.support import config, line, new_topic, now, once, spans, values
+from tests.pipelines.sources.kafka.schema_registry import schema_registry
+from tests.pipelines.sources.kafka.support import config, line, new_topic, now, once, spans, values
 from tests.pipelines.support import ORIGIN, Event
 from weir.contracts import CommitLog, LogState, Store
 from weir.log.v1.interaction_pb2 import Interaction

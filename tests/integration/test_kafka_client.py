@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaException
 
 from tests.integration.kafka_broker import Broker, kafka
-from tests.pipelines.kafka.support import new_topic
+from tests.pipelines.sources.kafka.support import new_topic
 from weir.pipelines.kafka_config import BrokerAwayError, KafkaConfig, Topic, TopicMissingError
 from weir.pipelines.sources.kafka.client import TopicClient
 

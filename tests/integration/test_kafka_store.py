@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
-from tests.pipelines.kafka.support import config, new_topic, once, send, spans
+from tests.pipelines.sources.kafka.support import config, new_topic, once, send, spans
 from tests.pipelines.transforms.test_chain import driver
 from weir.contracts import LogState, Store
 from weir.contracts.verification import verify

@@ -47,6 +47,16 @@ def blanks(path: Path, count: int) -> int:
     return 0 * text(path, VALID, "\n", count)
 
 
+def long_row(path: Path, count: int) -> int:
+    """One row that is as long as all of them."""
+    return text(path, VALID if ".jsonl" in path.name else HEADER + ROW, "x" * count + "\n", 1)
+
+
+def open_quote(path: Path, count: int) -> int:
+    """A quote that never closes: one row, which a follower waits for."""
+    return 0 * text(path, HEADER + ROW + '"', "x\n", count)
+
+
 def text(path: Path, start: str, row: str, count: int) -> int:
     """Write a valid event and then broken rows; return how many."""
     data = (start + row * count).encode()
@@ -84,7 +94,7 @@ def nulls(path: Path, count: int) -> int:
 def lists(path: Path, count: int) -> int:
     """A list of a thousand values for each id: the column is refused by its type, one letter for each block."""
     values = pa.array(np.zeros(1000 * count, np.int8)).cast(pa.int64())
-    ids = pa.ListArray.from_arrays(np.arange(0, 1000 * count + 1, 1000, np.int32), values)
+    ids = pa.ListArray.from_arrays(np.arange(0, 1000 * count + 1, 1000, dtype=np.int32), values)
     pq.write_table(pa.table({"user_id": ids, "item_id": ids, "timestamp": times(count - 1)}), path)
     return -1
 
@@ -123,6 +133,10 @@ BOMBS: Final[dict[str, tuple[Callable[[Path, int], int], int]]] = {
     "rows.tsv": (tabs, 3_000_000),
     "rows.csv.gz": (rows, 3_000_000),
     "rows.tsv.gz": (tabs, 3_000_000),
+    "long.jsonl": (long_row, 500_000_000),
+    "long.jsonl.gz": (long_row, 500_000_000),
+    "long.csv": (long_row, 500_000_000),
+    "quote.csv": (open_quote, 6_000_000),
     "ids.parquet": (long_ids, 900_000),
     "tokens.parquet": (long_tokens, 900_000),
     "nulls.parquet": (nulls, 3_000_000),
@@ -206,6 +220,22 @@ def test_ingesting_a_bomb_takes_less_than_a_gibibyte(tmp_path: Path, names: list
     valid = sum(manifest.counts.events for manifest in support.committed(store))
     tokens = BOMBS["tokens.parquet"][1] // (1 if IS_LONG else SHARE) if "tokens.parquet" in names else 0
     assert valid == len(names) + tokens
+    if not follow:
+        assert peak_of(WEIR, ["retry", "--store", store.url, "--log", str(tmp_path / "log")]) < LIMIT
+
+
+def test_retrying_a_bomb_takes_less_than_a_gibibyte(tmp_path: Path) -> None:
+    """All rows but one become valid under other settings."""
+    share, folder = 1 if IS_LONG else SHARE, tmp_path / "log"
+    folder.mkdir()
+    rows = text(folder / "rows.jsonl", VALID.replace("item_id", "other"), VALID, 2_000_000 // share)
+    long_tokens(folder / "tokens.parquet", tokens := 900_000 // share)
+    store = Store(str(tmp_path / "store"))
+    common = ["--store", store.url, "--log", str(folder), "--set", "pipeline.metrics_port=0"]
+    peak_of(WEIR, ["ingest", *common, "--set", "pipeline.columns.item_id=other"])
+    peak_of(WEIR, ["settings", "--store", store.url, "--set", "pipeline.columns.item_id=item_id"])
+    assert peak_of(WEIR, ["retry", *common]) < LIMIT
+    assert sum(manifest.counts.events for manifest in support.committed(store)) == 1 + rows + tokens + 1
 
 
 @pytest.mark.parametrize(

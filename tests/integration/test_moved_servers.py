@@ -18,9 +18,9 @@ from tests.campaigns.lives import ROOT
 from tests.integration.named_hosts import named_hosts
 from tests.integration.object_store import minio
 from tests.integration.relay import Relay, relayed
-from tests.pipelines.kafka.schema_registry import schema_registry
+from tests.pipelines.sources.kafka.schema_registry import schema_registry
+from tests.serving.histories.redis_server import RedisServer
 from tests.serving.process import ServerProcess
-from tests.serving.shared.redis_server import RedisServer
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
 

@@ -60,7 +60,7 @@ def test_a_follower_sees_what_another_process_commits(store: Store) -> None:
 PIPELINE = """
 import sys, threading
 from weir.contracts import Store
-from weir.pipelines.ingest import ingest
+from weir.pipelines.batch.ingest import ingest
 from tests.pipelines import support
 from pathlib import Path
 settings = support.config(Path(sys.argv[2]), event_types={}, poll_seconds=0.1, idle_seconds=0.3)

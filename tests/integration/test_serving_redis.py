@@ -8,8 +8,8 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from tests.integration.test_serving_lifecycle import HISTORIES, SERVICE, health
+from tests.serving.histories.redis_server import RedisServer
 from tests.serving.process import FollowerProcess, ServerProcess
-from tests.serving.shared.redis_server import RedisServer
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from weir.contracts import Store

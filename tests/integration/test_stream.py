@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.flink_cluster import Cluster
 from tests.integration.kafka_broker import Broker
 from tests.pipelines import support
-from tests.pipelines.kafka.support import config, line, new_topic
+from tests.pipelines.sources.kafka.support import config, line, new_topic
 from tests.pipelines.support import Event
 from tests.ports import free_port
 from weir.contracts import LogState, Store

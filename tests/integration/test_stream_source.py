@@ -16,8 +16,8 @@ from tests.integration import moved_broker
 from tests.integration.kafka_broker import NAME, Broker, ends, kafka
 from tests.integration.named_hosts import named_hosts
 from tests.integration.test_kafka import COMPACTED, wait_until
-from tests.pipelines.kafka.schema_registry import schema_registry
-from tests.pipelines.kafka.support import config, new_topic, now, values
+from tests.pipelines.sources.kafka.schema_registry import schema_registry
+from tests.pipelines.sources.kafka.support import config, new_topic, now, values
 from tests.pipelines.support import ORIGIN
 from weir.contracts import CommitLog, EventClock, LogState, SourceSpan, Store
 from weir.contracts.base import columns

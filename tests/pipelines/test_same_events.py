@@ -17,7 +17,7 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipelines.kafka.schema_registry import SchemaRegistry, schema_registry
+from tests.pipelines.sources.kafka.schema_registry import SchemaRegistry, schema_registry
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.sources.kafka.avro import AvroLines
 from weir.readers import Block, BlockId, Lines, LogConfig, Validator, discover, read_log

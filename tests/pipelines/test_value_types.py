@@ -20,7 +20,7 @@ from fastavro import parse_schema, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipelines.kafka.schema_registry import SchemaRegistry, schema_registry
+from tests.pipelines.sources.kafka.schema_registry import SchemaRegistry, schema_registry
 from weir.contracts import MAX_ID_BYTES
 from weir.contracts.interactions.catalogue_files import CatalogueError, decode_catalogue
 from weir.contracts.interactions.interaction import MISSING_IDS

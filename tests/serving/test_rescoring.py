@@ -164,7 +164,7 @@ def test_a_cap_on_tags_takes_the_candidates_in_the_new_order(
     bundle, retriever = served
     rare = {item for place, item in enumerate(catalogue.ids) if place % 20 == 1}
     says = Described({item: {"rare" if item in rare else "usual"} for item in catalogue.ids})
-    bundle = replace(bundle, shelf=replace(bundle.state, tagged=CatalogueView.of(says.catalogue(), bundle.rows, "")))
+    bundle = replace(bundle, state=replace(bundle.state, view=CatalogueView.of(says.catalogue(), bundle.rows, "")))
     user = catalogue.user(["item-1"])
     hits = asked(retriever, Task(bundle, (Query(history("item-1"), 6),), cap=TagCap(3)))
     first = [item for item, _ in ranked(catalogue, user, 24)]

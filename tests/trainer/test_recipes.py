@@ -52,7 +52,7 @@ def test_a_new_loss_is_one_file_and_one_line(tmp_path: Path) -> None:
         (tmp_path / room).symlink_to(ROOT / room)
     copy = shutil.copytree(ROOT / "trainer", tmp_path / "trainer")
     (copy / "losses" / "hinge.py").write_text(LOSS)
-    table = copy / "loss_config.py"
+    table = copy / "settings" / "losses.py"
     before = table.read_text()
     assert before.count(TABLE) == 1
     table.write_text(before.replace(TABLE, TABLE + LINE))

@@ -1,19 +1,18 @@
 """Background threads of exports, which end when the training loop ends."""
 
-import ctypes
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import faiss
 
-from weir.contracts import BundleManifest
+from weir.runtime.background import BackgroundTask
 
-__all__ = ["BackgroundBuild", "beside", "none_left"]
+__all__ = ["beside", "none_left"]
 
 
 _NICENESS: Final = 10
@@ -26,13 +25,15 @@ _LOOK_SECONDS: Final = 0.1
 _AT_ONCE_SECONDS: Final = 1e-9
 """FAISS takes 0 as no limit."""
 
-_UNAWAITED: Final[WeakSet[threading.Thread]] = WeakSet()
+_UNAWAITED: Final[WeakSet[BackgroundTask[Any]]] = WeakSet()
+
+T = TypeVar("T")
 
 
 def beside(
-    name: str, work: Callable[[], None], *, is_awaited: bool = False, niceness: int = _NICENESS
-) -> threading.Thread:
-    """Start a background thread that runs `work`.
+    name: str, work: Callable[[], T], *, is_awaited: bool = False, niceness: int = _NICENESS
+) -> BackgroundTask[T]:
+    """Start `work` in a background thread, and return the task.
 
     Parameters
     ----------
@@ -46,20 +47,18 @@ def beside(
         Added to the niceness of the process: a higher value lowers the priority of the thread.
     """
 
-    def run() -> None:
+    def run() -> T:
         with suppress(OSError):
             # Relative to the process, which may have a low priority already: raising a priority is not allowed.
             lower = os.getpriority(os.PRIO_PROCESS, 0) + niceness
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)
-        with suppress(SystemExit):
-            faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
-            work()
+        faiss.omp_set_num_threads(1)  # OpenMP keeps this per thread
+        return work()
 
-    thread = threading.Thread(target=run, name=name, daemon=not is_awaited)
+    task = BackgroundTask(name, run, is_awaited=is_awaited)
     if not is_awaited:
-        _UNAWAITED.add(thread)
-    thread.start()
-    return thread
+        _UNAWAITED.add(task)
+    return task
 
 
 @contextmanager
@@ -73,55 +72,15 @@ def none_left() -> Iterator[None]:
         yield
     finally:
         until = time.monotonic() + _PATIENCE_SECONDS
-        for thread in filter(threading.Thread.is_alive, list(_UNAWAITED)):
-            _end(thread, until)
+        for task in [task for task in _UNAWAITED if task.running]:
+            _end(task, until)
 
 
-def _end(thread: threading.Thread, until: float) -> None:
-    """Interrupt a thread and its calls of FAISS, and wait for its end until the monotonic time `until`."""
-    while thread.is_alive() and time.monotonic() < until:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+def _end(task: BackgroundTask[Any], until: float) -> None:
+    """Interrupt a task and its calls of FAISS, and wait for its end until the monotonic time `until`."""
+    while task.running and time.monotonic() < until:
+        task.interrupt()
         faiss.TimeoutCallback.reset(_AT_ONCE_SECONDS)
-        thread.join(_LOOK_SECONDS)
+        task.wait(_LOOK_SECONDS)
     # Let later calls of FAISS run again.
     faiss.PythonInterruptCallback.reset()
-
-
-class BackgroundBuild:
-    """A bundle that is made in a thread.
-
-    `make` runs in the thread, does all work that needs no state, and returns the function that finishes the bundle. The
-    thread has normal priority, since no newer bundle is published before it ends.
-    """
-
-    def __init__(self, make: Callable[[], Callable[[], BundleManifest]]) -> None:
-        self._make = make
-        self._finish: Callable[[], BundleManifest] | None = None
-        self._error: Exception | None = None
-        self._thread = beside("weir-bundle-export", self._run, niceness=0)
-
-    @property
-    def running(self) -> bool:
-        """Whether the thread is still running."""
-        return self._thread.is_alive()
-
-    def has_ended(self, within: float) -> bool:
-        """Wait for the thread for at most `within` seconds; return whether it has ended."""
-        self._thread.join(within)
-        return not self.running
-
-    def finish(self) -> BundleManifest:
-        """Wait for the thread, finish the bundle in the calling thread, and return its manifest.
-
-        Raises the error of the thread.
-        """
-        self._thread.join()
-        if self._finish is None:
-            raise self._error or RuntimeError("the thread that makes a bundle was ended")
-        return self._finish()
-
-    def _run(self) -> None:
-        try:
-            self._finish = self._make()
-        except Exception as error:  # noqa: BLE001 - raised in `finish`
-            self._error = error

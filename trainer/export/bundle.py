@@ -16,7 +16,7 @@ from weir.contracts.base.models import CommitRef
 from weir.contracts.bundles.manifest import Recipe, Stretch
 from weir.contracts.bundles.variants import MAIN, line_of, version_of
 from weir.contracts.storage.format import software_version
-from weir.trainer.export.background import BackgroundBuild
+from weir.trainer.export.background import beside
 from weir.trainer.export.content import fault_of, fault_of_items
 from weir.trainer.export.files import write_complete, write_delta
 from weir.trainer.export.gate import CanaryEvaluation, Evidence, Gate, PairedGate, Verdict, current_or_none
@@ -108,7 +108,7 @@ def export_bundle(
     """
     if planner is not None and planner.making is not None:
         making, planner.making = planner.making, None
-        return making.finish()
+        return making.result()()
     if not len(state.table):
         raise ExportError(
             "the item table is empty: there is nothing to serve before the first window, or before an item has "
@@ -183,7 +183,8 @@ class _Export:
             draft = self.planner.draft_whole(self.log, snapshot)
             return partial(self._commit, self._written(draft, model, cases))
 
-        self.planner.making = BackgroundBuild(make)
+        # At the stream's priority: until it ends, no newer bundle is published.
+        self.planner.making = beside("weir-bundle-export", make, niceness=0)
 
     def _written(self, draft: Complete | Delta, model: ModelPart, cases: Cases) -> _Written:
         """Write the files of the bundle, open it and compute its hits, without access to the state.

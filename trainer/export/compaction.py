@@ -13,12 +13,13 @@ import numpy as np
 
 from weir.contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest
 from weir.contracts.bundles.files import MappedFiles
+from weir.runtime.background import BackgroundTask
 from weir.trainer.export.background import beside
 from weir.trainer.export.files import write_compacted
 from weir.trainer.export.servable import Servable, searched_in
 from weir.trainer.export.snapshot import ByRow, PublishedSnapshot
 
-__all__ = ["Compacted", "Compaction"]
+__all__ = ["Compacted", "compact", "start_compaction"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,35 +50,24 @@ class Compacted:
         return PublishedSnapshot(kept.manifest, rows, kept.free, lists), later
 
 
-class Compaction:
-    """A compaction of the chain of a published version, in a background thread that is not awaited at exit."""
+def start_compaction(log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> BackgroundTask[Compacted | None]:
+    """Compact the chain of a published version in a thread that is not awaited at exit.
 
-    def __init__(self, log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> None:
-        self._result: Compacted | None = None
-        self._thread = beside("weir-bundle-compaction", partial(self._compact, log, kept, servable))
+    The result is None if the compaction failed.
+    """
+    return beside("weir-bundle-compaction", partial(_compact_or_log, log, kept, servable))
 
-    @property
-    def running(self) -> bool:
-        """Whether the compaction is still running."""
-        return self._thread.is_alive()
 
-    def wait(self) -> None:
-        """Wait for the compaction to end."""
-        self._thread.join()
-
-    @property
-    def result(self) -> Compacted | None:
-        """The result; None while it is running, or if it failed."""
-        return None if self.running else self._result
-
-    def _compact(self, log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> None:
-        version = kept.manifest.version
-        try:
-            self._result = compact(log, kept, servable)
-        except Exception:
-            logger.exception("the chain of bundle %s could not be compacted; it stays", version)
-            return
-        logger.info("the chain of bundle %s, %d deltas, is compacted", version, kept.manifest.depth)
+def _compact_or_log(log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> Compacted | None:
+    """Compact a chain; log an error and return None if this fails."""
+    version = kept.manifest.version
+    try:
+        compacted = compact(log, kept, servable)
+    except Exception:
+        logger.exception("the chain of bundle %s could not be compacted; it stays", version)
+        return None
+    logger.info("the chain of bundle %s, %d deltas, is compacted", version, kept.manifest.depth)
+    return compacted
 
 
 def compact(log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> Compacted:

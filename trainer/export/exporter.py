@@ -10,13 +10,14 @@ from typing import Final
 from weir.contracts import BundleLog, BundleManifest, CommitLog, CorruptArtefactError, EventClock, Store, WindowManifest
 from weir.contracts.bundles.variants import MAIN, line_of, log_of
 from weir.contracts.commits.commit_log import LogMismatchError
+from weir.runtime.background import BackgroundTask
 from weir.trainer.export.bundle import export_bundle
 from weir.trainer.export.gate import CanaryReview, Gate, PairedGate, PromotionCheck, current_or_none
 from weir.trainer.export.index import check_index
 from weir.trainer.export.onnx_models import AwaitedError, is_traced
 from weir.trainer.export.planner import ExportPlanner, recognise
 from weir.trainer.export.servable import MOST, RecentCases
-from weir.trainer.export.tracing import Tracing, tracing_of
+from weir.trainer.export.tracing import tracing_of
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.positives import SharedWindow
@@ -48,7 +49,7 @@ class Exporter:
     clock: Callable[[], float] = time.monotonic
     newest: BundleManifest | None = None
     _tried: tuple[int, int] | None = None
-    _tracing: Tracing | None = None
+    _tracing: BackgroundTask[None] | None = None
     _what: str = ""
     _put_off: bool = False
     _warned: bool = False
@@ -191,7 +192,7 @@ class Exporter:
         making = self._planner.making
         if making is None:
             return True
-        if not making.has_ended(max(until - self.clock(), 0)):
+        if not making.wait(max(until - self.clock(), 0)):
             logger.warning("the bundle %s is left to the next run: this one ends before it is made", self._what)
             return False
         self._publish(state)

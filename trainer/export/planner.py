@@ -25,8 +25,8 @@ from weir.contracts.bundles.faiss_index import takes_deltas
 from weir.contracts.bundles.manifest import BundleRef
 from weir.contracts.bundles.rows import FIRST_ITEM_ROW, BundleRows
 from weir.contracts.bundles.variants import MAIN, version_of
-from weir.trainer.export.background import BackgroundBuild
-from weir.trainer.export.compaction import Compaction
+from weir.runtime.background import BackgroundTask
+from weir.trainer.export.compaction import Compacted, start_compaction
 from weir.trainer.export.content import Content, Line, name_of, place_of
 from weir.trainer.export.index import Clusters
 from weir.trainer.export.plan import (
@@ -49,7 +49,7 @@ from weir.trainer.export.plan import (
     without_lists,
 )
 from weir.trainer.export.servable import Servable
-from weir.trainer.export.snapshot import BackgroundLoad, Lists, OpenBundles, PublishedSnapshot, Training
+from weir.trainer.export.snapshot import Lists, OpenBundles, Opened, PublishedSnapshot, open_newest, train_lists
 from weir.trainer.items.rows import FIRST_ITEM, TableRows
 from weir.trainer.state.trainer_state import TrainerState
 
@@ -149,7 +149,7 @@ class ExportPlanner:
     compared
         Share of all items that the newest export examined.
     making
-        The running export in the background, if any.
+        The running export in the background, if any; its result is the function that finishes the export.
     """
 
     clock: Callable[[], float] = time.time
@@ -158,16 +158,16 @@ class ExportPlanner:
     large: int = _LARGE
     is_last: bool = False
     compared: float = 1.0
-    making: BackgroundBuild | None = None
+    making: BackgroundTask[Callable[[], BundleManifest]] | None = None
     _kept: PublishedSnapshot | None = None
-    _opening: BackgroundLoad | None = None
-    _training: Training | None = None
-    _compaction: Compaction | None = None
+    _opening: BackgroundTask[Opened | None] | None = None
+    _training: BackgroundTask[Lists | None] | None = None
+    _compaction: BackgroundTask[Compacted | None] | None = None
     _opened: OpenBundles = field(default_factory=OpenBundles)
 
     def start(self, log: BundleLog) -> None:
         """Start to open the newest bundle of a store in the background."""
-        self._opening = BackgroundLoad(log)
+        self._opening = open_newest(log)
 
     def _take_opened(self) -> None:
         """Wait for the bundle that `start` opens, and keep it."""
@@ -308,7 +308,7 @@ class ExportPlanner:
             return
         is_long = isinstance(draft, Delta) and calls_for_compaction(draft)
         if self.beside and is_long and self._compaction is None:
-            self._compaction = Compaction(log, self._kept, servable)
+            self._compaction = start_compaction(log, self._kept, servable)
         if lists is not None:
             self._train_outgrown(lists.clusters.fit, draft.content, rows)
 
@@ -325,7 +325,7 @@ class ExportPlanner:
         """Switch to the compacted chain, if it is ready."""
         if self._compaction is None or self._compaction.running or self._kept is None:
             return
-        result, self._compaction = self._compaction.result, None
+        result, self._compaction = self._compaction.result(), None
         try:
             rebased = result.under(log, self._kept) if result else None
         except (CorruptArtefactError, FileNotFoundError) as error:
@@ -348,7 +348,7 @@ class ExportPlanner:
         """Start to train all lists in the background, on the rows of a bundle, if the training is due."""
         every = content.state.config.index_training_every_seconds
         if self._training is None and is_outgrown(fit, content.total, self.clock(), every):
-            self._training = Training(*empty_for(content), rows)
+            self._training = train_lists(*empty_for(content), rows)
 
     @property
     def _has_trained(self) -> bool:
@@ -359,5 +359,5 @@ class ExportPlanner:
         """Return the lists trained in the background, once; None if there are none."""
         if self._training is None or not self._has_trained:
             return None
-        result, self._training = self._training.result, None
+        result, self._training = self._training.result(), None
         return result

@@ -13,6 +13,7 @@ from weir.contracts import BundleLog, BundleManifest, ItemKeys
 from weir.contracts.base.arrays import Layers
 from weir.contracts.base.string_arrays import in_scratch
 from weir.contracts.bundles.rows import FIRST_ITEM_ROW, BundleRows, ItemRows
+from weir.runtime.background import BackgroundTask
 from weir.trainer.export.background import beside
 from weir.trainer.export.content import Content
 from weir.trainer.export.index import Assigned, Clusters, family
@@ -20,7 +21,19 @@ from weir.trainer.export.servable import ListSearch, Servable
 from weir.trainer.state.published import are_apart
 from weir.trainer.step.shuffling import Spool, blocks
 
-__all__ = ["BackgroundLoad", "ByRow", "Lists", "OpenBundles", "PublishedSnapshot", "Training", "have_moved", "rows_of"]
+__all__ = [
+    "ByRow",
+    "Lists",
+    "OpenBundles",
+    "Opened",
+    "PublishedSnapshot",
+    "have_moved",
+    "open_newest",
+    "rows_of",
+    "train_lists",
+]
+
+logger = logging.getLogger(__name__)
 
 
 _BLOCK: Final = 1 << 14
@@ -28,6 +41,10 @@ _BLOCK: Final = 1 << 14
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
+
+
+_MOST: Final = 3
+"""Size of the cache: the newest, the promoted and the last confirmed bundle."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,36 +155,26 @@ def have_moved(
     return far
 
 
-logger = logging.getLogger(__name__)
+def train_lists(empty: Any, kind: str, rows: BundleRows) -> BackgroundTask[Lists | None]:
+    """Train an `empty` IVF index on the `rows` of a bundle, in a thread that is not awaited at exit.
+
+    The result is None if the training failed.
+    """
+    return beside("weir-index-training", partial(_train, empty, kind, rows))
 
 
-class Training:
-    """Training of an `empty` IVF index on the `rows` of a bundle, in a thread that is not awaited at exit."""
-
-    def __init__(self, empty: Any, kind: str, rows: BundleRows) -> None:
-        self._lists: Lists | None = None
-        self._thread = beside("weir-index-training", partial(self._train, empty, kind, rows))
-
-    @property
-    def running(self) -> bool:
-        """Whether the training is still running."""
-        return self._thread.is_alive()
-
-    @property
-    def result(self) -> Lists | None:
-        """The trained lists; None while the training runs, or if it failed."""
-        return None if self.running else self._lists
-
-    def _train(self, empty: Any, kind: str, rows: BundleRows) -> None:
-        try:
-            live = rows.live
-            keys, vectors = ItemKeys(rows.keys[live]), _on_disk(rows.vectors, live)
-            clusters, assigned = Clusters.trained(empty, kind, vectors)
-        except Exception:
-            logger.exception("the lists of the index could not be trained; the old ones stay")
-            return
-        self._lists = Lists(clusters, ItemRows.of(keys), Layers.of(vectors), ByRow.of(assigned))
-        logger.info("%s is trained on %d items; the next export takes it", kind, len(vectors))
+def _train(empty: Any, kind: str, rows: BundleRows) -> Lists | None:
+    """Train the lists; log an error and return None if this fails."""
+    try:
+        live = rows.live
+        keys, vectors = ItemKeys(rows.keys[live]), _on_disk(rows.vectors, live)
+        clusters, assigned = Clusters.trained(empty, kind, vectors)
+        lists = Lists(clusters, ItemRows.of(keys), Layers.of(vectors), ByRow.of(assigned))
+    except Exception:
+        logger.exception("the lists of the index could not be trained; the old ones stay")
+        return None
+    logger.info("%s is trained on %d items; the next export takes it", kind, len(vectors))
+    return lists
 
 
 def _on_disk(vectors: Layers[np.float32], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -176,10 +183,6 @@ def _on_disk(vectors: Layers[np.float32], rows: npt.NDArray[np.int64]) -> npt.ND
     for some in blocks(len(rows)):
         spool.append(vectors[rows[some]])
     return np.asarray(spool.finish())
-
-
-_MOST: Final = 3
-"""Size of the cache: the newest, the promoted and the last confirmed bundle."""
 
 
 class OpenBundles:
@@ -204,27 +207,25 @@ class OpenBundles:
         return servable
 
 
-class BackgroundLoad:
-    """Opens the newest bundle of a log in a thread."""
+Opened = tuple[Servable, PublishedSnapshot]
 
-    def __init__(self, log: BundleLog) -> None:
-        self._found: tuple[Servable, PublishedSnapshot] | None = None
-        # Awaited at exit, as it takes no longer than a start: an error there must not kill the thread halfway.
-        self._thread = beside("weir-bundle-opening", partial(self._open, log), is_awaited=True)
 
-    def result(self) -> tuple[Servable, PublishedSnapshot] | None:
-        """Wait for the thread, and return the bundle as a servable and as a snapshot for exports.
+def open_newest(log: BundleLog) -> BackgroundTask[Opened | None]:
+    """Open the newest bundle in a thread, as a servable and as a snapshot for exports.
 
-        None if there is no bundle, or it cannot be opened: the next user of the bundle opens it again and reports the
-        error.
-        """
-        self._thread.join()
-        return self._found
+    The result is None if there is no bundle, or it cannot be opened: the next user of the bundle opens it again and
+    reports the error.
+    """
+    # Awaited at exit, as it takes no longer than a start: an error there must not kill the thread halfway.
+    return beside("weir-bundle-opening", partial(_open_newest, log), is_awaited=True)
 
-    def _open(self, log: BundleLog) -> None:
-        try:
-            for newest in log.manifests()[-1:]:
-                servable = Servable.open(log, newest)
-                self._found = servable, PublishedSnapshot.of(servable)
-        except Exception:
-            logger.debug("the newest bundle cannot be opened", exc_info=True)
+
+def _open_newest(log: BundleLog) -> Opened | None:
+    """Open the newest bundle; None if there is none, or it cannot be opened."""
+    try:
+        for newest in log.manifests()[-1:]:
+            servable = Servable.open(log, newest)
+            return servable, PublishedSnapshot.of(servable)
+    except Exception:
+        logger.debug("the newest bundle cannot be opened", exc_info=True)
+    return None

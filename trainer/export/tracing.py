@@ -9,57 +9,54 @@ graph to standard output. The module is imported without torch, so that the proc
 import logging
 import subprocess
 import sys
-from threading import Thread
+from functools import partial
 from typing import Final
 
+from weir.runtime.background import BackgroundTask
 from weir.trainer.export.graph_cache import read_graph
 from weir.trainer.settings.towers import TowerConfig
 
-__all__ = ["Tracing", "tracing_of"]
+__all__ = ["tracing_of"]
 
 logger = logging.getLogger(__name__)
 
 
-class Tracing:
-    """The background trace of one tower, at normal priority, since the first bundle waits for it."""
+_STARTED: Final = dict[TowerConfig, BackgroundTask[None]]()
 
-    def __init__(self, config: TowerConfig) -> None:
-        self._config = config
-        self._thread = Thread(target=self._trace, name="weir-tower-tracing", daemon=True)
-        self._thread.start()
 
-    def wait(self) -> None:
-        """Wait for the trace; if it failed, the export traces the tower itself."""
-        self._thread.join()
+def tracing_of(config: TowerConfig) -> BackgroundTask[None]:
+    """Return the background trace of a tower; the first call starts it.
 
-    def _trace(self) -> None:
-        """Set the graph that the export uses, from the cache or traced by a new process."""
-        graph = read_graph(self._config) or self._traced_by_process()
+    The trace has normal priority, since the first bundle waits for it. If it fails, the export traces the tower itself.
+    """
+    if config not in _STARTED:
+        _STARTED[config] = BackgroundTask("weir-tower-tracing", partial(_trace, config))
+    return _STARTED[config]
+
+
+def _trace(config: TowerConfig) -> None:
+    """Set the graph that the export uses, from the cache or traced by a new process."""
+    try:
+        graph = read_graph(config) or _traced_by_process(config)
         if graph is not None:
             from weir.trainer.export.onnx_models import keep_graph
 
-            keep_graph(self._config, graph)
-        logger.info("ready to export")
-
-    def _traced_by_process(self) -> bytes | None:
-        """Return the graph traced by a new process; None, with a warning, if the process failed."""
-        command = [sys.executable, "-m", "weir.trainer.export.tracing"]
-        settings = self._config.model_dump_json().encode()
-        done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            logger.warning("the tower was not traced beside the stream: its process ended with %d", done.returncode)
-            return None
-        return done.stdout
+            keep_graph(config, graph)
+    except Exception:
+        logger.exception("the tower was not traced beside the stream")
+        return
+    logger.info("ready to export")
 
 
-_STARTED: Final = dict[TowerConfig, Tracing]()
-
-
-def tracing_of(config: TowerConfig) -> Tracing:
-    """Return the background trace of a tower; the first call starts it."""
-    if config not in _STARTED:
-        _STARTED[config] = Tracing(config)
-    return _STARTED[config]
+def _traced_by_process(config: TowerConfig) -> bytes | None:
+    """Return the graph traced by a new process; None, with a warning, if the process failed."""
+    command = [sys.executable, "-m", "weir.trainer.export.tracing"]
+    settings = config.model_dump_json().encode()
+    done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        logger.warning("the tower was not traced beside the stream: its process ended with %d", done.returncode)
+        return None
+    return done.stdout
 
 
 def _main() -> None:

@@ -22,11 +22,10 @@ _TOGETHER_SECONDS: Final = 1.0
 
 
 class Stop(Protocol):
-    """A stop signal."""
+    """A stop signal, usually a `threading.Event`."""
 
-    @property
-    def requested(self) -> bool:
-        """Whether this process was asked to stop."""
+    def is_set(self) -> bool:
+        """Return whether this process was asked to stop."""
 
 
 class NodeLeftError(UserError):
@@ -40,17 +39,17 @@ def is_left_to_others(stop: Stop, workers: Workers) -> bool:
 
     Collective.
     """
-    if not workers.has_nodes or not workers.any(stop.requested):
+    if not workers.has_nodes or not workers.any(stop.is_set()):
         return False
     ends = time.monotonic() + _TOGETHER_SECONDS
-    while workers.is_first and not stop.requested and time.monotonic() < ends:
+    while workers.is_first and not stop.is_set() and time.monotonic() < ends:
         time.sleep(0.01)
-    return not workers.broadcast(stop.requested)
+    return not workers.broadcast(stop.is_set())
 
 
 def require_asked(stop: Stop, workers: Workers) -> None:
     """Raise `NodeLeftError` on ranks that were not asked to stop if another node was; collective."""
-    if workers.has_nodes and workers.any(stop.requested) and not stop.requested:
+    if workers.has_nodes and workers.any(stop.is_set()) and not stop.is_set():
         raise NodeLeftError("another node was asked to stop: this rank starts again without it")
 
 

@@ -166,7 +166,7 @@ class Learner:
         state.trained_commit = self.log.last or state.trained_commit
         for batch in ahead(sharded, state.device):
             with self._pace.step():
-                result = train_step(state, batch, self.workers, stop=self.stop.requested)
+                result = train_step(state, batch, self.workers, stop=self.stop.is_set())
             self.observer.stepped(result, int(batch.real.sum()), at.batch, at.step)
             if at.batch % _STEPS_BETWEEN_PACES == 0 or at.batch == steps:
                 self.observer.ranks_stepped(self._nodes, self._pace.of_ranks())

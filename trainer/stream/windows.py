@@ -1,21 +1,18 @@
-"""The committed windows in order, the same on all ranks, with read-ahead of the next window; the stop signal."""
+"""The committed windows in order, the same on all ranks, with read-ahead of the next window."""
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
-from threading import Thread
-from types import FrameType, TracebackType
-from typing import Final
+from functools import partial
 
 from weir.contracts import RetiredError, WindowLog, WindowManifest
+from weir.runtime.background import BackgroundTask
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.positives import SharedWindow
 
-__all__ = ["ReadAhead", "StopSignal", "windows"]
+__all__ = ["ReadAhead", "windows"]
 
 
 logger = logging.getLogger(__name__)
@@ -40,61 +37,32 @@ class ReadAhead:
     def __init__(self, log: WindowLog, config: TrainerConfig, workers: Workers) -> None:
         # An own log, since a log has a read position.
         self._log, self._config, self._workers = WindowLog(log.store), config, workers
-        self._thread: Thread | None = None
-        self._found: tuple[WindowManifest, SharedWindow] | None = None
+        self._task: BackgroundTask[tuple[WindowManifest, SharedWindow] | None] | None = None
 
     def start(self, after: int) -> None:
         """Start to read the first window after the sequence `after`; call `read` before the next `start`."""
-        self._thread = Thread(target=self._look, args=(after,), name="read-ahead", daemon=True)
-        self._thread.start()
+        self._task = BackgroundTask("read-ahead", partial(self._look, after))
 
     def read(self, manifest: WindowManifest) -> SharedWindow:
         """Return the window of a manifest, if it was read in advance, or read it now; raises as `SharedWindow.read`."""
-        if self._thread is not None:
-            self._thread.join()
-        found, self._found, self._thread = self._found, None, None
+        found, self._task = None if self._task is None else self._task.result(), None
         # The manifest differs if users were erased from the window meanwhile.
         return found[1] if found is not None and found[0] == manifest else self._read(manifest)
 
-    def _look(self, after: int) -> None:
+    def _look(self, after: int) -> tuple[WindowManifest, SharedWindow] | None:
         try:
             for manifest in self._log.next(after)[:1]:
-                self._found = manifest, self._read(manifest)
+                return manifest, self._read(manifest)
         except Exception as error:  # noqa: BLE001 - whatever it is, `read` reads the window again
             logger.info("the window after %d was not read ahead: %s", after, error)
+        return None
 
     def _read(self, manifest: WindowManifest) -> SharedWindow:
         return SharedWindow.read(self._log, manifest, self._config, self._workers)
 
 
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-class StopSignal(AbstractContextManager["StopSignal"]):
-    """Context manager that sets `requested` on SIGTERM and SIGINT; without effect outside the main thread."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[int, object] = {}
-
-    def __enter__(self) -> "StopSignal":
-        if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._note) for number in _SIGNALS}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        logger.info("stopping at the next step: %s", signal.Signals(number).name)
-        self.requested = True
-
-
 def windows(
-    log: WindowLog, after: int, workers: Workers, stop: StopSignal, *, follow: bool, poll_seconds: float
+    log: WindowLog, after: int, workers: Workers, stop: threading.Event, *, follow: bool, poll_seconds: float
 ) -> Iterator[WindowManifest | None]:
     """Yield the windows committed after the sequence `after`, the same on all ranks.
 
@@ -104,13 +72,13 @@ def windows(
     """
     while True:
         found = workers.broadcast(_next(log, after) if workers.is_first else ())
-        if workers.any(stop.requested) or (not found and not follow):
+        if workers.any(stop.is_set()) or (not found and not follow):
             return
         if not found:
             yield None
             time.sleep(poll_seconds)
         for manifest in found:
-            if workers.any(stop.requested):
+            if workers.any(stop.is_set()):
                 return
             yield manifest
             after = manifest.sequence

@@ -82,7 +82,6 @@ def produce(
 ) -> None:
     """Send generated events to a topic at --rate until SIGTERM or Ctrl-C, or send the lines of a file once."""
     import sys
-    import threading
 
     from weir.demo.generator import GeneratorConfig
     from weir.demo.live import live_events
@@ -98,14 +97,13 @@ def produce(
     pipeline = session.settings.pipeline
     if not is_topic(pipeline.log):
         raise UsageError(f"pipeline.log = {pipeline.log} is no topic: name one with --log kafka://host:port/topic")
-    stop = threading.Event()
     if lines is None:
         # An outage would deliver its events late, but live events happen now.
         events = live_events(GeneratorConfig(users=users, items=items, seed=seed, outages=0, late=0))
     else:
         found = sys.stdin.buffer.read() if lines == Path("-") else lines.read_bytes()
         events = iter(found.splitlines())
-    with ended_by_signals(stop):
+    with ended_by_signals() as stop:
         sent = run(Topic.parse(pipeline.log), pipeline.kafka, events, rate, stop)
     session.out.print(plain(f"sent {sent:,} events to {pipeline.log}"))
 

@@ -1,24 +1,23 @@
-"""Reads the current state of store and server: commits, items, bundles; failed parts are named, the others go on."""
+"""Reads the current state of store and server, with the refused lines, commit times and item features of the page."""
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from weir.contracts import BundleManifest, Commit, CommitLog, EventClock, LogState, Store, WindowLog, WindowManifest
+from weir.contracts import BundleManifest, Commit, EventClock, LogState, Store, WindowLog, WindowManifest
 from weir.contracts.base import columns
-from weir.contracts.bundles.variants import champions_log
 from weir.serving.client import Info, RetrievalClient, RetrievalError
-from weir.serving.monitor.results import NewestRecalls, WindowRecall
+from weir.serving.monitor.results import WindowRecall
+from weir.store_status import StoreStatus
 
-__all__ = ["RECALLS", "ItemFeatures", "Letter", "NewestCommits", "Reader", "Seen"]
+__all__ = ["ItemFeatures", "Letter", "NewestCommits", "Reader", "Seen"]
 
 
 _KEPT: Final = 300
-"""Panes whose commit times are kept, and commits that are read at the start."""
+"""Panes whose commit times are kept, commits that are read at the start, and recalls that are kept."""
 _LETTERS: Final = 30
 _RECENT: Final = 5
 
@@ -28,36 +27,19 @@ Letter = dict[str, Any]
 
 @dataclass
 class NewestCommits:
-    """Follows the commits of a store; with `lines`, it also reads the refused lines."""
+    """The newest panes of a store; with `lines`, also the newest refused lines."""
 
     store: Store
     lines: bool
-    state: LogState = field(default_factory=LogState)
-    panes: deque[WindowManifest] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    letters: deque[Letter] = field(default_factory=lambda: deque(maxlen=_LETTERS))
-    _opened: bool = False
+    panes: deque[WindowManifest] = field(default_factory=lambda: deque(maxlen=_KEPT), init=False)
+    letters: deque[Letter] = field(default_factory=lambda: deque(maxlen=_LETTERS), init=False)
 
-    def __post_init__(self) -> None:
-        self._log = CommitLog(self.store)
-
-    def catch_up(self) -> list[WindowManifest]:
-        """Read the new commits, and return their panes; raises the errors of `LogState.open`."""
-        commits = self.state.catch_up(self._log) if self._opened else self._open()
-        horizon, new = self.state.horizon, list[WindowManifest]()
-        for commit in commits:
-            new += [one for one in commit.panes if not (horizon and horizon.has_retired(one.sequence, one.start_ms))]
-            if self.lines:
+    def add(self, commits: Iterable[Commit], panes: Iterable[WindowManifest]) -> None:
+        """Add commits and the panes in them that can still be read; raises the errors of `Store.read`."""
+        self.panes.extend(panes)
+        if self.lines:
+            for commit in commits:
                 self._read_letters(commit)
-        self.panes.extend(new)
-        return new
-
-    def _open(self) -> list[Commit]:
-        """Open the log, and return its newest commits."""
-        state = LogState.open(self.store)
-        first = self._log.first().number
-        commits = [self._log.get(number) for number in range(max(first, state.number + 1 - _KEPT), state.number + 1)]
-        self.state, self._opened = state, True
-        return commits
 
     def _read_letters(self, commit: Commit) -> None:
         if commit.forgets:
@@ -121,12 +103,6 @@ def _text(value: float | list[str]) -> str:
     return ", ".join(value) if isinstance(value, list) else f"{value:g}"
 
 
-RECALLS: Final = 300
-"""Newest windows whose recalls are kept."""
-
-T = TypeVar("T")
-
-
 @dataclass(frozen=True)
 class Seen:
     """The state as read; `held`: why the newest bundle is not promoted, `loaded`: the served bundle's manifest."""
@@ -149,49 +125,28 @@ class Reader:
     client: RetrievalClient
     commits: NewestCommits
     tags: ItemFeatures
-    _problems: dict[str, str] = field(default_factory=dict, init=False)
-    _manifests: dict[str, BundleManifest] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._recalls = NewestRecalls(self.store, RECALLS)
+        self._state = StoreStatus(self.store, _KEPT)
 
     def read(self) -> Seen:
         """Return the current state; never raises."""
-        none: list[WindowManifest] = []
-        new = self._attempt("windows", self.commits.catch_up, none)
-        self._recalls.expect(new)
-        self._attempt("item features", lambda: self.tags.add(new), None)
-        self._attempt("recalls", self._recalls.catch_up, None)
-        self._attempt("bundles", self._follow_bundles, None)
-        newest = max(self._manifests.values(), key=lambda manifest: manifest.created_at, default=None)
-        served = self._attempt("server", self._served, None)
+        state = self._state
+        new = state.refresh()
+        panes = state.panes_of(new)
+        state.attempt("refused lines", lambda: self.commits.add(new, panes), None)
+        state.attempt("item features", lambda: self.tags.add(panes), None)
+        served = state.attempt("server", self._served, None)
         return Seen(
-            log=self.commits.state,
-            clock=self._attempt("CLOCK.json", lambda: EventClock.of(self.store), EventClock()),
-            newest=newest,
-            held=self._attempt("bundles/CURRENT", lambda: champions_log(self.store).held(newest), None),
+            log=state.log,
+            clock=state.clock or EventClock(),
+            newest=state.newest,
+            held=state.attempt("bundles/CURRENT", lambda: state.bundles.held(state.newest), None),
             served=served,
-            loaded=self._manifests.get(served.bundle_version) if served else None,
-            recalls=tuple(self._recalls.recalls),
-            problems=tuple(self._problems.values()),
+            loaded=state.manifests.get(served.bundle_version) if served else None,
+            recalls=state.recalls,
+            problems=tuple(f"{part}: {error}" for part, error in state.problems.items()),
         )
-
-    def _attempt(self, part: str, read: Callable[[], T], otherwise: T) -> T:
-        try:
-            value = read()
-        except Exception as error:  # noqa: BLE001 - whatever a damaged store raises, the page continues
-            self._problems[part] = f"{part}: {error or type(error).__name__}"
-            return otherwise
-        self._problems.pop(part, None)
-        return value
-
-    def _follow_bundles(self) -> None:
-        """Read the new manifests; a bundle may be removed meanwhile."""
-        bundles, known = champions_log(self.store), {}
-        for version in bundles.versions():
-            with suppress(FileNotFoundError):
-                known[version] = self._manifests.get(version) or bundles.manifest(version)
-        self._manifests = known
 
     def _served(self) -> Info | None:
         try:

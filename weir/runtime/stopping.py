@@ -15,24 +15,27 @@ from typing import Any, Final
 
 __all__ = ["all_ended", "ended_by_signals", "first_of", "stop_signal"]
 
-
 logger = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextlib.contextmanager
-def ended_by_signals(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` on SIGTERM and SIGINT while inside. No effect outside the main thread, which alone gets signals."""
+def ended_by_signals(stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Yield `stop`, or a new event, which SIGTERM and SIGINT set while inside.
+
+    No effect outside the main thread, which alone gets signals.
+    """
+    stop = stop or threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield stop
         return
     arrived = SimpleQueue[int | None]()  # its `put` may interrupt itself
     thread = threading.Thread(target=_set, args=(stop, arrived), name="weir-signals", daemon=True)
     thread.start()
     previous = {number: signal.signal(number, lambda number, _frame: arrived.put(number)) for number in _SIGNALS}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -46,13 +49,10 @@ def _set(stop: threading.Event, arrived: "SimpleQueue[int | None]") -> None:
         stop.set()
 
 
-log = logging.getLogger(__name__)
-
-
 def stop_signal(*numbers: signal.Signals) -> asyncio.Event:
     """Return an event of the running loop that is set by one of the signals, by default SIGTERM or SIGINT."""
     stopped = asyncio.Event()
-    for number in numbers or (signal.SIGTERM, signal.SIGINT):
+    for number in numbers or _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     return stopped
 
@@ -71,4 +71,4 @@ async def all_ended(tasks: list[asyncio.Task[None]]) -> None:
         task.cancel()
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(result, Exception):
-            log.error("a task of the server had failed", exc_info=result)
+            logger.error("a task of the server had failed", exc_info=result)

@@ -1,16 +1,11 @@
-"""The progress of all stages, read from store and server, and its display by `weir up`.
-
-Reading never fails. Each part is read separately; an unreadable part keeps its last value, and the status names the
-problem. The cost of a reading without news does not grow with the store.
-"""
+"""The progress of all stages, read from store and server, and its display by `weir up`."""
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,75 +14,20 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.config import Settings
-from weir.contracts import (
-    BundleLog,
-    BundleManifest,
-    CommitLog,
-    CorruptArtefactError,
-    EventClock,
-    LogState,
-    Store,
-    WindowCounts,
-    WindowLog,
-    WindowManifest,
-)
-from weir.contracts.bundles.variants import champions_log
+from weir.contracts import CorruptArtefactError, EventClock, LogState, Store, WindowCounts
 from weir.freshness import longest
 from weir.pipelines.layout import identify_files
 from weir.readers import Partition, discover
 from weir.serving.client import Info, RetrievalClient, RetrievalError, by_user
-from weir.serving.monitor.results import NewestRecalls, WindowRecall, mean_recall
+from weir.serving.monitor.results import WindowRecall, mean_recall
+from weir.store_status import StoreStatus
 from weir.text import in_words, plain, visible
 
-__all__ = ["CommitTotals", "Status", "StatusDisplay", "StatusReader"]
+__all__ = ["Status", "StatusDisplay", "StatusReader", "covers"]
 
-
-_SHOWN_AT_FIRST: Final = 100
-"""Newest panes of an old store that the first reading returns."""
-
-
-@dataclass
-class CommitTotals:
-    """Totals of the commits read so far."""
-
-    store: Store
-    _state: LogState | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._log = CommitLog(self.store)
-
-    @property
-    def state(self) -> LogState:
-        """The state as of the last reading."""
-        return self._state or LogState()
-
-    @property
-    def windows(self) -> int:
-        """Number of committed panes."""
-        return self.state.cursor.sequence
-
-    def catch_up(self) -> list[WindowManifest]:
-        """Read new commits and return their panes; the first time, only the newest panes of the store.
-
-        Raises the errors of `LogState.open`; the totals then stop before the faulty commit.
-        """
-        if self._state is None:
-            self._state = LogState.open(self.store)
-            return WindowLog(self.store).newest(_SHOWN_AT_FIRST)
-        return [pane for commit in self._state.catch_up(self._log) for pane in commit.panes]
-
-    def covers(self, partitions: Collection[Partition]) -> bool:
-        """Return whether the commits account for all rows of these partitions, at their current size."""
-        known = self.state.sources
-        found = identify_files(partitions, self.state.sources)
-        return len(found) == len(partitions) and all(
-            part.key in known and known[part.key].is_done and known[part.key].size == part.size for part in found
-        )
-
-
+_KEPT: Final = 100
+"""Newest commits that the first reading returns, and recalls that are kept."""
 _QUIET_SECONDS: Final = 30.0
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -142,84 +82,54 @@ class StatusReader:
     client: RetrievalClient
     started: float
     user: str | None
-    problems: dict[str, str] = field(default_factory=dict)
-    _first_answer: float | None = None
-    _newest: BundleManifest | None = None
+    _first_answer: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._totals = CommitTotals(self.store)
-        self._recalls = NewestRecalls(self.store)
-        self._manifests: dict[str, BundleManifest] = {}
+        self._state = StoreStatus(self.store, _KEPT, has_variants=bool(self.settings.trainer.variants))
 
     @property
-    def _bundles(self) -> BundleLog:
-        """The bundles of the champion."""
-        return champions_log(self.store) if self.settings.trainer.variants else BundleLog(self.store)
+    def problems(self) -> dict[str, str]:
+        """The parts that could not be read, with the reasons."""
+        return {part: _sentence(part, error) for part, error in self._state.problems.items()}
 
     def read(self) -> Status:
         """Return the current status; never raises."""
-        self._attempt("windows", lambda: self._recalls.expect(self._totals.catch_up()), None)
-        self._attempt("recalls", self._recalls.catch_up, None)
-        self._attempt("bundles", self._follow_bundles, None)
+        state = self._state
+        state.refresh()
         unread: tuple[str | None, str | None] = (None, None)
-        current, held = self._attempt("bundles/CURRENT", self._promoted, unread)
-        served = self._attempt("server", self._served, None)
-        unknown: tuple[float | None, float | None] = (None, None)
-        replayed, age = self._attempt("CLOCK.json", lambda: self._times(served), unknown)
-        totals, newest = self._totals, self._newest
+        current, held = state.attempt("bundles/CURRENT", self._promoted, unread)
+        served = state.attempt("server", self._served, None)
+        log, newest, clock = state.log, state.newest, state.clock
         return Status(
             seconds=time.monotonic() - self.started,
-            replayed=replayed,
-            windows=totals.windows,
-            counts=totals.state.counts,
-            dead=totals.state.dead,
-            last_sequence=totals.windows - 1,
+            replayed=clock.replayed() if clock else None,
+            windows=log.cursor.sequence,
+            counts=log.counts,
+            dead=log.dead,
+            last_sequence=log.cursor.sequence - 1,
             newest_bundle=newest.version if newest else None,
             held=held,
             current=current,
             trained_sequence=newest.trained_sequence if newest else -1,
             served=served,
-            recalls=tuple(self._recalls.recalls),
-            newest_event_age=age,
+            recalls=state.recalls,
+            newest_event_age=_newest_event_age(clock, served) if clock and served else None,
             first_answer_seconds=self._first_answer,
             longest_seconds=longest(self.settings),
-            problems=dict(self.problems),
+            problems=self.problems,
         )
-
-    def _attempt(self, part: str, read: Callable[[], T], otherwise: T) -> T:
-        """Return the result of `read`; on failure, record the problem and return `otherwise`."""
-        try:
-            value = read()
-        except Exception as error:  # noqa: BLE001 - whatever a damaged store raises, the stages keep running
-            self.problems[part] = _sentence(part, error)
-            return otherwise
-        self.problems.pop(part, None)
-        return value
 
     def _promoted(self) -> tuple[str | None, str | None]:
         """Return the promoted version, and why the newest bundle is not promoted."""
-        return self._current(), self._bundles.held(self._newest)
+        return self._current(), self._state.bundles.held(self._state.newest)
 
     def _current(self) -> str | None:
-        bundles = self._bundles
+        bundles = self._state.bundles
         version = bundles.current()
         # Between the two readings another bundle may be promoted and this one retired.
         if version is None or version in bundles.versions() or version != bundles.current():
             return version
         raise ValueError(f"{bundles.store.path('bundles/CURRENT')}: names {version!r}, which is not a bundle")
-
-    def _follow_bundles(self) -> None:
-        """Read the new manifests; a bundle may be retired meanwhile."""
-        bundles = self._bundles
-        versions = bundles.versions()
-        known = {version: self._manifests[version] for version in versions if version in self._manifests}
-        self._manifests = known
-        for version in versions:
-            if version not in known:
-                with suppress(FileNotFoundError):
-                    known[version] = bundles.manifest(version)
-        if known:
-            self._newest = max(known.values(), key=lambda manifest: manifest.created_at)
 
     def _served(self) -> Info | None:
         try:
@@ -231,15 +141,9 @@ class StatusReader:
             return None
         return info
 
-    def _times(self, served: Info | None) -> tuple[float | None, float | None]:
-        """Return the finished share of a replay, and the age of the newest served event in seconds."""
-        clock = EventClock.of(self.store)
-        age = time.time() - clock.wall_time(round(1000 * served.max_event_time)) if served else None
-        return clock.replayed(), age
-
     def is_settled(self, status: Status) -> bool:
         """Return whether the whole log is committed, trained on, served and measured; never raises."""
-        return self._attempt("log", lambda: self._is_settled(status), otherwise=False)
+        return self._state.attempt("log", lambda: self._is_settled(status), otherwise=False)
 
     def _is_settled(self, status: Status) -> bool:
         last = status.last_sequence
@@ -254,9 +158,22 @@ class StatusReader:
 
         Segments that hold only duplicates are in no manifest: then a long time without commits has to be enough.
         """
-        if time.time() - self._totals.state.committed_at > _QUIET_SECONDS:
-            return True
-        return self._totals.covers(discover(self.settings.pipeline.log))
+        log = self._state.log
+        return time.time() - log.committed_at > _QUIET_SECONDS or covers(log, discover(self.settings.pipeline.log))
+
+
+def covers(log: LogState, partitions: Collection[Partition]) -> bool:
+    """Return whether the commits account for all rows of these partitions, at their current size."""
+    known = log.sources
+    found = identify_files(partitions, known)
+    return len(found) == len(partitions) and all(
+        part.key in known and known[part.key].is_done and known[part.key].size == part.size for part in found
+    )
+
+
+def _newest_event_age(clock: EventClock, served: Info) -> float:
+    """Return the age of the newest served event, in seconds."""
+    return time.time() - clock.wall_time(round(1000 * served.max_event_time))
 
 
 def _sentence(part: str, error: Exception) -> str:

@@ -111,8 +111,8 @@ class MessageLines:
 def latest_event_times(stamps: Int64, clock: EventClock, tolerance_minutes: float) -> Int64:
     """Return the newest plausible event time (ms) of messages with these timestamps (ms, n); shape (n,).
 
-    As for files (`weir.readers.timestamps`): the arrival in event time plus the clock tolerance. Seconds are rounded up. A
-    message without a timestamp has no bound.
+    As for files (`weir.readers.timestamps`): the arrival in event time plus the clock tolerance, in whole seconds,
+    rounded up. A message without a timestamp has no bound.
     """
     seconds, place = np.unique(stamps // 1000 + 1, return_inverse=True)
     arrived = (max(float(second), clock.wall_origin) for second in seconds.tolist())

@@ -522,11 +522,12 @@ def test_a_file_that_is_read_in_several_runs_counts_every_row_once_over_a_restar
     assert ingest(store, config, registry=CollectorRegistry()).runs == 0
 
 
-def test_a_window_that_fills_the_memory_is_committed_in_parts(tmp_path: Path) -> None:
+def test_a_window_that_fills_the_memory_is_committed_in_parts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its rows would else wait for its end, and be read at once."""
     events = [Event(f"u{number % 3}", f"i{number}", number) for number in range(30)]
     support.write_lines(tmp_path / "log/a.jsonl", [event.line() for event in events])
     assert bring_in(tmp_path, window_seconds=1000, run_bytes=6000).panes > 1
+    assert caplog.text.count("rows of open windows fill most of pipeline.run_bytes") == 1
     store = Store(str(tmp_path / "store"))
     assert support.stored_events(store) == support.expected_events(events, 1000)
     support.check_histories(store, 3)

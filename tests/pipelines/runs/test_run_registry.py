@@ -169,7 +169,7 @@ def test_after_a_kill_halves_of_files_go_once_they_are_old(store: Store, tmp_pat
 HOLD = """
 import sys
 from weir.contracts import Store
-from weir.pipelines.lock import only_writer
+from weir.pipelines.runs.run_registry import only_writer
 with only_writer(Store(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import redis
 
-from tests.serving.shared.redis_server import RedisServer
-from tests.serving.shared.support import follower, loads, mapped, reader, said
+from tests.serving.histories.redis_server import RedisServer
+from tests.serving.histories.support import follower, loads, mapped, reader, said
 from tests.serving.support import write_window
 from tests.serving.users import Event, users_of, write_file
 from weir.contracts import CommitLog, LogState, Store, UserKeys, WindowLog, hash_id

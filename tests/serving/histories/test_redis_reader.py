@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.shared.redis_server import RedisServer
-from tests.serving.shared.support import follower, mapped, reader, said, sample
+from tests.serving.histories.redis_server import RedisServer
+from tests.serving.histories.support import follower, mapped, reader, said, sample
 from tests.serving.support import write_window
 from tests.serving.users import Event
 from weir.contracts import Store, UserError, hash_id

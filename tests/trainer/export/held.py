@@ -32,7 +32,7 @@ class HeldKeeper(ExportPlanner):
         """Wait for the end of what is being made, if anything is."""
         self.going.set()
         if self.making is not None:
-            self.making._thread.join()
+            self.making.wait()
 
 
 def export_or_none(

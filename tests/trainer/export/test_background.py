@@ -17,7 +17,7 @@ from tests.trainer.windows import FEATURES
 from weir.contracts import BundleLog, BundleManifest, Store, WindowLog
 from weir.contracts.verification import verify
 from weir.trainer.export import export_bundle, planner
-from weir.trainer.export.background import BackgroundBuild, beside, none_left
+from weir.trainer.export.background import beside, none_left
 from weir.trainer.export.onnx_models import AwaitedError
 from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import RecentCases
@@ -47,10 +47,10 @@ def test_none_is_left(name: str) -> None:
         is_done.set()
 
     with none_left():
-        thread = beside("work", work)
+        task = beside("work", work)
         assert has_started.wait(30)
         time.sleep(0.2)  # it is at it
-    assert not thread.is_alive()
+    assert not task.running
     assert not is_done.is_set()
 
 
@@ -79,10 +79,10 @@ def test_a_thread_that_is_awaited_ends_by_itself() -> None:
         is_done.set()
 
     with none_left():
-        thread = beside("work", work, is_awaited=True)
-    assert thread.is_alive()
+        task = beside("work", work, is_awaited=True)
+    assert task.running
     let_go.set()
-    thread.join(30)
+    assert task.wait(30)
     assert is_done.is_set()
 
 
@@ -212,7 +212,7 @@ def test_what_fails_beside_the_stream_is_raised_where_the_bundle_is_asked_for() 
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        BackgroundBuild(failing).finish()
+        beside("work", failing).result()
 
 
 def test_tables_that_are_not_large_are_exported_at_once(tmp_path: Path, log: WindowLog, config: TrainerConfig) -> None:

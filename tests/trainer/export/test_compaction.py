@@ -22,7 +22,7 @@ from weir.contracts.verification import verify
 from weir.serving.bundles.bundle import LoadedBundle
 from weir.serving.bundles.loading import load_bundle
 from weir.trainer.export import compaction, export_bundle
-from weir.trainer.export.compaction import Compaction, compact
+from weir.trainer.export.compaction import compact, start_compaction
 from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import Servable
 from weir.trainer.export.snapshot import PublishedSnapshot
@@ -269,8 +269,7 @@ def test_a_compaction_gives_way_to_the_stream(
     assert planner._kept is not None
     monkeypatch.setattr(compaction, "compact", lambda *_: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    one = Compaction(BundleLog(store), planner._kept, planner.open(BundleLog(store), made))
-    one.wait()
+    start_compaction(BundleLog(store), planner._kept, planner.open(BundleLog(store), made)).wait()
     # For a thread, 0 is the thread itself.
     assert seen == [min(own + 10, 19)]
     assert os.getpriority(os.PRIO_PROCESS, 0) == own

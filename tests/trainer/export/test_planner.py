@@ -13,11 +13,12 @@ from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import PADDING_KEY, BundleFile, BundleLog, BundleManifest, ItemKeys, Store
 from weir.contracts.base.arrays import Layers
 from weir.contracts.bundles.rows import BundleRows, ItemRows
+from weir.runtime.background import BackgroundTask
 from weir.trainer.export import export_bundle
 from weir.trainer.export.index import empty_index
 from weir.trainer.export.planner import ExportPlanner
 from weir.trainer.export.servable import Servable
-from weir.trainer.export.snapshot import Training
+from weir.trainer.export.snapshot import Lists, train_lists
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
@@ -166,7 +167,7 @@ def rows_of(vectors: np.ndarray) -> BundleRows:
 def test_a_training_gives_way_to_the_stream() -> None:
     """Its thread has a lower priority than the process, and does not keep the interpreter from other threads."""
     vectors = np.random.default_rng(0).standard_normal((40_000, 32)).astype(np.float32)
-    training = Training(empty_index(32, "IVF512,SQfp16"), "IVF512,SQfp16", rows_of(vectors))
+    training = train_lists(empty_index(32, "IVF512,SQfp16"), "IVF512,SQfp16", rows_of(vectors))
     own, turns = os.getpriority(os.PRIO_PROCESS, 0), 0
     wait_for(lambda: niceness(training) >= min(own + 10, 19))
     while training.running:
@@ -174,15 +175,16 @@ def test_a_training_gives_way_to_the_stream() -> None:
         turns += 1
     assert os.getpriority(os.PRIO_PROCESS, 0) == own
     assert turns > 50
-    assert training.result is not None
-    assert training.result.clusters.lists == 512
+    lists = training.result()
+    assert lists is not None
+    assert lists.clusters.lists == 512
     keys = ItemKeys(np.array([1, 2, PADDING_KEY, 4]))
-    known = training.result.known(keys, vectors[:4], 0.0)
+    known = lists.known(keys, vectors[:4], 0.0)
     # Only items that have a row are trained on.
     assert (known.lists >= 0).tolist() == [True, True, False, True]
 
 
-def niceness(training: Training) -> int:
+def niceness(training: BackgroundTask[Lists | None]) -> int:
     thread = training._thread.native_id
     return os.getpriority(os.PRIO_PROCESS, thread) if thread else 0
 

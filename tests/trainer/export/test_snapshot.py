@@ -15,7 +15,7 @@ from weir.contracts import BundleFile, BundleLog, Store
 from weir.contracts.base.arrays import Layers
 from weir.trainer.export import export_bundle
 from weir.trainer.export.index import Assigned
-from weir.trainer.export.snapshot import BackgroundLoad, ByRow, OpenBundles, have_moved
+from weir.trainer.export.snapshot import ByRow, OpenBundles, have_moved, open_newest
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.state.trainer_state import TrainerState
 
@@ -98,19 +98,19 @@ def test_the_newest_bundle_is_opened_and_not_the_one_that_is_served(store: Store
     state.position.step += 1
     newest, log = export_bundle(store, state), BundleLog(store)
     log.promote(log.versions()[0])
-    found = BackgroundLoad(log).result()
+    found = open_newest(log).result()
     assert found is not None
     assert [one.manifest for one in found] == [newest, newest]
 
 
 def test_without_a_bundle_there_is_nothing_to_open(store: Store) -> None:
-    assert BackgroundLoad(BundleLog(store)).result() is None
+    assert open_newest(BundleLog(store)).result() is None
 
 
 ENDS = """
 import sys, time
 from weir.contracts import BundleLog, Store
-from weir.trainer.export.snapshot import BackgroundLoad
+from weir.trainer.export.snapshot import open_newest
 from weir.trainer.export.servable import Servable
 opened = Servable.open
 def late(*given):
@@ -120,7 +120,7 @@ def late(*given):
     finally:
         print("ended")
 Servable.open = late
-BackgroundLoad(BundleLog(Store(sys.argv[1])))
+open_newest(BundleLog(Store(sys.argv[1])))
 sys.exit(3)
 """
 
@@ -134,4 +134,4 @@ def test_a_process_that_ends_meanwhile_does_so_afterwards(store: Store, state: T
 
 def test_a_bundle_that_is_damaged_is_left_to_whoever_needs_it(store: Store, state: TrainerState) -> None:
     Path(store.path(f"{export_bundle(store, state).folder}/{BundleFile.ITEMS}")).write_bytes(b"other")
-    assert BackgroundLoad(BundleLog(store)).result() is None
+    assert open_newest(BundleLog(store)).result() is None

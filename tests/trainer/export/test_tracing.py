@@ -14,8 +14,9 @@ from tests.trainer.support import absorbed
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store
 from weir.trainer.export import onnx_models as traced
+from weir.trainer.export import tracing
 from weir.trainer.export.exporter import Exporter
-from weir.trainer.export.tracing import Tracing, tracing_of
+from weir.trainer.export.tracing import tracing_of
 from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.towers import build_tower
@@ -31,7 +32,7 @@ def _no_graph_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_graph_of_another_process_computes_what_the_tower_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     config = TowerConfig(kind="mean_pooling", dimension=6, history_length=3)
     assert not traced.is_traced(config)
-    Tracing(config).wait()
+    tracing_of(config).wait()
     assert traced.is_traced(config)
     monkeypatch.setattr(traced, "_traced", None)
     tower = build_tower(config, 3).eval()
@@ -45,7 +46,7 @@ def test_where_that_process_fails_the_export_traces(monkeypatch: pytest.MonkeyPa
     config = TowerConfig(kind="mean_pooling", dimension=10, history_length=3)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/bin/false")
-        Tracing(config).wait()
+        tracing_of(config).wait()
     assert not traced.is_traced(config)
     assert traced.tower_to_onnx(build_tower(config, 0).eval(), config)
 
@@ -71,7 +72,8 @@ def test_a_tower_is_traced_once_whoever_asks_first(monkeypatch: pytest.MonkeyPat
     """And not at all where it was traced on this machine before."""
     graph = traced.trace_tower(SMALL)
     monkeypatch.setattr(traced, "_GRAPHS", {})
-    monkeypatch.setattr(Tracing, "_traced", None)
+    monkeypatch.setattr(tracing, "_traced", None)
+    monkeypatch.setattr(tracing, "_BEGUN", {})
     first = tracing_of(SMALL)
     assert tracing_of(TowerConfig.model_validate(SMALL.model_dump())) is first
     first.wait()

@@ -3,8 +3,8 @@
 import json
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -13,11 +13,11 @@ from weir.trainer.ranks.coordination import NodeLeftError, Pace, done_by_all, is
 from weir.trainer.ranks.workers import Workers
 
 
-@dataclass
-class Asked:
-    """A process that is asked to stop, or not."""
-
-    requested: bool
+def signal(is_set: bool) -> Event:
+    stop = Event()
+    if is_set:
+        stop.set()
+    return stop
 
 
 class Among(Workers):
@@ -54,17 +54,17 @@ def test_the_run_is_left_to_others_unless_the_first_node_is_asked(
     rank: int, asked: bool, some: bool, first: bool, left: bool
 ) -> None:
     workers = Among(rank, some=some, first=first)
-    assert is_left_to_others(Asked(asked), workers) == left
+    assert is_left_to_others(signal(is_set=asked), workers) == left
     if some and not asked:
         with pytest.raises(NodeLeftError, match="starts again without it"):
-            require_asked(Asked(asked), workers)
+            require_asked(signal(is_set=asked), workers)
     else:
-        require_asked(Asked(asked), workers)
+        require_asked(signal(is_set=asked), workers)
 
 
 def test_one_node_stops_as_a_whole() -> None:
-    assert not is_left_to_others(Asked(requested=True), Workers())
-    require_asked(Asked(requested=False), Workers())
+    assert not is_left_to_others(signal(is_set=True), Workers())
+    require_asked(signal(is_set=False), Workers())
 
 
 SCRIPT = Path(__file__).with_name("pace_of_ranks.py")

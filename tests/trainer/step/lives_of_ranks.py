@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from threading import Event
 
 import torch
 
@@ -19,12 +19,6 @@ from weir.trainer.stream.metrics import TrainerMetrics
 from weir.trainer.stream.progress import ProgressObserver
 
 
-class Never(NamedTuple):
-    """Nobody asks for a stop."""
-
-    requested: bool = False
-
-
 def gone_on(store: Store, config: TrainerConfig, workers: Workers, numbers: range) -> dict[str, torch.Tensor]:
     """Return all that is remembered after the windows of these numbers; a checkpoint follows each.
 
@@ -33,7 +27,7 @@ def gone_on(store: Store, config: TrainerConfig, workers: Workers, numbers: rang
     checkpoints, log = CheckpointLog(store), WindowLog(store)
     state = checkpoints.load(config, workers) or TrainerState.fresh(config, dtype=torch.float64, workers=workers)
     observer = ProgressObserver(store, TrainerMetrics(), workers.is_first, None)
-    learner = Learner(state, log, workers, Never(), observer, checkpoints)
+    learner = Learner(state, log, workers, Event(), observer, checkpoints)
     for number in numbers:
         assert learner.process_window(log.committed()[number])
         if workers.world_size == 3:

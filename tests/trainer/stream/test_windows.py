@@ -11,22 +11,22 @@ import pytest
 from tests.contracts.panes import retire_before
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import CorruptArtefactError, Store, WindowLog, WindowManifest
+from weir.runtime.stopping import ended_by_signals
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
 from weir.trainer.step.positives import SharedWindow
-from weir.trainer.stream.windows import ReadAhead, StopSignal, windows
+from weir.trainer.stream.windows import ReadAhead, windows
 
 
 def test_a_bounded_stream_ends_with_the_last_commit(store: Store, writer: WindowWriter) -> None:
     synthetic(writer, windows=3)
-    with StopSignal() as stop:
-        found = windows(WindowLog(store), 0, Workers(), stop, follow=False, poll_seconds=0.01)
-        assert [manifest.sequence for manifest in found if manifest is not None] == [1, 2]
+    found = windows(WindowLog(store), 0, Workers(), threading.Event(), follow=False, poll_seconds=0.01)
+    assert [manifest.sequence for manifest in found if manifest is not None] == [1, 2]
 
 
 def test_a_followed_stream_goes_on_with_new_commits_until_a_signal(store: Store, writer: WindowWriter) -> None:
     synthetic(writer, windows=1)
-    with StopSignal() as stop:
+    with ended_by_signals() as stop:
         seen = []
         for manifest in windows(WindowLog(store), -1, Workers(), stop, follow=True, poll_seconds=0.01):
             if manifest is None and len(seen) == 1:
@@ -35,44 +35,24 @@ def test_a_followed_stream_goes_on_with_new_commits_until_a_signal(store: Store,
                 os.kill(os.getpid(), signal.SIGTERM)
             else:
                 seen.append(manifest.sequence)
-        assert stop.requested
+        assert stop.is_set()
     assert seen == [0, 1]
 
 
 def test_a_signal_ends_a_backlog_between_two_windows(store: Store, writer: WindowWriter) -> None:
     synthetic(writer, windows=3)
-    with StopSignal() as stop:
+    with ended_by_signals() as stop:
         stream = windows(WindowLog(store), -1, Workers(), stop, follow=False, poll_seconds=0.01)
         first = next(stream)
         assert first is not None
         os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(30)
         assert list(stream) == []
 
 
-def test_handlers_are_put_back_and_threads_do_without() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with StopSignal():
-        assert signal.getsignal(signal.SIGTERM) != before
-    assert signal.getsignal(signal.SIGTERM) == before
-    failures: list[BaseException] = []
-
-    def enter() -> None:
-        try:
-            with StopSignal() as stop:
-                assert not stop.requested
-        except BaseException as error:  # noqa: BLE001 - told to the main thread
-            failures.append(error)
-
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert failures == []
-
-
 def sequences(store: Store, after: int) -> list[int]:
-    with StopSignal() as stop:
-        found = windows(WindowLog(store), after, Workers(), stop, follow=False, poll_seconds=0.01)
-        return [manifest.sequence for manifest in found if manifest is not None]
+    found = windows(WindowLog(store), after, Workers(), threading.Event(), follow=False, poll_seconds=0.01)
+    return [manifest.sequence for manifest in found if manifest is not None]
 
 
 def test_windows_that_have_retired_are_named_and_left_out(
@@ -105,11 +85,10 @@ def test_a_backlog_is_taken_in_commit_by_commit(store: Store, writer: WindowWrit
     synthetic(writer, windows=4)
     log = CountingLog(store)
     log.reads = []
-    with StopSignal() as stop:
-        stream = windows(log, -1, Workers(), stop, follow=False, poll_seconds=0.01)
-        for read in ([-1], [-1, 0], [-1, 0, 1]):
-            next(stream)
-            assert log.reads == read
+    stream = windows(log, -1, Workers(), threading.Event(), follow=False, poll_seconds=0.01)
+    for read in ([-1], [-1, 0], [-1, 0, 1]):
+        next(stream)
+        assert log.reads == read
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.serving.shared.redis_server import RedisServer
+from tests.serving.histories.redis_server import RedisServer
 from tests.serving.support import write_window
 from tests.serving.users import Event
 from tests.weir.cli.interactions import refused

@@ -12,12 +12,13 @@ from prometheus_client import CollectorRegistry
 from tests.pipelines import redacting
 from tests.serving.support import Catalogue, write_bundle
 from tests.weir.up.damage import DAMAGES, WINDOWS, named_nothing, whole_store
-from weir.contracts import BundleLog, EventClock, Store, WindowLog
+from weir.contracts import BundleLog, EventClock, Store, WindowLog, WindowManifest
 from weir.contracts.bundles.bundle_log import Pin, Withdrawal
 from weir.page.reader import ItemFeatures, NewestCommits, Reader
 from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
 from weir.serving.client import RetrievalClient
+from weir.store_status import StoreStatus
 
 FIRST, SECOND = "00000000-0000000001", "00000001-0000000002"
 
@@ -89,11 +90,24 @@ def write(log: Path, part: int) -> None:
     (log / f"part-{part}.jsonl").write_text("\n".join([*lines, f'{{"user_id": "ann", broken {part}']) + "\n")
 
 
+class Followed:
+    """The newest commits of a store, as its status follows them."""
+
+    def __init__(self, store: Store, *, lines: bool) -> None:
+        self.status, self.newest = StoreStatus(store), NewestCommits(store, lines)
+
+    def catch_up(self) -> list[WindowManifest]:
+        commits = self.status.catch_up()
+        panes = self.status.panes_of(commits)
+        self.newest.add(commits, panes)
+        return panes
+
+
 def test_commits_are_taken_in_as_they_come_and_all_at_once_alike(tmp_path: Path) -> None:
     store, log = Store(str(tmp_path / "store")), tmp_path / "log"
     log.mkdir()
     pipeline = PipelineConfig(log=str(log), metrics_port=0)
-    followed, blind = NewestCommits(store, lines=True), NewestCommits(store, lines=False)
+    followed, blind = Followed(store, lines=True), Followed(store, lines=False)
     assert followed.catch_up() == []
     for part in range(3):
         write(log, part)
@@ -102,32 +116,34 @@ def test_commits_are_taken_in_as_they_come_and_all_at_once_alike(tmp_path: Path)
         assert new == WindowLog(store).committed()[-len(new) :]
         assert followed.catch_up() == []
         blind.catch_up()
-        fresh = NewestCommits(store, lines=True)
+        fresh = Followed(store, lines=True)
         fresh.catch_up()
-        assert (fresh.state, fresh.panes, fresh.letters) == (followed.state, followed.panes, followed.letters)
-        assert [f"broken {at}" in letter["raw"] for at, letter in enumerate(followed.letters)] == [True] * (part + 1)
-    assert followed.state.counts.events == 30
-    assert followed.state.dead == 3
-    assert not blind.letters
-    last = followed.panes[-1]
-    assert followed.committed_at(last.sequence) == last.committed_at
-    assert followed.committed_at(last.sequence + 1) is None
-    seconds = followed.seconds_to_commit(EventClock.of(store))
+        assert (fresh.status.log, fresh.newest) == (followed.status.log, followed.newest)
+        letters = followed.newest.letters
+        assert [f"broken {at}" in letter["raw"] for at, letter in enumerate(letters)] == [True] * (part + 1)
+    assert followed.status.log.counts.events == 30
+    assert followed.status.log.dead == 3
+    assert not blind.newest.letters
+    newest = followed.newest
+    last = newest.panes[-1]
+    assert newest.committed_at(last.sequence) == last.committed_at
+    assert newest.committed_at(last.sequence + 1) is None
+    seconds = newest.seconds_to_commit(EventClock.of(store))
     assert seconds is not None
     assert seconds > 0
 
 
 def test_lines_are_no_longer_shown_once_a_user_is_forgotten(tmp_path: Path) -> None:
     redacting.build(tmp_path)
-    followed = NewestCommits(redacting.store_of(tmp_path), lines=True)
+    followed = Followed(redacting.store_of(tmp_path), lines=True)
     followed.catch_up()
-    assert any(redacting.user(1) in letter["raw"] for letter in followed.letters)
+    assert any(redacting.user(1) in letter["raw"] for letter in followed.newest.letters)
     redacting.forget(tmp_path, [redacting.user(1)])
     followed.catch_up()
-    fresh = NewestCommits(redacting.store_of(tmp_path), lines=True)
+    fresh = Followed(redacting.store_of(tmp_path), lines=True)
     fresh.catch_up()
     for shown in (followed, fresh):
-        assert not any(redacting.user(1) in letter["raw"] for letter in shown.letters)
+        assert not any(redacting.user(1) in letter["raw"] for letter in shown.newest.letters)
 
 
 ROWS = st.lists(

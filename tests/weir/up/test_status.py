@@ -1,7 +1,6 @@
 """"""
 
 import io
-import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,15 +11,14 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 from rich.text import Text
 
-from tests.weir.up.damage import COMMITS, DAMAGES, WINDOWS, bad_byte, whole_store
+from tests.weir.up.damage import DAMAGES, WINDOWS, whole_store
 from weir.config import load_settings
-from weir.contracts import BundleLog, CommitLog, CorruptArtefactError, Pin, Store, WindowLog
+from weir.contracts import BundleLog, CommitLog, Pin, Store, WindowLog
 from weir.demo.generator import GeneratorConfig, generate
 from weir.pipelines.batch.ingest import ingest
 from weir.pipelines.config import PipelineConfig
-from weir.readers import discover
 from weir.serving.client import RetrievalClient
-from weir.up.status import CommitTotals, Status, StatusDisplay, StatusReader
+from weir.up.status import Status, StatusDisplay, StatusReader
 
 
 def test_counts_come_from_the_store_and_nothing_is_settled_before_it_is_served(tmp_path: Path) -> None:
@@ -136,7 +134,7 @@ def test_a_log_that_cannot_be_listed_is_not_settled(tmp_path: Path, client: Retr
     settings = load_settings(None, {"store": store.url, "pipeline": {"log": "nowhere://at/all"}})
     reader = StatusReader(store, settings, client, 0.0, None)
     reader.read()
-    assert reader._attempt("log", reader.is_all_committed, otherwise=False) is False
+    assert reader._state.attempt("log", reader.is_all_committed, otherwise=False) is False
     assert "nowhere" in reader.problems["log"]
 
 
@@ -251,39 +249,3 @@ def test_why_the_newest_bundle_is_not_served_is_shown() -> None:
     with StatusDisplay(out) as display:
         display.show(Status(seconds=1.0, replayed=None, held="held: recall@20 is 0.1, of the current bundle 0.4"))
     assert "newest bundle: held: recall@20 is 0.1, of the current bundle 0.4" in file.getvalue()
-
-
-def test_totals_taken_in_run_by_run_are_those_of_the_whole_store(tmp_path: Path) -> None:
-    store, log = Store(str(tmp_path / "store")), tmp_path / "log"
-    log.mkdir()
-    lines = generate(GeneratorConfig(users=20, items=40, events=600, days=3, malformed=0.02)).lines.splitlines(
-        keepends=True
-    )
-    random.Random(0).shuffle(lines)
-    pipeline = PipelineConfig(log=str(log), metrics_port=0)
-    committed = CommitTotals(store)
-    for part in range(3):
-        (log / f"part-{part}.jsonl").write_bytes(b"".join(lines[part::3]))
-        assert not committed.covers(discover(str(log)))
-        ingest(store, pipeline, registry=CollectorRegistry())
-        assert committed.catch_up()
-        assert committed.covers(discover(str(log)))
-        assert committed.catch_up() == []
-        fresh = CommitTotals(store)
-        fresh.catch_up()
-        assert committed.windows == fresh.windows
-        for name in ("counts", "dead", "committed_at"):
-            assert getattr(committed.state, name) == getattr(fresh.state, name)
-    counts = committed.state.counts
-    assert counts.events + counts.duplicates + counts.ignored + committed.state.dead == len(lines)
-    assert committed.windows == len(WindowLog(store).committed())
-
-
-def test_a_damaged_commit_leaves_the_totals_as_they_were(tmp_path: Path) -> None:
-
-    store = whole_store(str(tmp_path))
-    committed = CommitTotals(store)
-    name = bad_byte(COMMITS)(store)
-    with pytest.raises(CorruptArtefactError, match=name):
-        committed.catch_up()
-    assert (committed.windows, committed.state.counts.events) == (0, 0)

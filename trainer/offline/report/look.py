@@ -13,12 +13,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-__all__ = ["DARK", "DPI", "LIGHT", "MARGIN", "WIDTH", "Stroke", "Theme", "label_ends", "look", "png", "sheet", "stroke"]
+__all__ = ["DARK", "DPI", "LIGHT", "WIDTH", "Stroke", "Theme", "label_ends", "look", "panel", "png", "sheet", "stroke"]
 
 WIDTH: Final = 7.6
 """Width in inches: text of 9 points stays legible where the page shows it 40 rem wide."""
 DPI: Final = 200
-MARGIN: Final = {"left": 0.58, "right": 1.95, "bottom": 0.5, "top": 0.78}
+_MARGIN: Final = {"left": 0.58, "right": 1.95, "bottom": 0.5, "top": 0.78}
 """Inches around the axes; row names are on the right."""
 _LINE: Final = 0.17
 """Height of one line of a label, in inches."""
@@ -86,6 +86,13 @@ def sheet(height: float, title: str, subtitle: str, theme: Theme) -> Canvas:
     said = textwrap.shorten(subtitle, 125, placeholder=" …")
     canvas.text(left, 1 - 0.36 / height, said, va="top", fontsize=8, color=theme.muted)
     return canvas
+
+
+def panel(canvas: Canvas) -> Axes:
+    """Add axes that fill the canvas within its margins."""
+    height = canvas.get_figheight()
+    wide, high = WIDTH - _MARGIN["left"] - _MARGIN["right"], height - _MARGIN["top"] - _MARGIN["bottom"]
+    return canvas.add_axes((_MARGIN["left"] / WIDTH, _MARGIN["bottom"] / height, wide / WIDTH, high / height))
 
 
 def png(canvas: Canvas) -> bytes:

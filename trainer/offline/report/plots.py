@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-from weir.trainer.offline.report.look import LIGHT, MARGIN, WIDTH, Theme, label_ends, look, png, sheet, stroke
+from weir.trainer.offline.report.look import LIGHT, WIDTH, Theme, label_ends, look, panel, png, sheet, stroke
 from weir.trainer.offline.report.table import Row, Table, metric_label
 
 __all__ = ["Line", "by_decile", "curve", "draw_curves", "draw_popularity"]
@@ -41,7 +41,7 @@ def draw_curves(table: Table, subtitle: str, theme: Theme = LIGHT) -> bytes:
     label = metric_label(table.headline)
     with look(theme):
         canvas = sheet(max(4.0, 1.5 + 0.36 * len(lines)), f"{label} on validation, while learning", subtitle, theme)
-        axes = _axes(canvas)
+        axes = panel(canvas)
         axes.set_xlabel("steps")
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -58,7 +58,7 @@ def draw_popularity(table: Table, metric: str, subtitle: str, theme: Theme = LIG
             height = 1.2 + 1.55 * math.ceil(len(lines) / _COLUMNS)
             return png(_panels(table, lines, sheet(height, title, subtitle, theme), theme))
         canvas = sheet(4.0, title, subtitle, theme)
-        axes = _axes(canvas)
+        axes = panel(canvas)
         axes.set(xlabel="popularity decile (1: most popular)", xticks=range(1, 11))
         _draw_together(axes, table, lines, theme, floor=0)
         return png(canvas)
@@ -90,12 +90,6 @@ def by_decile(row: Row, metric: str) -> Line:
 def _over_seeds(at: Floats, values: Floats) -> Line:
     deviation = np.std(values, axis=0, ddof=1) if len(values) > 1 else np.full(at.shape, math.nan)
     return Line(at, values.mean(axis=0), deviation)
-
-
-def _axes(canvas: Canvas) -> Axes:
-    height = canvas.get_figheight()
-    wide, high = WIDTH - MARGIN["left"] - MARGIN["right"], height - MARGIN["top"] - MARGIN["bottom"]
-    return canvas.add_axes((MARGIN["left"] / WIDTH, MARGIN["bottom"] / height, wide / WIDTH, high / height))
 
 
 def _draw_together(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tests.pipelines.kafka.schema_registry import SchemaRegistry, schema_registry
+from tests.pipelines.sources.kafka.schema_registry import SchemaRegistry, schema_registry
 from tests.ports import free_port
 from weir.pipelines.config import PipelineConfig
 from weir.pipelines.kafka_config import BrokerAwayError, KafkaSettingsError

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from tests.pipelines.kafka import collected_clients
+from tests.pipelines.sources.kafka import collected_clients
 
 
 def test_the_collector_may_find_a_client_in_a_thread_of_librdkafka() -> None:

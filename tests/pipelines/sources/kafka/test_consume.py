@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.integration.kafka_broker import Broker
-from tests.pipelines.kafka.support import config, new_topic, values
+from tests.pipelines.sources.kafka.support import config, new_topic, values
 from weir.contracts import SourceSpan
 from weir.log.v1.interaction_pb2 import Interaction
 from weir.pipelines.kafka_config import BrokerAwayError, TopicMissingError

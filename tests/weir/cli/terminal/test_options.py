@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.integration.kafka_broker import Broker
-from tests.pipelines.kafka.support import new_topic
+from tests.pipelines.sources.kafka.support import new_topic
 from tests.weir.cli.interactions import TINY, told, weir
 from weir.cli import settings as check
 from weir.demo.generator import GeneratorConfig, generate

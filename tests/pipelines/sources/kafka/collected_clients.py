@@ -1,6 +1,6 @@
 """Drop clients that wait for an answer, where only Python's collector finds them, in a thread of librdkafka.
 
-    python -m tests.pipelines.kafka.collected_clients
+    python -m tests.pipelines.sources.kafka.collected_clients
 
 The collector is off until such a thread takes the answer that no broker is there.
 """

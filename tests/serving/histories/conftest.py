@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.serving.shared.redis_server import RedisServer
+from tests.serving.histories.redis_server import RedisServer
 
 
 @pytest.fixture(scope="session")
