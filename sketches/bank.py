@@ -1,11 +1,10 @@
 """Frequencies under drift, with events as the clock: one conservative count-min sketch per half-life.
 
-A short half-life follows a change quickly but is noisy, a long one is precise but late. So a
-key uses the longest half-life whose rate agrees with the rates of all shorter ones within the counting noise (the
-idea of Lepski's method for choosing a bandwidth: Lepski, "On a problem of adaptive estimation in Gaussian white noise",
-1990).
+A short half-life follows a change quickly but is noisy, a long one is precise but late. So each key uses the longest
+half-life whose rate agrees with the rates of all shorter half-lives within the counting noise. Choosing a bandwidth in
+this way is Lepski's method.
 
-For each key the bank uses the longest half-life that can be trusted (`weir.sketches.bank`).
+Source: Lepski, "On a problem of adaptive estimation in Gaussian white noise", 1990.
 """
 
 import struct
@@ -42,27 +41,40 @@ _NO_EVENTS: Final = 1e-100
 """Replaces a total of 0, to avoid a division by 0. All counts are 0 then, and so are the rates."""
 
 
+_PARAMS: Final = struct.Struct("<QIIQ")
+_SPREAD: Final = 0.5
+"""Variance of a count with decay per event, divided by the count: squared weights decay twice as fast."""
+
+_OWN_OCCURRENCE: Final = 0.5
+"""Events subtracted for a key's own occurrence; fewer than 1, as an item that occurs now is likelier than others."""
+
+
 def agreed(counts: Sequence[Floats], totals: Sequence[float], squares: Sequence[float]) -> Floats:
-    """Return the counts of keys (n,) under the half-lives chosen by `choose`, as events of the longest."""
+    """Return the count of each key (n,) under the half-life that `choose` selects, in events of the longest half-life.
+
+    Parameters as for `choose`.
+    """
     scaled = [count * scale for count, scale in zip(counts, to_longest(totals), strict=True)]
-    found: Floats = np.choose(choose(counts, totals, squares), scaled)
-    return found
+    selected: Floats = np.choose(choose(counts, totals, squares), scaled)
+    return selected
 
 
 def to_longest(totals: Sequence[float]) -> list[float]:
-    """Return the factors that convert counts under each half-life to events of the longest one."""
+    """Return for each half-life the factor that converts its counts to events of the longest half-life."""
     return [1.0 if total == totals[-1] else totals[-1] / max(total, _NO_EVENTS) for total in totals]
 
 
 def choose(counts: Sequence[Floats], totals: Sequence[float], squares: Sequence[float]) -> Choice:
-    """Return the index of the half-life chosen for each key, (n,).
+    """Return for each key (n,) the index of the half-life to use; see `longest_agreeing`.
 
     Parameters
     ----------
     counts
         The keys' counts under each half-life, (n,) each, from the shortest to the longest.
-    totals, squares
-        For each half-life, the sum of the weights of all its events, and the sum of their squares.
+    totals
+        For each half-life, the sum of the weights of all events.
+    squares
+        For each half-life, the sum of the squared weights of all events.
     """
     held = [max(total, _NO_EVENTS) for total in totals]
     rates = [count / total for count, total in zip(counts, held, strict=True)]
@@ -70,7 +82,7 @@ def choose(counts: Sequence[Floats], totals: Sequence[float], squares: Sequence[
 
 
 def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Choice:
-    """Return for each key (n,) the index of the longest half-life whose rate agrees with every shorter one's.
+    """Return for each key (n,) the index of the longest half-life whose rate agrees with those of all shorter ones.
 
     Parameters
     ----------
@@ -90,18 +102,11 @@ def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Choice
     return chosen
 
 
-_PARAMS: Final = struct.Struct("<QIIQ")
-_SPREAD: Final = 0.5
-"""Variance of a count with decay per event, divided by the count: squared weights decay twice as fast."""
-_OWN_OCCURRENCE: Final = 0.5
-"""Events subtracted for a key's own occurrence; fewer than 1, as an item that occurs now is likelier than others."""
-
-
 class FrequencyBank(FrequencyEstimator):
-    """Decayed counts that follow drifting popularity.
+    """Decayed counts of keys under several half-lives, to follow drifting popularity.
 
-    Decay is automatic, per event: an event of weight 1 ages all earlier ones by one step. The order of the
-    keys inside a batch is therefore their order in time.
+    Decay is automatic, per event: an event of weight 1 ages all earlier events by one step. The order of the keys
+    inside a batch is therefore their order in time.
 
     All parameters are also attributes, and immutable.
 
@@ -161,23 +166,27 @@ class FrequencyBank(FrequencyEstimator):
         return self._counts(as_keys(keys), own=0.0)
 
     def log_q(self, keys: npt.ArrayLike, *, unseen: float = 0.5, leave_one_out: bool = False) -> Floats:
-        """Logarithm of the probability of each key; see `FrequencyEstimator.log_q`.
+        """Return the natural logarithm of each key's probability, (n,); see `FrequencyEstimator.log_q`.
 
         Parameters
         ----------
         keys
             int64, shape (n,).
         unseen
-            Count, in events of `total`, given to keys whose estimate is lower.
+            Least count of a key, in events of `total`: lower estimates are raised to it, so that keys that were never
+            counted have a finite log Q.
         leave_one_out
-            Set it if the current occurrence of each key was just counted: it is no evidence of how often the key occurs
-            otherwise, and makes rare items look several times more frequent than they are.
+            True if the current occurrence of each key has just been counted: half an event is then subtracted from each
+            count. Otherwise rare items would look several times more frequent than they are.
         """
         own = _OWN_OCCURRENCE if leave_one_out else 0.0
         return log_probability(self._counts(as_keys(keys), own=own), self.total, unseen)
 
     def merge(self, other: FrequencyEstimator) -> None:
-        """Add another bank, half-life by half-life; half-lives then count the events of one part, not of all."""
+        """Add the counts of another bank with the same parameters, half-life by half-life.
+
+        The banks count parts of one stream, so a half-life then is a number of events of one part, not of the stream.
+        """
         for mine, theirs in zip(self._sketches, combinable(self, other)._sketches, strict=True):
             mine.merge(theirs)
 
@@ -209,7 +218,10 @@ class FrequencyBank(FrequencyEstimator):
         return bank
 
     def _counts(self, keys: Keys, *, own: float) -> Floats:
-        """Return the rates under the chosen half-lives as counts of the longest one."""
+        """Return the counts of keys (n,) under their chosen half-lives, in events of the longest half-life.
+
+        `own` events are subtracted from each count first.
+        """
         counts = [np.maximum(sketch.estimate(keys) - own, 0.0) for sketch in self._sketches]
         totals = [sketch.total for sketch in self._sketches]
         return agreed(counts, totals, [_SPREAD * total for total in totals])

@@ -44,7 +44,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The parts of a stored estimator that depend on its kind."""
+    """A stored estimator without header and checksum: its kind, hash name, packed parameters and payload."""
 
     kind: Kind
     hash_name: str
@@ -74,7 +74,20 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(data: bytes, *, kind: Kind | None = None, hash_name: str | None = None) -> Frame:
-    """Parse a frame; raises `ValueError` for foreign, truncated or altered bytes, and for another kind or hash."""
+    """Parse a stored frame.
+
+    Parameters
+    ----------
+    data
+        Output of `encode`.
+    kind, hash_name
+        Required kind and row hash of the estimator; None accepts any.
+
+    Raises
+    ------
+    ValueError
+        For foreign, truncated or altered bytes, another format version, and another kind or hash than required.
+    """
     if data[: len(MAGIC)] != MAGIC:
         raise ValueError(f"not a stored sketch: expected {MAGIC!r} at the start, got {bytes(data[: len(MAGIC)])!r}")
     if len(data) < _HEADER.size:
@@ -89,7 +102,7 @@ def decode(data: bytes, *, kind: Kind | None = None, hash_name: str | None = Non
         raise ValueError("altered sketch: the checksum does not match the content")
     split = _HEADER.size + params_size
     name = raw_name.rstrip(b"\0").decode("ascii", errors="replace")
-    frame = Frame(_known(kind_code), name, bytes(data[_HEADER.size : split]), bytes(data[split:end]))
+    frame = Frame(_kind_of(kind_code), name, bytes(data[_HEADER.size : split]), bytes(data[split:end]))
     if kind is not None and frame.kind is not kind:
         raise ValueError(f"a sketch of kind {frame.kind.name} came where {kind.name} was expected")
     if hash_name is not None and name != hash_name:
@@ -98,7 +111,7 @@ def decode(data: bytes, *, kind: Kind | None = None, hash_name: str | None = Non
 
 
 def pack_cells(cells: npt.NDArray[np.uint32]) -> bytes:
-    """Serialise all cells (n,), or the positions of non-zero cells and then their values, whichever is shorter."""
+    """Serialise cells (n,): all of them, or the positions and values of the non-zero cells, whichever is shorter."""
     used = np.flatnonzero(cells)
     if 2 * used.size >= cells.size or cells.size > 1 << 32:
         return cells.astype("<u4", copy=False).tobytes()
@@ -119,7 +132,8 @@ def unpack_cells(frame: Frame, size: int) -> tuple[npt.NDArray[np.intp], npt.NDA
     return used.astype(np.intp), values.astype(np.uint32)
 
 
-def _known(code: int) -> Kind:
+def _kind_of(code: int) -> Kind:
+    """Return the kind with this number; raises `ValueError` for an unknown number."""
     try:
         return Kind(code)
     except ValueError:

@@ -86,9 +86,9 @@ class CountMinSketch(FrequencyEstimator):
         """Build the smallest sketch that guarantees a bound on the error of log Q.
 
         The error W is the mean of ``|log_q - log(true share)|`` over occurrences. Its expectation over seeds is at most
-        ``log_q_error``, for any order of events and batches, and after merging: for every
-        stream of up to ``distinct`` keys, or, with ``counts``, for streams whose counts are distributed like these. A
-        conservative sketch stays well below it (2 to 6 times on real logs), because the bound holds for any order of
+        ``log_q_error``, for any order of events and batches, and after merging. The bound holds for every stream of
+        up to ``distinct`` keys or, with ``counts``, for streams whose counts are distributed like ``counts``. The error
+        of a conservative sketch is 2 to 6 times smaller on real logs, because the bound covers the worst order of
         events. See `weir.sketches.sizing` for the proof.
 
         Parameters
@@ -98,7 +98,7 @@ class CountMinSketch(FrequencyEstimator):
         log_q_error
             Upper bound of W, above 0.
         counts
-            Counts of keys in the stream so far, such as those of its first windows' items, (n,) with
+            Counts of keys in the stream so far, for example of the items in its first windows, (n,) with
             n <= ``distinct``, all above 0. Saves memory if some keys are much more frequent than others.
         conservative, seed
             As in the constructor.
@@ -150,10 +150,10 @@ class CountMinSketch(FrequencyEstimator):
         return self._events(smallest)
 
     def merge(self, other: FrequencyEstimator) -> None:
-        """Add another sketch of the same parameters, cell by cell; costs the non-zero cells of the other one.
+        """Add another sketch with the same parameters, cell by cell, in time proportional to its non-zero cells.
 
-        Its counts are rounded up to quanta of this one. Only if a cell overflows, all are halved: in a sketch that
-        decays between merges, about once per half-life.
+        The other sketch's counts are rounded up to quanta of this sketch. If a cell overflows, all cells are halved; in
+        a sketch that decays between merges this happens about once per half-life.
         """
         theirs = combinable(self, other)
         used, values = theirs._in_use()
@@ -171,8 +171,8 @@ class CountMinSketch(FrequencyEstimator):
         Raises
         ------
         ValueError
-            For conservative sketches, whose cells are not sums; for other parameters; and if a cell would become
-            negative, which shows that ``other`` contains events that this sketch does not.
+            For conservative sketches, whose cells are not sums; for sketches with different parameters; and if a cell
+            would become negative, which shows that ``other`` contains events that this sketch does not.
         """
         theirs = combinable(self, other)
         if self.conservative:
@@ -229,13 +229,16 @@ class CountMinSketch(FrequencyEstimator):
         return used, self._table[used]
 
     def _events(self, cells: npt.NDArray[np.uint32]) -> Floats:
+        """Convert cells from quanta to events."""
         return cells.astype(np.float64) * self._quantum
 
     def _smallest(self, slots: Slots) -> npt.NDArray[np.uint32]:
+        """Return the smallest cell of each key, (n,), for slots (depth, n)."""
         smallest: npt.NDArray[np.uint32] = self._cells.take(slots).min(axis=0)
         return smallest
 
     def _raise_cells(self, keys: Keys, weights: Floats | None) -> None:
+        """Count a batch by conservative update: raise only the cells below a key's new count."""
         distinct, sums = sum_by_key(keys, weights)
         slots = self._hash.slots(distinct)
         while (target := self._smallest(slots) + np.ceil(sums / self._quantum)).max() >= _CELL_LIMIT:
@@ -245,6 +248,7 @@ class CountMinSketch(FrequencyEstimator):
             np.maximum.at(self._cells, row, raised)
 
     def _add_to_cells(self, keys: Keys, weights: Floats | None) -> None:
+        """Count a batch by linear update: add to all cells of a key."""
         distinct, quanta = self._quanta(keys, weights)
         if self._peak + quanta.sum() >= _CELL_LIMIT:
             self._peak = int(self._cells.max())
@@ -261,14 +265,17 @@ class CountMinSketch(FrequencyEstimator):
             np.add.at(self._cells, row, added)
 
     def _quanta(self, keys: Keys, weights: Floats | None) -> tuple[Keys, Floats]:
-        """Return the quanta per distinct key. Each event is rounded separately, whatever the batches."""
+        """Return the distinct keys of a batch, and the sum of quanta of each.
+
+        Every event is rounded up on its own, so the result does not depend on the division into batches.
+        """
         if weights is None:
             distinct, counts = sum_by_key(keys, None)
             return distinct, counts * math.ceil(1.0 / self._quantum)
         return sum_by_key(keys, np.ceil(weights / self._quantum))
 
     def _peak_after(self, slots: Slots, quanta: Floats) -> float:
-        """Return the fullest of the cells to which ``quanta`` would be added, after the addition."""
+        """Return the largest value that a cell would have after ``quanta`` (n,) are added at ``slots`` (depth, n)."""
         cells, sums = sum_by_key(slots.ravel(), np.tile(quanta, self.depth))
         return float((self._cells[cells] + sums).max())
 
@@ -284,7 +291,7 @@ def _excess_bits(peak: float) -> int:
 
 
 def _halve(cells: npt.NDArray[_Cells], bits: int) -> None:
-    """Divide by ``2**bits`` in place, rounded up, so that no count falls below the true one."""
+    """Divide cells by ``2**bits`` in place, rounded up, so that no count falls below the true count."""
     mask, shift = cells.dtype.type((1 << bits) - 1), cells.dtype.type(bits)
     for start in range(0, cells.size, _CHUNK):  # small enough for the processor's cache
         part = cells[start : start + _CHUNK]

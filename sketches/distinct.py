@@ -73,7 +73,7 @@ class DistinctCounter:
 
     def _ranks(self, bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.int8]:
         """Return the number of leading zeros among the ``64 - p`` remaining bits of a hash, plus one."""
-        # In two exact halves: float64, whose exponent gives the bit length, cannot hold a 64-bit word.
+        # Two exact halves, since float64, whose exponent gives the bit length, cannot hold a 64-bit word.
         high, low = bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)
         _, high_length = np.frexp(high.astype(np.float64))
         _, low_length = np.frexp(low.astype(np.float64))

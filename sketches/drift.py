@@ -22,10 +22,12 @@ class Counted(NamedTuple):
 
 
 def jensen_shannon(left: npt.ArrayLike, right: npt.ArrayLike) -> float:
-    """Return the distance of two distributions given by counts (n,): 0 for equal shares, 1 for disjoint support.
+    """Return the Jensen-Shannon distance of two distributions given by counts (n,) of the same keys.
 
-    The square root of the Jensen-Shannon divergence in bits, which is a metric (Endres and Schindelin, "A new metric
-    for probability distributions", 2003). NaN if either side has no counts.
+    The distance is 0 for equal shares and 1 for distributions without a common key; NaN if either side has no counts.
+    It is the square root of the Jensen-Shannon divergence in bits.
+
+    Source: Endres and Schindelin, "A new metric for probability distributions", 2003.
     """
     counts = np.array([left, right], dtype=np.float64)
     totals = counts.sum(axis=1, keepdims=True)
@@ -39,9 +41,9 @@ def jensen_shannon(left: npt.ArrayLike, right: npt.ArrayLike) -> float:
 
 
 def head_distance(left: Counted, right: Counted, head: int = HEAD) -> float:
-    """Return the Jensen-Shannon distance over the `head` most frequent keys of each period; all others are one key.
+    """Return the Jensen-Shannon distance of two periods, with the `head` most frequent keys of each compared singly.
 
-    The tail is counted as one key because its shares are noise: two samples of one distribution would be far apart.
+    All other keys count as one: their shares are noise, which would set two samples of one distribution far apart.
     """
     keys = np.union1d(_most_frequent(left, head), _most_frequent(right, head))
     return jensen_shannon(_over(keys, left), _over(keys, right))
@@ -55,12 +57,13 @@ def unseen_share(counted: Counted, earlier: Keys) -> float:
 
 
 def _most_frequent(counted: Counted, head: int) -> Keys:
+    """Return the `head` keys with the highest counts."""
     # Ties go to the smaller key, so that the result does not depend on the order of the arrays.
     return counted.keys[np.lexsort((counted.keys, -counted.counts))[:head]]
 
 
 def _over(keys: Keys, counted: Counted) -> Floats:
     """Return the counts of ascending `keys` (m,), and of all other keys together: (m + 1,)."""
-    found = np.isin(counted.keys, keys)
-    place = np.where(found, np.searchsorted(keys, counted.keys), keys.size)
+    is_listed = np.isin(counted.keys, keys)
+    place = np.where(is_listed, np.searchsorted(keys, counted.keys), keys.size)
     return np.bincount(place, weights=counted.counts, minlength=keys.size + 1).astype(np.float64)

@@ -98,12 +98,13 @@ class ExactCounter(FrequencyEstimator):
         return counter
 
     def _allocate(self, size: int) -> None:
+        """Replace the table by an empty one with `size` slots."""
         self._keys = np.zeros(size, dtype=np.int64)
         self._counts = np.zeros(size, dtype=np.float64)
         self._taken = np.zeros(size, dtype=np.bool_)
 
     def _add(self, distinct: Keys, sums: Floats) -> None:
-        """Add to distinct keys."""
+        """Add `sums` (n,) to the counts of `distinct` keys (n,), new ones included."""
         slots, found = self._find(distinct)
         self._counts[slots[found]] += sums[found]
         self._insert(distinct[~found], sums[~found])
@@ -114,7 +115,7 @@ class ExactCounter(FrequencyEstimator):
         return (fmix64(keys.view(np.uint64)) & mask).astype(np.intp)
 
     def _find(self, keys: Keys) -> tuple[Slots, npt.NDArray[np.bool_]]:
-        """Return the slot of each key and whether it holds the key; otherwise the slot is empty."""
+        """Return for each key its slot, and whether the key is there; if not, the slot is the empty one to use."""
         slots = self._home(keys)
         searching = np.arange(keys.size)
         while searching.size:
@@ -124,7 +125,7 @@ class ExactCounter(FrequencyEstimator):
         return slots, self._taken[slots]
 
     def _insert(self, keys: Keys, counts: Floats) -> None:
-        """Insert absent keys."""
+        """Insert distinct keys (n,) that are not in the table, with their counts (n,)."""
         self._reserve(self._used + keys.size)
         slots = self._home(keys)
         unplaced = np.arange(keys.size)

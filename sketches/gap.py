@@ -1,9 +1,11 @@
 """Gap estimator: the streaming frequency estimator of the sampling-bias-corrected two-tower model ("G-Tower").
 
-Yi et al., "Sampling-bias-corrected neural modeling for large corpus item recommendations" (RecSys 2019), Algorithms 2
-and 3: each cell stores the step of its last hit and a moving average of the steps between hits; the probability of
-a key is one over its average gap, and over several rows the longest gap is used, because collisions only shorten it.
-It serves as the baseline of the papers. A count-min sketch of the same size is several times more precise.
+Each cell stores the step of its last hit and a moving average of the gaps (steps between hits). The probability of a
+key is one over its average gap; of several rows the longest gap is used, because collisions only shorten gaps. The
+estimator is a baseline: a count-min sketch of the same size is several times more precise.
+
+Source: Yi et al., "Sampling-bias-corrected neural modeling for large corpus item recommendations", RecSys 2019,
+algorithms 2 and 3.
 """
 
 import struct
@@ -82,13 +84,13 @@ class GapEstimator(FrequencyEstimator):
         self._total.add(events.size, None)
 
     def estimate(self, keys: npt.ArrayLike) -> Floats:
-        """Return ``total / gap`` for the longest gap of each key, shape (n,); 0 if a row has no hit for it."""
+        """Return ``total / gap`` for the longest gap of each key, shape (n,); 0 if a cell of the key has no hit."""
         slots = self._hash.slots(as_keys(keys))
         never = (self._last[slots] == 0).any(axis=0)
         return np.where(never, 0.0, self._counts(self._gap[slots].max(axis=0)))
 
     def merge(self, other: FrequencyEstimator) -> None:
-        """Add another estimator: rates are averaged by the number of events, as if its stream followed this one."""
+        """Merge another estimator, as if its stream followed this one's: rates are averaged, weighted by events."""
         theirs = combinable(self, other)
         counts = self._counts(self._gap) + theirs._counts(theirs._gap)
         last = np.where(theirs._last > 0, self._step + theirs._last, self._last)
@@ -142,10 +144,12 @@ class GapEstimator(FrequencyEstimator):
         self._last[cells] = sorted_steps[first + hits - 1]
 
     def _counts(self, gaps: Floats) -> Floats:
+        """Convert gaps to counts, ``total / gap``; 0 for a gap of 0."""
         return np.divide(self.total, gaps, out=np.zeros_like(gaps), where=gaps > 0)
 
 
 def _repeated(keys: Keys, weights: Floats) -> Keys:
+    """Return each key as many times as its weight; raises `ValueError` for fractional weights or too many events."""
     if (broken := np.flatnonzero(weights != np.floor(weights))).size:
         raise ValueError(f"the gap estimator counts whole events, got weight {weights[broken[0]]} at {broken[0]}")
     if (events := weights.sum()) > _LARGEST_BATCH:

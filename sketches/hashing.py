@@ -1,6 +1,6 @@
 """Row hashes of sketches, and sums by key.
 
-A row hash is a finaliser that breaks up structured ids, followed by one odd multiplier and a shift per row.
+A row hash mixes the bits of a key by a finaliser, then multiplies by an odd number and shifts, one of each per row.
 
 ``key mod width`` fails badly on ids with a pattern (consecutive, multiples of a power of two). The
 finaliser of MurmurHash3 (fmix64, public domain) spreads every input bit over the word; multiply-shift (Dietzfelbinger

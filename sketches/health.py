@@ -1,10 +1,8 @@
 """Health metrics of an estimator: fill, number of distinct keys, and error of log Q.
 
-The error of log Q is estimated from the sketch alone, without the true counts.
-
-Phantoms are keys that never occurred. Their estimate in a sketch is collision noise, e, and similar noise is added to
-the real counts c, whose log Q is then off by ``log(1 + e / c)``. The counts, weighted by occurrence, are recovered from
-the cells:
+The error of log Q is estimated from the sketch alone, without the true counts, by means of phantoms: keys that never
+occurred. The estimate of a phantom is collision noise, e. Similar noise is added to the real counts c, whose log Q is
+then off by ``log(1 + e / c)``. The counts, weighted by occurrence, are recovered from the cells:
 
 - In a linear sketch a cell holds a sum. A cell picked with probability proportional to its content is the cell of a
   random event, and holds c plus the content of any other cell, which is subtracted.
@@ -38,11 +36,15 @@ __all__ = ["Health", "health", "parameters"]
 _KINDS = {ExactCounter: "exact", CountMinSketch: "count_min", GapEstimator: "gap", FrequencyBank: "bank"}
 
 
+_PHANTOMS: Final = 1 << 14
+_SEED: Final = 0x5EED
+
+
 class Health(NamedTuple):
     """Health metrics; for a `FrequencyBank`, of its longest half-life.
 
     `total` is in (decayed) events, `distinct` the number of keys ever counted, `fill` the share of cells in use,
-    `log_q_error` the occurrence-weighted mean error of log Q (see `sketches.log_q_error`).
+    `log_q_error` the mean error of log Q over occurrences (see the function `log_q_error`).
     """
 
     total: float
@@ -83,17 +85,13 @@ def _distinct(cells: Floats) -> float:
     return float((width * np.log(width / empty)).mean())
 
 
-_PHANTOMS: Final = 1 << 14
-_SEED: Final = 0x5EED
-
-
 def log_q_error(estimator: FrequencyEstimator) -> float:
     """Return the occurrence-weighted mean absolute error of log Q caused by collisions, estimated from phantom keys.
 
     Measured to be within a factor of 2 of the truth, also for merged sketches, as long as most events are on keys whose
     counts have not decayed below one event. Sampling noise of rare keys and lag behind a drift are not
-    included. For a `FrequencyBank`, it is that of the sketch with the longest half-life, which most keys use.
-    An `ExactCounter` has no collisions.
+    included. For a `FrequencyBank`, it is the error of the sketch with the longest half-life, which most keys use;
+    for an `ExactCounter`, which has no collisions, 0.
 
     Raises
     ------
@@ -112,30 +110,35 @@ def log_q_error(estimator: FrequencyEstimator) -> float:
     noise = estimator.estimate(rng.integers(-(2**63), 2**63 - 1, _PHANTOMS))
     cells = estimator.cell_counts()
     if isinstance(estimator, CountMinSketch) and estimator.conservative:
-        counts = np.concatenate([_at_events(*_largest(row), n, estimator.total) for row, n in _shared_out(cells)])
+        counts = np.concatenate(
+            [_at_events(*_largest(row), n, estimator.total) for row, n in _rows_with_phantoms(cells)]
+        )
         saving = _saving(estimator, _merging(cells, estimator.total))
     else:
-        picked = np.concatenate([_at_events(row, row, n, float(row.sum())) for row, n in _shared_out(cells)])
+        picked = np.concatenate([_at_events(row, row, n, float(row.sum())) for row, n in _rows_with_phantoms(cells)])
         counts = rng.permutation(picked) - rng.choice(cells.ravel(), _PHANTOMS)
         saving = 1.0
     # A key that occurs now has been counted at least once.
     return float(np.log1p(noise / np.maximum(rng.permutation(counts), 1.0)).mean()) / saving
 
 
-def _shared_out(cells: Floats) -> list[tuple[Floats, int]]:
-    """Return the rows of the table, each with the number of phantoms that it is compared with."""
+def _rows_with_phantoms(cells: Floats) -> list[tuple[Floats, int]]:
+    """Return each row of the table with its share of the phantoms, as evenly as possible."""
     return [(row, part.size) for row, part in zip(cells, np.array_split(np.arange(_PHANTOMS), len(cells)), strict=True)]
 
 
 def _largest(row: Floats) -> tuple[Floats, Floats]:
-    """Return the counts of keys, descending, and the events of each, if every cell holds the largest of its keys."""
+    """Read a row's cells as largest counts: each cell holds the count of its most frequent key.
+
+    Returns key counts, descending, and the number of events of all keys with each count.
+    """
     falling = np.sort(row)[:0:-1]
     rank = np.arange(row.size, 1, -1)
     return falling, row.size * np.log(rank / (rank - 1.0)) * falling
 
 
 def _merging(cells: Floats, total: float) -> float:
-    """Return where cells (depth, width) lie between largest counts, as after updates alone (0), and sums (1)."""
+    """Return the degree to which merging has turned cells (depth, width) from largest counts (0) into sums (1)."""
     read_as_largest = float(np.mean([_largest(row)[1].sum() for row in cells])) / total
     held = float(cells.sum(axis=1).mean()) / total
     span = read_as_largest - held
@@ -143,14 +146,17 @@ def _merging(cells: Floats, total: float) -> float:
 
 
 def _saving(sketch: CountMinSketch, merging: float) -> float:
-    """Return the noise of phantoms divided by that of real keys in a conservative sketch."""
+    """Return the ratio of the noise of phantoms to the noise of real keys in a conservative sketch."""
     empty = math.sqrt(1.0 - sketch.fill)
     share: float = merging**0.7
     return float((1.8 + sketch.depth * empty) ** (1.0 - share) * (0.25 + 0.4 * empty) ** share)
 
 
 def _at_events(values: Floats, masses: Floats, count: int, total: float) -> Floats:
-    """Return the values at ``count`` evenly spaced points of the ``total`` mass; 0 beyond the sum of the masses."""
+    """Return quantiles of `values` (n,), weighted by `masses` (n,), at ``count`` evenly spaced points of ``total``.
+
+    Points beyond the sum of the masses give 0.
+    """
     events = (np.arange(count) + 0.5) / count * total
     reached = np.searchsorted(np.cumsum(masses), events, side="right")
     return np.append(values, 0.0)[reached]

@@ -1,4 +1,4 @@
-"""What all frequency estimators are, and the arrays that they accept."""
+"""The interface of all frequency estimators, and the checks of their arguments."""
 
 from abc import abstractmethod
 from typing import Protocol, Self, TypeVar, runtime_checkable
@@ -38,7 +38,7 @@ def as_weights(weights: npt.ArrayLike, count: int) -> Floats:
 
 
 def as_batch(keys: npt.ArrayLike, weights: npt.ArrayLike | None) -> tuple[Keys, Floats | None]:
-    """Check one batch; None as weights means one event per key."""
+    """Return checked keys and weights of one batch; weights of None mean one event per key. Raises `ValueError`."""
     checked = as_keys(keys)
     return checked, None if weights is None else as_weights(weights, checked.size)
 
@@ -52,7 +52,7 @@ def as_factor(factor: float) -> float:
 
 @runtime_checkable
 class FrequencyEstimator(Protocol):
-    """Counts of int64 keys in a stream, and their share of it as log Q.
+    """Estimated counts of int64 keys in a stream, and log Q: the logarithm of a key's share of all events.
 
     Keys are ``xxh3_64`` of an id as int64; counts are float64, because weights and decay make them fractional.
     Implementations inherit from this class and share `log_q`.
@@ -84,7 +84,7 @@ class FrequencyEstimator(Protocol):
 
     @abstractmethod
     def merge(self, other: "FrequencyEstimator") -> None:
-        """Add the counts of another estimator; raises `ValueError` that names a parameter in which they differ."""
+        """Add the counts of another estimator; raises `ValueError` if their parameters differ, and names them."""
 
     @abstractmethod
     def decay(self, factor: float) -> None:
@@ -107,7 +107,8 @@ class FrequencyEstimator(Protocol):
         keys
             int64, shape (n,).
         unseen
-            Least count used for a key, in events; above 0.
+            Least count of a key, in events, above 0: lower estimates are raised to it, so that keys that were never
+            counted have a finite log Q.
         """
         return log_probability(self.estimate(keys), self.total, unseen)
 
@@ -124,7 +125,7 @@ def log_probability(counts: Floats, total: float, unseen: float) -> Floats:
 
 
 def combinable(mine: EstimatorT, other: FrequencyEstimator) -> EstimatorT:
-    """Return `other`; raises `ValueError` for another class or differing parameters, which it names."""
+    """Return `other` if it can be merged into `mine`; raises `ValueError` for another class or other parameters."""
     if not isinstance(other, type(mine)):
         raise ValueError(f"{type(mine).__name__} and {type(other).__name__} cannot be combined")
     ours, theirs = parameters_of(mine), parameters_of(other)
@@ -134,5 +135,5 @@ def combinable(mine: EstimatorT, other: FrequencyEstimator) -> EstimatorT:
 
 
 def parameters_of(estimator: FrequencyEstimator) -> dict[str, object]:
-    """Return the attributes listed in the class's ``PARAMETERS``; estimators with equal ones can be merged."""
+    """Return the parameters of an estimator by name; two estimators of a class with equal parameters can be merged."""
     return {name: getattr(estimator, name) for name in getattr(estimator, "PARAMETERS", ())}

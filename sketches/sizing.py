@@ -17,8 +17,8 @@ shares are equal. **No stream of n keys has a larger expected error than n keys 
 The bound does not depend on the order of events. Conservative updates and merging keep it, because a conservative cell
 is never above the linear one and sums of cells add up to at most the cells of the whole stream.
 
-Equal counts can also be computed: the number of keys in a cell is a Poisson variable. Streams with
-frequent and rare keys need less; `smallest` measures how much less from counts of the stream itself.
+The error for equal counts can be computed: the number of keys in a cell is a Poisson variable. Streams with frequent
+and rare keys need fewer cells; `smallest` measures how many from counts of the stream itself.
 """
 
 import math
@@ -64,12 +64,12 @@ def smallest(distinct: int, log_q_error: float, counts: npt.ArrayLike | None = N
         raise ValueError(f"distinct must be at least 1, got {distinct}")
     if not log_q_error > 0.0:
         raise ValueError(f"log_q_error must be above 0, got {log_q_error}")
-    known = None if counts is None else _sample(counts, distinct)
+    sample = None if counts is None else _sample(counts, distinct)
 
     def error(width: int, depth: int) -> float:
-        if known is None:
+        if sample is None:
             return equal_counts_error((distinct - 1) / width, depth)
-        return linear_error(known, max(1.0, width * known.size / distinct), depth)
+        return linear_error(sample, max(1.0, width * sample.size / distinct), depth)
 
     options = [(width, depth) for depth in _DEPTHS if (width := _narrowest(error, depth, log_q_error))]
     if not options:
@@ -78,10 +78,10 @@ def smallest(distinct: int, log_q_error: float, counts: npt.ArrayLike | None = N
 
 
 def equal_counts_error(keys_per_cell: float, depth: int) -> float:
-    """Return the expected W of a linear sketch with equally frequent keys.
+    """Return the expected error W of a linear sketch with equally frequent keys.
 
-    A key shares each of its cells with a Poisson number of others; with m in the row with the fewest, its error is
-    ``log(1 + m)``.
+    In each row, a Poisson number of other keys shares a key's cell. If the smallest of these numbers is m, the error of
+    the key is ``log(1 + m)``.
     """
     if keys_per_cell > _CROWDED:
         return math.log1p(keys_per_cell)  # the value at the mean of m, an upper bound (Jensen)
@@ -95,16 +95,16 @@ def equal_counts_error(keys_per_cell: float, depth: int) -> float:
 
 
 def linear_error(counts: Floats, width: float, depth: int) -> float:
-    """Return the W of a linear sketch with these counts, under random hashes with a fixed seed."""
+    """Return the error W of a linear sketch of keys with these counts (n,), under random hashes with a fixed seed."""
     slots = np.random.default_rng(_SEED).integers(math.ceil(width), size=(depth, counts.size))
     noise = np.min([np.bincount(row, counts)[row] - counts for row in slots], axis=0)
     return float((counts * np.log1p(np.maximum(noise, 0.0) / counts)).sum() / counts.sum())
 
 
-def _narrowest(error: Callable[[int, int], float], depth: int, wanted: float) -> int | None:
-    """Return the smallest power of two, from 2 on, that reaches the error; None if there is none."""
+def _narrowest(error: Callable[[int, int], float], depth: int, limit: float) -> int | None:
+    """Return the smallest width, a power of two, at which the error is at most `limit`; None above 2**40 cells."""
     width = 2
-    while error(width, depth) > wanted:
+    while error(width, depth) > limit:
         width *= 2
         if width > _WIDEST:
             return None
@@ -112,7 +112,7 @@ def _narrowest(error: Callable[[int, int], float], depth: int, wanted: float) ->
 
 
 def _sample(counts: npt.ArrayLike, distinct: int) -> Floats:
-    """Return checked counts, repeated if they are few."""
+    """Return checked counts, repeated up to at least 65,536 keys or `distinct`; raises `ValueError`."""
     checked = np.ascontiguousarray(counts, dtype=np.float64)
     if checked.ndim != 1 or not 1 <= checked.size <= distinct:
         raise ValueError(f"counts must be one-dimensional, of 1 to distinct = {distinct} keys, got {checked.shape}")

@@ -13,7 +13,7 @@ _WIDTH: Final = 16
 
 
 class Total:
-    """A fixed-point number of events in units of ``2**-50``, held as a Python integer.
+    """A sum of event weights as a fixed-point number, in units of ``2**-50``, held as a Python integer.
 
     Floating-point addition depends on its order, so two merged sketches would differ in the last bits from the
     sketch of the whole stream. Integer addition does not; the value is rounded once, when it is read.

@@ -1,6 +1,6 @@
 """Recent frequencies of keys: merged sketches of windows, decayed by event time.
 
-The trainer gets log Q of items and counts of users from it, the monitor the currently popular items.
+The trainer reads log Q of items and counts of users from a view, the monitor the currently popular items.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,17 @@ __all__ = ["DecayedSketch", "FrequencyView", "merge_fading"]
 
 @dataclass
 class DecayedSketch:
-    """Windows merged and decayed with one half-life; `squares` is the sum of the squared weights of all events."""
+    """Merged sketch of all windows, decayed with one half-life.
+
+    `squares` is the sum of the squared, decayed weights of all events.
+    """
 
     half_life_seconds: float
     sketch: FrequencyEstimator
     squares: float
 
     def add(self, fresh: FrequencyEstimator, later_seconds: float) -> None:
-        """Add a window that ends `later_seconds` after the earlier ones, or, if negative, before them."""
+        """Add the sketch of a window that ends `later_seconds` after the windows so far, or, if negative, before."""
         squares = fresh.total
         faded = merge_fading(self.sketch, fresh, later_seconds, self.half_life_seconds) ** 2
         self.squares = self.squares * faded + squares if later_seconds > 0 else self.squares + squares * faded
@@ -34,12 +37,12 @@ class DecayedSketch:
 
 @dataclass
 class FrequencyView:
-    """Decayed counts: an event at time t weighs ``2 ** (-(time_ms - t) / half-life)``.
+    """Decayed counts of keys: an event at time t weighs ``2 ** (-(time_ms - t) / half-life)``.
 
-    With several half-lives (ascending), each key is counted with the longest one whose rate agrees with the rates of
-    all shorter ones (`weir.sketches.bank`): steady keys with a long half-life, which is precise, and changing
-    keys with a short one, which is up to date. `FrequencyBank` does the same with events instead of seconds as the
-    clock.
+    With several half-lives (ascending), each key is counted with the longest half-life whose rate agrees with the rates
+    under all shorter ones (`weir.sketches.bank`): steady keys with a long half-life, which is precise, and changing
+    keys with a short half-life, which is up to date. `FrequencyBank` does the same with events instead of seconds as
+    the clock.
     """
 
     half_life_seconds: float | tuple[float, ...]
@@ -70,39 +73,40 @@ class FrequencyView:
         Raises
         ------
         ValueError
-            If the bytes are not a sketch, or one with other parameters than before.
+            If the bytes are not a sketch, or a sketch with other parameters than the earlier windows'.
         """
         fresh = [load(window_sketch) for _ in self.half_lives]
         if not self.memories:
-            self.memories = [DecayedSketch(*one, one[1].total) for one in zip(self.half_lives, fresh, strict=True)]
+            lives = zip(self.half_lives, fresh, strict=True)
+            self.memories = [DecayedSketch(half_life, sketch, sketch.total) for half_life, sketch in lives]
             self.time_ms = event_ms
             return
-        for memory, one in zip(self.memories, fresh, strict=True):
-            memory.add(one, (event_ms - self.time_ms) / 1000)
+        for memory, sketch in zip(self.memories, fresh, strict=True):
+            memory.add(sketch, (event_ms - self.time_ms) / 1000)
         self.time_ms = max(self.time_ms, event_ms)
 
     def counts(self, keys: Keys) -> Floats:
-        """Return the estimated decayed counts of keys, (n,), as events of the longest half-life."""
+        """Return the estimated decayed counts of keys, (n,), in events of the longest half-life."""
         return self.agreed(self.estimates(keys))
 
     def estimates(self, keys: Keys) -> Floats:
         """Return the estimated decayed counts of keys under each half-life, (n, half-lives)."""
-        found = np.zeros((len(keys), len(self.half_lives)))
+        estimates = np.zeros((len(keys), len(self.half_lives)))
         for number, memory in enumerate(self.memories):
-            found[:, number] = memory.sketch.estimate(keys)
-        return found
+            estimates[:, number] = memory.sketch.estimate(keys)
+        return estimates
 
     def agreed(self, estimates: Floats) -> Floats:
-        """Return the `counts`, (n,), of keys from their `estimates`."""
+        """Return the counts of keys, (n,), as `counts` does, from the result of `estimates` (n, half-lives)."""
         return agreed(list(estimates.T), self._totals, self._squares)
 
     def choose(self, estimates: Floats) -> Choice:
-        """Return the index of the half-life chosen for each key, (n,), from its `estimates`."""
+        """Return for each key (n,) the index of the half-life to use, from the result of `estimates`."""
         return choose(list(estimates.T), self._totals, self._squares)
 
     @property
     def to_longest(self) -> list[float]:
-        """Factors that convert counts under each half-life to events of the longest one."""
+        """For each half-life, the factor that converts its counts to events of the longest half-life."""
         return to_longest(self._totals)
 
     @property
@@ -114,14 +118,14 @@ class FrequencyView:
         return [memory.squares for memory in self.memories] or [0.0] * len(self.half_lives)
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the counts as arrays, without `time_ms`."""
-        found: dict[str, npt.NDArray[Any]] = {
+        """Return the sketches as byte arrays by name, without `time_ms`; empty before the first window."""
+        arrays: dict[str, npt.NDArray[Any]] = {
             name: np.frombuffer(bytearray(memory.sketch.to_bytes()), np.uint8)
             for name, memory in zip(self._names, self.memories, strict=False)
         }
         if len(self.memories) > 1:
-            found["weighed"] = np.array([memory.squares for memory in self.memories])
-        return found
+            arrays["weighed"] = np.array([memory.squares for memory in self.memories])
+        return arrays
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
         """Load the counts from the result of `state_dict`."""
@@ -135,7 +139,7 @@ class FrequencyView:
 
     @property
     def _names(self) -> list[str]:
-        """Names of the sketches' arrays; the longest half-life has the same name as a single one."""
+        """Names of the sketches in `state_dict`; the longest half-life always has the name ``sketch``."""
         return [*(f"shorter.{number}" for number in range(len(self.half_lives) - 1)), "sketch"]
 
 
@@ -149,7 +153,9 @@ def merge_fading(
     counts
         Counts so far; changed in place.
     fresh
-        Counts of a period that ends `later_seconds` after `counts`, or, if negative, before; may be changed, too.
+        Counts of another period, which may be changed, too.
+    later_seconds
+        Time from the end of the period of `counts` to the end of the period of `fresh`; negative if `fresh` is older.
     half_life_seconds
         Time in which a count halves.
 

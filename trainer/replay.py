@@ -1,4 +1,4 @@
-"""A bundle made again from its windows, and compared with what is stored."""
+"""Replay of a bundle: train again on its windows, and compare the result with the stored bundle bit for bit."""
 
 import tempfile
 from collections.abc import Callable
@@ -49,8 +49,11 @@ __all__ = ["Replay", "ReplayError", "check_source", "differences", "recipe_of", 
 Floats = npt.NDArray[np.float32]
 
 
+_NEVER: Final = 2**62
+
+
 def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -> list[str]:
-    """Return a sentence for each part of a bundle, including its chain, that the state does not reproduce bit for bit.
+    """Return a sentence for each part of a stored bundle that differs in a bit from the bundle of a state.
 
     Raises
     ------
@@ -58,34 +61,35 @@ def differences(log: BundleLog, manifest: BundleManifest, state: TrainerState) -
         If the stored bundle is damaged.
     """
     content = Content.of(state)
-    found = _of_items(Servable.open(log, manifest), content)
+    problems = _of_items(Servable.open(log, manifest), content)
     if log.read(manifest, BundleFile.TOWER) != tower_to_onnx(state.tower, state.config.tower):
-        found.append("the user tower differs")
+        problems.append("the user tower differs")
     if state.second is not None and log.read(manifest, BundleFile.SCORER) != scorer_to_onnx(state.second.scorer):
-        found.append("the scorer differs")
+        problems.append("the scorer differs")
     users = state.featured_users
     if users is not None and log.read(manifest, BundleFile.USER_FEATURES) != users.weights.encode():
-        found.append("what user features say differs")
+        problems.append("what user features say differs")
     if (version := version_of(content.version, manifest.variant)) != manifest.version:
-        found.append(f"the state differs: its bundle would be named {version}")
-    return found
+        problems.append(f"the state differs: its bundle would be named {version}")
+    return problems
 
 
 def _of_items(stored: Servable, content: Content) -> list[str]:
+    """Return sentences on differences between the stored items and the items of a content."""
     rows = stored.rows.live
     keys = stored.rows.keys[rows]
     places = content.state.table.rows(keys)
     here = places != SHARED
-    found = _counted(int((~here).sum()), "items are not in the table any more")
-    found += _counted(len(content.rows) - int(here.sum()), "items of the table are not stored")
+    problems = _counted(int((~here).sum()), "items are not in the table any more")
+    problems += _counted(len(content.rows) - int(here.sum()), "items of the table are not stored")
     own = np.searchsorted(content.rows, places[here])
     special = np.arange(FIRST_ITEM_ROW)
     embeddings = (
         np.concatenate([stored.rows.embeddings[special], stored.rows.embeddings[rows[here] + FIRST_ITEM_ROW]]),
         np.concatenate([content.embeddings[special], content.embeddings[own + FIRST_ITEM_ROW]]),
     )
-    found += _unequal("embeddings", *embeddings)
-    return found + _unequal("vectors", stored.rows.vectors[rows[here]], content.vectors[own])
+    problems += _unequal("embeddings", *embeddings)
+    return problems + _unequal("vectors", stored.rows.vectors[rows[here]], content.vectors[own])
 
 
 def _counted(number: int, what: str) -> list[str]:
@@ -93,7 +97,7 @@ def _counted(number: int, what: str) -> list[str]:
 
 
 def _unequal(name: str, stored: Floats, made: Floats) -> list[str]:
-    """Return the number of rows (n, d) that differ in any bit, and the largest distance, as a sentence."""
+    """Return a sentence with the number of rows (n, d) that differ in a bit, and the largest distance, if any."""
     other = (stored.view(np.uint32) != made.view(np.uint32)).any(axis=1)
     if not other.any():
         return []
@@ -101,21 +105,18 @@ def _unequal(name: str, stored: Floats, made: Floats) -> list[str]:
     return [f"{int(other.sum()):,} of {len(stored):,} {name} differ, by {off:.3g} at most"]
 
 
-_NEVER: Final = 2**62
-
-
 class ReplayError(UserError):
-    """A bundle cannot be made again, or not be compared; the message says what is missing."""
+    """A bundle cannot be made again or compared; the message says what is missing."""
 
     @classmethod
     def damaged(cls, version: str, error: CorruptArtefactError) -> "ReplayError":
-        """Return the error for a file without which a bundle is not made again."""
+        """Return the error for a damaged file that the replay needs."""
         return cls(f"{error}: without this file {version} cannot be made again and compared; restore it from a copy")
 
 
 @dataclass(frozen=True)
 class _Until:
-    """Stop signal after a number of steps: a bundle may be from the middle of a window."""
+    """Stop signal for training after a number of steps, since a bundle may be from the middle of a window."""
 
     position: Position
     steps: int
@@ -138,7 +139,7 @@ def recipe_of(manifest: BundleManifest) -> Recipe:
     Raises
     ------
     ReplayError
-        If its manifest has none, or the numbers of ranks or threads changed: the order of sums is then not repeatable.
+        If the manifest has no recipe, or the numbers of ranks or threads changed, which changes the order of sums.
     """
     recipe = manifest.recipe
     if recipe is None or not recipe.stretches:
@@ -152,9 +153,9 @@ def recipe_of(manifest: BundleManifest) -> Recipe:
 
 
 def check_source(store: Store, log: BundleLog, manifest: BundleManifest, recipe: Recipe) -> None:
-    """Check, before any training, a bundle's files against their manifests, and that its windows still exist.
+    """Check before training that a bundle's files agree with their manifests, and that its windows still exist.
 
-    Raises `ReplayError`.
+    Raises `ReplayError` otherwise.
     """
     version, first = manifest.version, recipe.stretches[0].sequence
     try:
@@ -173,7 +174,7 @@ def check_source(store: Store, log: BundleLog, manifest: BundleManifest, recipe:
 
 
 def _first_retired(store: Store, first: int, last: int) -> int | None:
-    """Return the first retired pane of some; None if all remain."""
+    """Return the number of the first pane from `first` to `last` that was removed; None if all remain."""
     expected = first
     try:
         for pane in WindowLog(store).follow(first - 1):
@@ -186,15 +187,17 @@ def _first_retired(store: Store, first: int, last: int) -> int | None:
 
 
 def _compare(store: Store, name: str, entry: FileEntry) -> None:
+    """Raise `CorruptArtefactError` if a file is missing or differs from its entry."""
     try:
-        found = store.digest(name)
+        digest = store.digest(name)
     except FileNotFoundError:
         raise CorruptArtefactError(store.path(name), "the manifest lists it, but it is missing") from None
-    if found != entry.checksum:
-        raise CorruptArtefactError(store.path(name), f"has checksum {found}, the manifest says {entry.checksum}")
+    if digest != entry.checksum:
+        raise CorruptArtefactError(store.path(name), f"has checksum {digest}, the manifest says {entry.checksum}")
 
 
 def _retired(version: str, first: int, pane: int) -> ReplayError:
+    """Return the error for a removed pane."""
     return ReplayError(
         f"{version} was trained from pane {first} on, and pane {pane} has retired: it cannot be made again"
     )
@@ -241,14 +244,14 @@ def _learn(learner: Learner, first: int, manifest: BundleManifest) -> None:
     after = first - 1
     while after < manifest.trained_sequence:
         try:
-            found = learner.log.next(after)
+            panes = learner.log.next(after)
         except RetiredError as error:
             raise _retired(manifest.version, first, after + 1) from error
         except CorruptArtefactError as error:
             raise ReplayError.damaged(manifest.version, error) from error
-        if not found:
+        if not panes:
             return
-        for window in found:
+        for window in panes:
             after += 1
             if after > manifest.trained_sequence:
                 return
@@ -258,6 +261,7 @@ def _learn(learner: Learner, first: int, manifest: BundleManifest) -> None:
 
 
 def _process(learner: Learner, window: WindowManifest, manifest: BundleManifest) -> None:
+    """Process a window; raises `ReplayError` for a damaged file."""
     try:
         learner.process_window(window)
     except CorruptArtefactError as error:
@@ -265,7 +269,7 @@ def _process(learner: Learner, window: WindowManifest, manifest: BundleManifest)
 
 
 class Replay(FrozenModel):
-    """Result: without `differences` the bundles are bit-identical; `reasons` may explain differences."""
+    """Result of a replay: bit-identical if `differences` is empty; `reasons` may explain the differences."""
 
     version: str
     windows: int = Field(description="windows trained on again")
@@ -275,55 +279,55 @@ class Replay(FrozenModel):
     reasons: tuple[str, ...]
 
 
-def replay_bundle(store: Store, wanted: str, report: Callable[[TrainProgress], None] | None = None) -> Replay | None:
-    """Reproduce a bundle with this process's ranks; returns None on all ranks except the first.
+def replay_bundle(store: Store, version: str, report: Callable[[TrainProgress], None] | None = None) -> Replay | None:
+    """Train a bundle again with the ranks of this process group, and compare; None on all ranks except the first.
 
     Raises
     ------
     ReplayError
-        If it cannot be made again: a file of it or a window is damaged, retired or another one.
+        If the bundle cannot be made again, because a file or a window is damaged, removed or different.
     FileNotFoundError
         If the bundle does not exist.
     CorruptArtefactError
         If the manifest of the bundle is damaged.
     """
-    manifest = log_of_version(store, wanted).manifest(wanted)
+    manifest = log_of_version(store, version).manifest(version)
     recipe = recipe_of(manifest)
     first = recipe.stretches[0]
     with deterministic(), Workers.from_environment(first.device) as workers:
         if workers.world_size != first.ranks:
-            raise ReplayError(f"{wanted} was trained by {first.ranks} ranks, here are {workers.world_size}")
+            raise ReplayError(f"{version} was trained by {first.ranks} ranks, here are {workers.world_size}")
         torch.set_num_threads(first.threads)
-        log = log_of_version(store, wanted)
+        log = log_of_version(store, version)
         check_source(store, log, manifest, recipe)
         state = retrained(store, manifest, recipe, workers, report)
-        found = list[str]()
-        workers.first(lambda: found.extend(differences(log, manifest, state)), state.answer)
+        problems = list[str]()
+        workers.first(lambda: problems.extend(differences(log, manifest, state)), state.answer)
         if not workers.is_first:
             return None
         return Replay(
-            version=wanted,
+            version=version,
             windows=state.position.trained_sequence - first.sequence + 1,
             steps=state.position.step,
             items=len(state.table),
-            differences=tuple(found),
-            reasons=_reasons(store, manifest, recipe) if found else (),
+            differences=tuple(problems),
+            reasons=_reasons(store, manifest, recipe) if problems else (),
         )
 
 
 def _reasons(store: Store, manifest: BundleManifest, recipe: Recipe) -> tuple[str, ...]:
     """Return what has changed since the bundle was made and may explain differences."""
     here = software()
-    found = [
-        f"{name} is {here.get(name, 'not here')}, from step {one.step} on it was {then}"
-        for one in recipe.stretches
-        for name, then in sorted(one.software.items())
+    reasons = [
+        f"{name} is {here.get(name, 'not here')}, from step {stretch.step} on it was {then}"
+        for stretch in recipe.stretches
+        for name, then in sorted(stretch.software.items())
         if here.get(name) != then
     ]
     if LogState.open(store).redacted_at > manifest.created_at:
-        found.append("users were forgotten since: the windows hold less now")
-    if any(one.device == "cuda" for one in recipe.stretches):
-        found.append("it was trained on a GPU, where the order of some sums is not fixed")
+        reasons.append("users were forgotten since: the windows hold less now")
+    if any(stretch.device == "cuda" for stretch in recipe.stretches):
+        reasons.append("it was trained on a GPU, where the order of some sums is not fixed")
     if recipe.settings["publish_bound"]:
-        found.append("publish_bound lets rows be off by a bound since they were last published")
-    return tuple(found)
+        reasons.append("publish_bound lets rows be off by a bound since they were last published")
+    return tuple(reasons)

@@ -38,18 +38,18 @@ def train(
     follow: bool = False,
     report: Callable[[TrainProgress], None] | None = None,
 ) -> TrainSummary:
-    """Train the line of a variant on all committed windows; with `follow`, wait for more until SIGTERM or SIGINT.
+    """Train a variant on all committed windows; with `follow`, wait for more windows until SIGTERM or SIGINT.
 
     Raises
     ------
     CheckpointMismatchError
         If the store holds a checkpoint made with other settings.
     LogMismatchError
-        If the commit log is not the one of the checkpoint: it ends before, or another commit is there.
+        If the checkpoint was trained on the windows of another commit log.
     CorruptArtefactError
         If a window's file is missing or corrupt.
     NodeLeftError
-        If another node was asked to stop, and this one was not.
+        If another node was asked to stop, and this node was not.
     ValueError
         If the settings do not fit the ranks or the device.
     """

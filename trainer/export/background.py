@@ -1,4 +1,4 @@
-"""Work of an export beside the stream: threads that end with it."""
+"""Background threads of exports, which end when the training loop ends."""
 
 import os
 import threading
@@ -33,9 +33,18 @@ T = TypeVar("T")
 def beside(
     name: str, work: Callable[[], T], *, is_awaited: bool = False, niceness: int = _NICENESS
 ) -> BackgroundTask[T]:
-    """Start work in a thread of low priority; the process waits for it at its end only if it `is_awaited`.
+    """Start `work` in a background thread, and return the task.
 
-    `niceness` is added to the process's own, which lowers the priority.
+    Parameters
+    ----------
+    name
+        Name of the thread.
+    work
+        The function to run.
+    is_awaited
+        Whether the process waits for the thread when it exits; otherwise `none_left` ends the thread.
+    niceness
+        Added to the niceness of the process: a higher value lowers the priority of the thread.
     """
 
     def run() -> T:
@@ -54,10 +63,10 @@ def beside(
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """End all threads that are not awaited when the context is left.
+    """Context manager that ends all threads that are not awaited when it is left.
 
-    Python stops a thread that outlives it when that next acquires the GIL. Within FAISS this aborts the process, with
-    the exit status of a failure.
+    At exit, Python stops a running thread when the thread next acquires the GIL. Inside FAISS this aborts the process,
+    with the exit status of a failure.
     """
     try:
         yield
@@ -68,7 +77,7 @@ def none_left() -> Iterator[None]:
 
 
 def _end(task: BackgroundTask[Any], until: float) -> None:
-    """Interrupt a task, with an error in FAISS if it is inside; wait for its end."""
+    """Interrupt a task and its calls of FAISS, and wait for its end until the monotonic time `until`."""
     while task.running and time.monotonic() < until:
         task.interrupt()
         faiss.TimeoutCallback.reset(_AT_ONCE_SECONDS)

@@ -1,7 +1,7 @@
-"""A bundle: the state of the model, as files that can be served.
+"""Export of a bundle: write the state of the model as files that can be served, pass the gate, publish.
 
-An export that needs all items of a large table runs in a thread, on a snapshot, while a follower trains on. Changes
-since the snapshot are left to the next export.
+A follower exports all items of a large table in a thread, from a snapshot, while it trains on. Changes since the
+snapshot are left to the next export.
 """
 
 import logging
@@ -34,12 +34,14 @@ from weir.trainer.step.model import Position
 
 __all__ = ["ModelPart", "export", "export_bundle"]
 
+logger = logging.getLogger(__name__)
+
 
 class ModelPart(NamedTuple):
-    """Model files and facts, read from a state at once, so that training can continue while the bundle is made.
+    """Model files and facts of the manifest, copied from a state, so that training can continue.
 
-    `files` are the user tower and, if any, the scorer and the weights of item and user features, by name.
-    `fault` names a part of the state that is not finite.
+    `files` are the user tower and, if any, the scorer and the weights of item and user features, by name. `fault` is a
+    sentence about a part of the state that is not finite, or None.
     """
 
     files: dict[str, bytes]
@@ -51,7 +53,9 @@ class ModelPart(NamedTuple):
 
     @classmethod
     def of(cls, state: TrainerState, touched: TableRows | None) -> Self:
-        """Read it from a state; called as `Embeddings.norms`, over the `touched` rows (n,), or all.
+        """Read a state. Collective, or called by rank 0 in `Workers.first`.
+
+        Only the `touched` table rows (n,) are checked for finite numbers; None: all rows.
 
         Raises
         ------
@@ -69,9 +73,6 @@ class ModelPart(NamedTuple):
         return cls(files, replace(state.position), evaluation, state.stretches, state.trained_commit, fault)
 
 
-logger = logging.getLogger(__name__)
-
-
 def export_bundle(
     store: Store,
     state: TrainerState,
@@ -81,25 +82,27 @@ def export_bundle(
 ) -> BundleManifest:
     """Write the bundle of a state, evaluate it in the gate, promote it if it passes, and remove old bundles.
 
-    An existing bundle is not written again, only promoted if that was missed. While an operator's
-    pin holds, no bundle is promoted. If the planner has a background export, this waits for it and
-    finishes it.
+    A bundle that exists is not written again, but promoted if that is still due. While an operator's pin holds, no
+    bundle is promoted. If the planner has a background export, the call waits for this export and finishes it.
 
     Parameters
     ----------
-    store, state
-        The target, perhaps the line of a variant, and the state to export.
+    store
+        Where the bundle is written; for a variant, its folder in the store.
+    state
+        The state to export.
     recent
-        Events for the comparison; read from the store's windows unless given: the line of a variant has no windows.
+        Events on which bundles are compared; None: read from the windows of `store`. The folder of a variant has no
+        windows.
     gate
-        Promotion rule; by default that of the settings.
+        Promotion rule; None: the rule of the settings.
     planner
-        Data kept from the previous export; read from the store unless given.
+        Planner with the data of the previous export; None: a new one, which reads the newest bundle.
 
     Raises
     ------
     AwaitedError
-        If the bundle is now being made in a background thread: call again, preferably when it has ended.
+        If the bundle is now being made in a background thread: call again when the thread has ended.
     ExportError
         If the table has no items, or a model cannot be converted.
     """
@@ -118,12 +121,12 @@ def export_bundle(
         gate or PairedGate.of(state.config),
         planner or ExportPlanner(),
     )
-    found = export.existing()
-    return export.write() if found is None else export.published(found)
+    existing = export.existing()
+    return export.write() if existing is None else export.published(existing)
 
 
 class _Written(NamedTuple):
-    """A written bundle without its manifest; `servable` answers queries, or is None if there is a `fault`."""
+    """A bundle whose files are written, but not its manifest; `servable` is None if there is a `fault`."""
 
     manifest: BundleManifest
     draft: Complete | Delta
@@ -133,7 +136,7 @@ class _Written(NamedTuple):
 
 
 class _Export:
-    """One export of a state."""
+    """One export of a state; arguments as in `export_bundle`."""
 
     def __init__(
         self, store: Store, state: TrainerState, recent: RecentCases, gate: Gate, planner: ExportPlanner
@@ -144,31 +147,35 @@ class _Export:
         self.version = version_of(self.content.version, planner.variant)
 
     def existing(self) -> BundleManifest | None:
-        """Return the manifest if this bundle exists; a damaged bundle is written again."""
+        """Return the manifest if the bundle exists; None if it is missing or damaged."""
         try:
-            found = self.log.manifest(self.version)
-            self.log.chain(found)
+            manifest = self.log.manifest(self.version)
+            self.log.chain(manifest)
         except FileNotFoundError:
             return None
         except CorruptArtefactError as error:
             logger.error("bundle %s is written again: %s", self.version, error)
             return None
         # It is the newest bundle, the parent of the next one.
-        self.planner.forget_other(found)
-        return found
+        self.planner.forget_other(manifest)
+        return manifest
 
     def write(self) -> BundleManifest:
-        """Write the files, run the gate, commit and publish the bundle; raises `AwaitedError` if a thread does it."""
+        """Write the files, run the gate, commit and publish the bundle.
+
+        Raises `AwaitedError` if a background thread writes the files.
+        """
         draft: Complete | Delta | None = self.planner.draft_touched(self.log, self.content)
         model = ModelPart.of(self.state, self.content.touched)
         cases = self.recent.up_to(self.state.position.trained_sequence)
         if draft is None and self.planner.makes_beside(self.content):
-            self._make_beside(model, cases)
+            self._start_background(model, cases)
             raise AwaitedError(f"bundle {self.version} is made beside the stream")
         draft = draft or self.planner.draft_whole(self.log, self.content.whole())
         return self._commit(self._written(draft, model, cases))
 
-    def _make_beside(self, model: ModelPart, cases: Cases) -> None:
+    def _start_background(self, model: ModelPart, cases: Cases) -> None:
+        """Start to write the bundle in a thread, from a snapshot of the state."""
         snapshot = self.content.whole().snapshot()
         self.state.since.snapshot()
 
@@ -180,7 +187,7 @@ class _Export:
         self.planner.making = beside("weir-bundle-export", make, niceness=0)
 
     def _written(self, draft: Complete | Delta, model: ModelPart, cases: Cases) -> _Written:
-        """Write the files and evaluate the bundle; needs no state.
+        """Write the files of the bundle, open it and compute its hits, without access to the state.
 
         Raises `CorruptArtefactError` if the bundle cannot be read back.
         """
@@ -209,14 +216,14 @@ class _Export:
         return self.published(manifest)
 
     def published(self, manifest: BundleManifest) -> BundleManifest:
-        """Promote a stored bundle if it is due, remove old bundles, and return it."""
+        """Promote a stored bundle if it is due, remove old bundles, and return the manifest."""
         logger.info("bundle %s: %s", manifest.version, manifest.verdict)
         self._publish(manifest)
         self._retire()
         return manifest
 
     def _publish(self, manifest: BundleManifest) -> None:
-        """Promote a bundle that passed the gate, unless another one is pinned or it was withdrawn."""
+        """Promote a bundle that passed the gate, unless it was withdrawn; a pin of another bundle prevents it."""
         name = manifest.version
         try:
             if manifest.promoted and self.log.withdrawal(name) is None and current_or_none(self.log) != name:
@@ -226,7 +233,7 @@ class _Export:
             logger.error("bundle %s is not promoted: %s", name, error)
 
     def _retire(self) -> None:
-        """Remove old bundles, except any that may still be needed."""
+        """Remove old bundles, except the newest, the confirmed and any in the window for rollbacks."""
         try:
             spare = CanaryEvaluation.read(self.store).reference
             config = self.state.config
@@ -235,7 +242,7 @@ class _Export:
             logger.error("no bundle is retired: %s", error)
 
     def _manifest(self, draft: Complete | Delta, model: ModelPart, cases: Cases) -> BundleManifest:
-        """Write the files of a draft and return the bundle's manifest."""
+        """Write the files of an export plan and return the bundle's manifest, without a verdict."""
         at, config = model.position, self.state.config
         tower, read = config.tower, cases.histories.shape[1]
         manifest = BundleManifest(
@@ -276,7 +283,7 @@ class _Export:
         )
 
     def _verdict(self, written: _Written) -> Verdict:
-        """Compare a bundle's hits with the promoted bundle's."""
+        """Return the gate's verdict on a bundle, compared with the promoted one."""
         if written.servable is None:
             return self.gate.before(written.fault, Evidence())
         new = written.servable.hits(written.cases, self.gate.cutoff)
@@ -292,7 +299,7 @@ class _Export:
 
 
 def _with_recall(manifest: BundleManifest, servable: Servable, cases: Cases) -> BundleManifest:
-    """Add the recall of an index with kept lists, on the newest cases; the first value is the reference."""
+    """Add the recall of an IVF index on the newest cases; the first value after training is the reference."""
     fit = manifest.index.fit
     if fit is None or not len(cases):
         return manifest
@@ -318,7 +325,7 @@ def _pinned(log: BundleLog) -> str | None:
 
 
 def export(store: Store, config: TrainerConfig, variant: str = MAIN) -> BundleManifest:
-    """Export a bundle from the newest checkpoint of a line, with the settings `config`.
+    """Export a bundle from the newest checkpoint of a variant, with the settings `config`.
 
     Raises
     ------
@@ -327,7 +334,7 @@ def export(store: Store, config: TrainerConfig, variant: str = MAIN) -> BundleMa
     CheckpointMismatchError
         If the checkpoint was made with other settings.
     LogMismatchError
-        If it was trained on the windows of another commit log.
+        If the checkpoint was trained on the windows of another commit log.
     """
     line = line_of(store, variant)
     checkpoints, workers = CheckpointLog(line, config.checkpoints_kept), Workers()

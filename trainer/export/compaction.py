@@ -26,15 +26,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Compacted:
-    """The compacted bundle in memory, and the lists of its rows, if the index has lists that can be kept."""
+    """The compacted bundle in memory, and the list of each of its rows, if its index has lists that are kept."""
 
     servable: Servable
     assigned: ByRow | None
 
     def under(self, log: BundleLog, kept: PublishedSnapshot) -> tuple[PublishedSnapshot, Servable] | None:
-        """Return a later version as if it were built on the compacted bundle: as kept for exports, and as a servable.
+        """Return a later version of the chain, rebuilt on the compacted bundle, as a snapshot and a servable.
 
-        None if the version does not build on this chain. Reads only the deltas since. Raises as `Servable.open`.
+        `kept` is the later version as built on the old chain. Only the deltas after the compacted version are read.
+        None if `kept` does not build on the compacted version. Raises as `Servable.open`.
         """
         start = self.servable.manifest
         if log.chain(kept.manifest, [start])[0] != start:
@@ -50,11 +51,15 @@ class Compacted:
 
 
 def start_compaction(log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> BackgroundTask[Compacted | None]:
-    """Compact the chain of a published version in a thread that is not awaited at exit; None if it fails."""
+    """Compact the chain of a published version in a thread that is not awaited at exit.
+
+    The result is None if the compaction failed.
+    """
     return beside("weir-bundle-compaction", partial(_compact_or_log, log, kept, servable))
 
 
 def _compact_or_log(log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> Compacted | None:
+    """Compact a chain; log an error and return None if this fails."""
     version = kept.manifest.version
     try:
         compacted = compact(log, kept, servable)
@@ -66,7 +71,7 @@ def _compact_or_log(log: BundleLog, kept: PublishedSnapshot, servable: Servable)
 
 
 def compact(log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> Compacted:
-    """Write the complete bundle that replaces a delta, and return it.
+    """Write the complete bundle that replaces a published delta (`kept` and `servable`), and return it in memory.
 
     Raises
     ------
@@ -97,9 +102,10 @@ def compact(log: BundleLog, kept: PublishedSnapshot, servable: Servable) -> Comp
 
 
 def _verify_again(log: BundleLog, delta: BundleManifest) -> None:
-    """Verify again the files that were mapped while they were copied: later page reads are not verified.
+    """Verify again the files of the base bundle, which were copied from a memory map.
 
-    Files of a remote store were copied to this machine before.
+    Pages of a mapped file are not verified when they are read later. Files of a remote store need no check: they were
+    copied to this machine before.
     """
     base = log.chain(delta)[0]
     for name in (BundleFile.INDEX, BundleFile.EMBEDDINGS, BundleFile.VECTORS) if log.store.local_path else ():

@@ -1,7 +1,7 @@
-"""What an export reads of a state, the identity of the bundle that follows from it, and whether its numbers are finite.
+"""The content of a bundle: what an export reads from the state, the bundle's name, and the check for finite numbers.
 
-A run killed after an export makes the same bits again, hence the same name; other settings or another training give
-another name, whatever the store contains.
+The name contains a digest of the state. A run that is killed after an export and repeats it makes the same bits, hence
+the same name; other settings or another training give another name.
 """
 
 import json
@@ -51,19 +51,33 @@ _UNNAMED: Final[dict[str, object]] = {
 """Settings that the digest omits if they have these values, by the names of `TrainerConfig.defining`."""
 
 
+Floats = npt.NDArray[np.float32]
+
+_AT_ONCE: Final = 1 << 16
+"""Most rows fetched at a time: 16 MB with 64 dimensions."""
+
+_SHARED: Final = 1 << 17
+"""Least number of items for which ranks search lists together: for fewer, one rank is as fast as the query."""
+
+
 def name_of(state: TrainerState, *, at_all: bool = False) -> str:
-    """Return the bundle name of a state; called as `Fingerprint.look`, with `at_all` over all rows."""
+    """Return the bundle name of a state: its position in the stream and a digest.
+
+    The fingerprint of the items is updated from the touched rows or, with `at_all`, from all rows. Collective, or
+    called by rank 0 in `Workers.first`.
+    """
     return f"{place_of(state)}-{_digest(state, state.since.fingerprint.look(at_all=at_all))}"
 
 
 def place_of(state: TrainerState) -> str:
-    """Return the prefix of a name for the stream position; names sort by it."""
+    """Return the first part of a bundle name: the trained window and the step, padded so that names sort by them."""
     at = state.position
     return f"{max(at.trained_sequence, 0):08d}-{at.step:010d}"
 
 
 @torch.no_grad()
 def _digest(state: TrainerState, fingerprint: int) -> str:
+    """Return the digest in a bundle name: of settings, counts, models, special rows and the items' fingerprint."""
     digest = xxhash.xxh3_128()
     unused = () if state.config.rescoring.on else ("rescoring.",)
     defining = state.config.defining().items()
@@ -88,17 +102,8 @@ def _digest(state: TrainerState, fingerprint: int) -> str:
     return str(digest.hexdigest()[:_DIGITS])
 
 
-Floats = npt.NDArray[np.float32]
-
-_AT_ONCE: Final = 1 << 16
-"""Most rows fetched at a time: 16 MB with 64 dimensions."""
-
-_SHARED: Final = 1 << 17
-"""Least number of items for which ranks search lists together: for fewer, one rank is as fast as the query."""
-
-
 class Line(NamedTuple):
-    """Target of a bundle: the store and the variant."""
+    """Where a bundle is written: the store and the variant."""
 
     store: Store
     variant: str
@@ -109,7 +114,7 @@ class Line(NamedTuple):
 
 
 class Described(NamedTuple):
-    """Columns of ``items.parquet`` for all items, (n,) each, on disk."""
+    """Copy of the columns of ``items.parquet`` for all items, (n,) each, in scratch files on disk."""
 
     keys: ItemKeys
     ids: Texts
@@ -117,7 +122,7 @@ class Described(NamedTuple):
 
     @classmethod
     def of(cls, content: "Content") -> "Described":
-        """Read them for a content of all items, in chunks; called as `Embeddings.fetch`."""
+        """Copy the columns of a whole content, in chunks. Collective, or called by rank 0 in `Workers.first`."""
         state, count = content.state, len(content.rows)
         popularity = zeros_in_scratch(count, np.float64)
 
@@ -131,14 +136,17 @@ class Described(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Unpublished arrays of a complete bundle."""
+    """Unpublished array files of a complete bundle."""
 
     embeddings: ArrayDraft
     vectors: ArrayDraft
 
     @classmethod
     def of(cls, state: TrainerState, line: Line | None, version: str) -> "Drafts":
-        """Let all ranks write the arrays, each its own rows; called as `Embeddings.fetch`."""
+        """Let each rank write its own rows of the arrays. Collective, or called by rank 0 in `Workers.first`.
+
+        Without a `line`, the files are in the folder for temporary files.
+        """
         count, width = len(state.table), state.embeddings.weight.shape[1]
         store = Store(tempfile.gettempdir()) if line is None else line.store
         prefix = "" if line is None else f"{line.folder(version)}/"
@@ -152,12 +160,26 @@ class Drafts(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """Content of a bundle, read from a state: all items, or those with touched table rows.
+    """Content of a bundle, read from a state: all items (whole), or the items with touched table rows.
 
-    `embeddings` (2 + n, d) start with the two special rows, `vectors` (n, d) do not; both are in the order of
-    `rows` (n,), table rows in use, ascending. `touched` are all rows examined and `left` the evicted keys; None if the
-    content is whole, which has `drafts`. `version` is the bundle's name (`name_of`), `line` its target; None: none.
-    `total` is the number of items of the state; `described` replaces queries to the state for a `snapshot`.
+    Attributes
+    ----------
+    rows
+        Table rows of the items, (n,), ascending.
+    embeddings, vectors
+        Embeddings (2 + n, d), which start with the two special rows, and index vectors (n, d), in the order of `rows`.
+    version
+        Name of the bundle (`name_of`).
+    line
+        Where the bundle is written; None: nowhere.
+    total
+        Number of items of the state.
+    touched, left
+        Table rows examined, and keys of evicted items; None if the content is whole.
+    drafts
+        Files of `embeddings` and `vectors`, if the content is whole.
+    described
+        Columns of the items, read in advance for a `snapshot`; None: they are read from the state.
     """
 
     state: TrainerState
@@ -185,7 +207,10 @@ class Content:
 
     @classmethod
     def since(cls, state: TrainerState, line: Line | None = None) -> "Content":
-        """Read the rows that may differ from the bundle of `TrainerState.since`; all rows after too many evictions."""
+        """Read the rows that may differ from the newest published bundle (`TrainerState.since`).
+
+        After more evictions than the state can list, all rows are read.
+        """
         touched, left = state.touched.rows(Reader.BUNDLE), state.touched.left()
         if TOO_MANY in left:
             return cls.of(state, line)
@@ -196,7 +221,7 @@ class Content:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it contains all items."""
+        """Whether the content has all items."""
         return self.touched is None
 
     def whole(self) -> "Content":
@@ -204,11 +229,11 @@ class Content:
         return self if self.is_whole else self._whole(self.state, self.line, self.version)
 
     def snapshot(self) -> "Content":
-        """Return a whole content that does not change with the state; another thread may read it."""
+        """Return a copy of a whole content that does not change with the state, so that another thread may read it."""
         return replace(self, described=Described.of(self))
 
     def assigned(self, clusters: Clusters, chosen: npt.NDArray[np.int64]) -> Assigned:
-        """Return the nearest list of `chosen` items (m,); for many items, with all ranks."""
+        """Return the nearest list of each of the `chosen` items (m,); many items are assigned by all ranks together."""
         workers, assigner = self.state.embeddings.workers, self.state.assigner
         is_alone = workers.world_size == 1 or self.described is not None
         if is_alone or self.drafts is None or len(chosen) < _SHARED:
@@ -219,7 +244,7 @@ class Content:
 
     @cached_property
     def keys(self) -> ItemKeys:
-        """Keys of the items, (n,); called as the table's `keys_of`."""
+        """Keys of the items, (n,). Collective, or called by rank 0 in `Workers.first`."""
         if self.described is not None:
             return self.described.keys
         keys = zeros_in_scratch(len(self.rows), np.int64)
@@ -243,16 +268,16 @@ class Content:
 
 
 def _popularity(state: TrainerState, rows: TableRows) -> npt.NDArray[np.float64]:
-    """Return the decayed counts of rows (n,); called as `RowCounts`."""
+    """Return the decayed counts of table rows (n,). Collective, or called by rank 0 in `Workers.first`."""
     popularity: npt.NDArray[np.float64] = state.counts[torch.from_numpy(rows)].cpu().numpy()
     return popularity
 
 
 @torch.no_grad()
 def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
-    """Return the embeddings (2 + n, d) of the special rows and `rows` (n,), and the vectors (n, d).
+    """Return the embeddings (2 + n, d) of the special rows and `rows` (n,), and the index vectors (n, d) of `rows`.
 
-    Both are memory-mapped files, written in chunks: they need not fit in memory.
+    Both are memory-mapped files, written in chunks, since they may be larger than the memory.
     """
     embeddings, vectors = (Spool(state.embeddings.weight.shape[1], np.float32) for _ in range(2))
     every = np.concatenate([np.arange(FIRST_ITEM), rows])
@@ -266,9 +291,9 @@ def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
 
 @torch.no_grad()
 def fault_of(state: TrainerState, rows: TableRows | None = None) -> str | None:
-    """Return which parameters or optimiser state are NaN or infinite, or have an infinite norm; None if all are finite.
+    """Return a sentence that names a parameter or optimiser tensor with NaN, infinity or an infinite norm, or None.
 
-    Of the table, all rows are checked, or only the touched `rows` (n,): the others were checked before.
+    All rows of the table are checked, or only the touched `rows` (n,), if the others were checked before.
     """
     for name, norm in _norms(state, rows).items():
         # A norm is finite only if every number is; an overflowing norm means that the next step overflows, too.
@@ -278,7 +303,7 @@ def fault_of(state: TrainerState, rows: TableRows | None = None) -> str | None:
 
 
 def fault_of_items(content: Content) -> str | None:
-    """Return which of a content's embeddings and vectors are NaN or infinite; None if all are finite."""
+    """Return a sentence if the embeddings or vectors of a content contain NaN or infinity; None if all are finite."""
     for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
         if not is_finite(array):
             return f"its {name} contain NaN or infinity"
@@ -288,7 +313,7 @@ def fault_of_items(content: Content) -> str | None:
 def _norms(state: TrainerState, rows: TableRows | None) -> dict[str, Tensor]:
     """Return the norm of every floating-point tensor that training depends on, by name.
 
-    Norms of the table cover the given `rows` (n,), or all.
+    The norms of the table cover the given `rows` (n,), or all rows.
     """
     parts: dict[str, Stateful] = {"tower": state.tower, "optimizer": state.optimizer}
     if state.featured is not None:

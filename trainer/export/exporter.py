@@ -12,7 +12,7 @@ from weir.contracts.bundles.variants import MAIN, line_of, log_of
 from weir.contracts.commits.commit_log import LogMismatchError
 from weir.runtime.background import BackgroundTask
 from weir.trainer.export.bundle import export_bundle
-from weir.trainer.export.gate import Gate, PairedGate, PromotionCheck, Trials, current_or_none
+from weir.trainer.export.gate import CanaryReview, Gate, PairedGate, PromotionCheck, current_or_none
 from weir.trainer.export.index import check_index
 from weir.trainer.export.onnx_models import AwaitedError, is_traced
 from weir.trainer.export.planner import ExportPlanner, recognise
@@ -33,13 +33,12 @@ _PATIENCE: Final = 3.0
 
 @dataclass
 class Exporter:
-    """Exports the line of a variant on schedule, while other ranks wait, and reviews the promoted bundle.
+    """Exports bundles of a variant on schedule, while other ranks wait, and reviews the promoted bundle.
 
-    A follower that is behind (more committed windows are waiting) delays exports until it has caught up. With a
-    permanent backlog, exports still get a third of the time. The first export waits until the tower is traced in the
-    background, and training waits, too: sharing the cores with it would delay the first bundle. A bundle
-    made in the background is published as soon as it is ready, before the next export starts. A
-    bounded run exports every scheduled window.
+    A follower that is behind (more committed windows are waiting) delays exports until it has caught up; with a
+    permanent backlog, exports still get a third of the time. A bounded run exports every scheduled window. The first
+    export waits for the background trace of the tower, and training with it: sharing the cores would delay the first
+    bundle. A bundle made in the background is published when it is ready, before the next export starts.
     """
 
     store: Store
@@ -62,20 +61,19 @@ class Exporter:
         self._last = self.clock()
         self._recent = RecentCases(self.store, self.config)
         self._gate: Gate = PairedGate.of(self.config)
-        self._keeper = ExportPlanner(beside=self.follows, variant=self.variant)
+        self._planner = ExportPlanner(beside=self.follows, variant=self.variant)
         self._line = line_of(self.store, self.variant)
-        self._challenge = PromotionCheck(self.store, self.config, self._gate, self.variant)
+        self._promotion = PromotionCheck(self.store, self.config, self._gate, self.variant)
         self._is_pinned()
 
-    def review(self, window: WindowManifest, found: SharedWindow) -> None:
-        """Test the served bundles on a window before training on it; collective. Failures are logged."""
-        drawn = found.sampled(self.config.seed, window.sequence, MOST)
-        if not found.workers.is_first:
+    def review(self, window: WindowManifest, shared: SharedWindow) -> None:
+        """Test the promoted bundle on a window before training on the window; collective. Failures are logged."""
+        drawn = shared.sampled(self.config.seed, window.sequence, MOST)
+        if not shared.workers.is_first:
             return
         try:
-            withdrawal = Trials(self._line, self._gate, self._keeper.open).review(
-                window, self._recent.note(window, drawn)
-            )
+            cases = self._recent.note(window, drawn)
+            withdrawal = CanaryReview(self._line, self._gate, self._planner.open).review(window, cases)
         except Exception:
             logger.exception("the promoted bundle could not be tested on window %s; training continues", window.name)
             return
@@ -90,14 +88,14 @@ class Exporter:
 
     def challenge(self) -> None:
         """Promote a variant that has beaten the champion, if the settings allow it; call it regularly."""
-        if self.variant != MAIN and self._challenge.decide() is not None:
+        if self.variant != MAIN and self._promotion.decide() is not None:
             self.metrics.crowned.inc()
 
     def due(self, state: TrainerState) -> bool:
-        """Return whether `export_if_due` has something to do."""
+        """Return whether `export_if_due` would export, or publish a bundle made in the background."""
         if state.position.trained_sequence < 0:
             return False
-        if (making := self._keeper.making) is not None:
+        if (making := self._planner.making) is not None:
             self._put_off |= _place(state) != self._tried and self._is_scheduled(state)
             return not making.running
         if _place(state) == self._tried or not self._has_items(state):
@@ -122,6 +120,7 @@ class Exporter:
         return False
 
     def _is_scheduled(self, state: TrainerState) -> bool:
+        """Return whether the settings ask for an export now, by time or by windows."""
         if self.config.export_every_seconds is not None:
             return self.clock() - self._last >= self.config.export_every_seconds
         return (state.position.trained_sequence + 1) % self.config.export_every_windows == 0
@@ -132,28 +131,28 @@ class Exporter:
         return head is not None and head.sequence > state.position.trained_sequence + 1
 
     def export_if_due(self, state: TrainerState) -> None:
-        """Export if it is due; call it between windows, and regularly while waiting for one."""
+        """Export or publish if it is due; call it between windows, and regularly while waiting for the next window."""
         if not self.due(state):
             return
-        if self._keeper.making is not None:
+        if self._planner.making is not None:
             self._publish(state)
         else:
             self._export(state)
 
     def publish_made(self, state: TrainerState) -> None:
-        """Publish the bundle made in the background, if it is ready; collective, between any two steps."""
-        workers, making = state.embeddings.workers, self._keeper.making
+        """Publish the bundle made in the background, if it is ready; collective, allowed between any two steps."""
+        workers, making = state.embeddings.workers, self._planner.making
         if workers.any(making is not None and not making.running):
             workers.first(partial(self._publish, state), state.answer)
 
     def open_newest(self) -> None:
-        """Open the newest bundle in the background; the first window is tested on it."""
-        self._keeper.start(BundleLog(self._line))
+        """Start to open the newest bundle in the background: the review of the first window needs it."""
+        self._planner.start(BundleLog(self._line))
 
     def prepare(self, state: TrainerState) -> None:
-        """Start to trace the tower in the background, so that the first bundle is not delayed.
+        """Prepare the first export of a loaded state: compare the commit logs, and trace the tower in the background.
 
-        The loaded state may be that of the newest bundle, which its checkpoint does not record.
+        Also records in the state whether the newest bundle was made from it, which its checkpoint does not say.
         """
         self._compare_logs(BundleLog(self._line))
         recognise(BundleLog(self._line), state)
@@ -161,28 +160,28 @@ class Exporter:
             self._tracing = tracing_of(self.config.tower)
 
     def _compare_logs(self, log: BundleLog) -> None:
-        """Warn where the promoted bundle was trained on the windows of another commit log."""
+        """Warn if the promoted bundle was trained on the windows of another commit log."""
         if (version := current_or_none(log)) is None:
             return
         try:
-            found = log.manifest(version)
+            manifest = log.manifest(version)
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.warning("the promoted bundle is not compared with the commit log: %s", error)
             return
         try:
-            CommitLog(self.store).require(f"bundle {version}", found.trained_sequence, found.trained_commit)
+            CommitLog(self.store).require(f"bundle {version}", manifest.trained_sequence, manifest.trained_commit)
         except LogMismatchError as error:
-            logger.warning("%s: it stays promoted, and is not tested up to pane %d", error, found.trained_sequence)
+            logger.warning("%s: it stays promoted, and is not tested up to pane %d", error, manifest.trained_sequence)
         except CorruptArtefactError as error:
             logger.warning("the promoted bundle is not compared with the commit log: %s", error)
 
     def export(self, state: TrainerState) -> None:
-        """Do the last export, unless this state has been exported; failures are logged and counted.
+        """Do the last export of the run, unless this state has been exported; failures are logged and counted.
 
-        A follower's background export gets `last_bundle_seconds`, and is then left to the next run: a stop
-        must not wait for the lists of millions of items.
+        An export in the background may take `last_bundle_seconds`; after that it is left to the next run, so that a
+        stop does not wait until the lists of millions of items are trained.
         """
-        self._keeper.is_last = True
+        self._planner.is_last = True
         until = self.clock() + self.config.last_bundle_seconds
         if self._publishes_by(state, until):
             self._export(state)
@@ -190,7 +189,7 @@ class Exporter:
 
     def _publishes_by(self, state: TrainerState, until: float) -> bool:
         """Publish the background export if it ends in time; return whether none is running now."""
-        making = self._keeper.making
+        making = self._planner.making
         if making is None:
             return True
         if not making.wait(max(until - self.clock(), 0)):
@@ -200,6 +199,7 @@ class Exporter:
         return True
 
     def _export(self, state: TrainerState) -> None:
+        """Start an export of a state, unless it was tried before or has no items."""
         if _place(state) == self._tried or not self._has_items(state):
             return
         self._last, self._tried = self.clock(), _place(state)
@@ -209,9 +209,9 @@ class Exporter:
         self._publish(state)
 
     def _publish(self, state: TrainerState) -> None:
-        """Export a state, or publish the background export."""
+        """Export a state, or finish the background export; log and count failures."""
         try:
-            self.newest = export_bundle(self._line, state, self._recent, self._gate, self._keeper)
+            self.newest = export_bundle(self._line, state, self._recent, self._gate, self._planner)
             pinned = self._is_pinned()
         except AwaitedError as reason:
             logger.info("%s", reason)
@@ -221,7 +221,7 @@ class Exporter:
             self.metrics.outcomes.labels("failed").inc()
             return
         self._seconds = self.clock() - self._last
-        self.metrics.compared.set(self._keeper.compared)
+        self.metrics.compared.set(self._planner.compared)
         self.metrics.exported(self.newest, self._seconds, EventClock.of(self.store), pinned=pinned)
 
     def _is_pinned(self) -> bool:

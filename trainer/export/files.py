@@ -19,15 +19,15 @@ from weir.trainer.export.plan import Complete, Delta
 __all__ = ["write_compacted", "write_complete", "write_delta"]
 
 _BLOCK: Final = 1 << 14
-"""Ids converted at a time: other threads are blocked meanwhile."""
+"""Items converted at a time: other threads are blocked meanwhile."""
 
 
 def write_complete(
     store: Store, manifest: BundleManifest, draft: Complete, model: Mapping[str, bytes]
 ) -> tuple[FileEntry, ...]:
-    """Write the files of a complete bundle; embeddings and vectors are already written and get published.
+    """Write the files of a complete bundle; embeddings and vectors are already written and only get published.
 
-    `model` holds the files of the tower and, if any, the scorer and ``features.npz``, by name.
+    `model` holds the files of the tower and, if any, the scorer and the feature weights, by name.
     """
     content, folder = draft.content, manifest.folder
     return (
@@ -41,7 +41,10 @@ def write_complete(
 def write_compacted(
     store: Store, manifest: BundleManifest, rows: BundleRows, index: Any, model: Mapping[str, bytes]
 ) -> tuple[FileEntry, ...]:
-    """Write the files of a compacted bundle with the rows of a chain; `model` holds the files of its last delta."""
+    """Write the files of a complete bundle that replaces a chain with these `rows`.
+
+    `model` holds the model files of the chain's last delta, by name.
+    """
     folder = manifest.folder
     return (
         _write_index(store, folder, index),
@@ -53,12 +56,13 @@ def write_compacted(
 
 
 def _items(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.Table:
-    """Return ``items.parquet`` for rows (n,)."""
+    """Return the table ``items.parquet`` for the index rows `live` (n,)."""
     blocks = [_item_block(rows, live[first : first + _BLOCK]) for first in range(0, len(live), _BLOCK)]
     return pa.Table.from_batches(blocks, BUNDLE_ITEMS_SCHEMA).combine_chunks()
 
 
 def _item_block(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """Return the lines of ``items.parquet`` for the index rows `live` (n,)."""
     values: dict[str, Any] = {
         columns.ROW: live.astype(np.int32),
         columns.ITEM_ID: rows.ids[live].tolist(),
@@ -71,7 +75,7 @@ def _item_block(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.RecordBatch
 def write_delta(
     store: Store, manifest: BundleManifest, draft: Delta, model: Mapping[str, bytes]
 ) -> tuple[FileEntry, ...]:
-    """Write the files of a delta; `model` as for a complete bundle."""
+    """Write the files of a delta; `model` is as in `write_complete`."""
     content, items, folder = draft.content, draft.items, manifest.folder
     embedded = np.concatenate([np.arange(FIRST_ITEM_ROW), items + FIRST_ITEM_ROW])
     files = [
@@ -100,17 +104,18 @@ def _write_index(store: Store, folder: str, index: Any) -> FileEntry:
 def _write_items(
     store: Store, folder: str, items_of: Callable[[npt.NDArray[np.int64]], pa.Table], rows: npt.NDArray[np.int64]
 ) -> FileEntry:
-    """Write ``items.parquet`` for rows (n,), with `items_of` as the source of chunks."""
+    """Write ``items.parquet`` for index rows (n,), chunk by chunk; `items_of` returns the table of a chunk."""
     groups = (items_of(rows[first : first + GROUP]) for first in range(0, len(rows), GROUP))
     return write_groups(store, f"{folder}/{BundleFile.ITEMS}", BUNDLE_ITEMS_SCHEMA, groups, len(rows))
 
 
 def _write(store: Store, name: str, array: npt.NDArray[np.float32] | npt.NDArray[np.int32]) -> FileEntry:
+    """Write an array as a .npy file."""
     return store.write_with(name, lambda file: np.save(file, array, allow_pickle=False), rows=len(array))
 
 
 def _write_layers(store: Store, name: str, layers: Layers[np.float32]) -> FileEntry:
-    """Write rows (n, d) as `_write` does, with zeros for removed rows."""
+    """Write the rows (n, d) of a base and its changes as one .npy file, piece by piece; removed rows become zeros."""
 
     def fill(file: IO[bytes]) -> None:
         shape = (len(layers), *layers.base.shape[1:])

@@ -1,15 +1,15 @@
-"""The gate: which bundles may be served, by a test before, a canary evaluation after, and the comparison of variants.
+"""The gate, which decides whether a bundle may be served, in three places.
 
-It compares the bundles of a line twice. Before a promotion, the candidate and the promoted bundle answer the newest
-events; the candidate was trained on them, so a better result proves nothing, but a worse one does. Afterwards, the
-promoted bundle and the last confirmed one are measured on events that neither was trained on. Between two lines it
-decides by the monitor's comparison.
+Before a promotion, the candidate and the promoted bundle answer the newest events (`Gate.before`). The candidate was
+trained on these events, so a better result proves nothing, but a worse result does.
 
-A window tests the model before it is trained on; the served bundles are tested at the same time. Windows with few
-events are pooled, over several promotions if necessary, until there is enough evidence: then the promoted bundle is
-confirmed, or everything promoted since the last confirmation is withdrawn and the confirmed one served again.
-``bundles/TRIAL.json`` holds the evidence, so a restart continues where a killed run stopped; training never
-reads it.
+After a promotion, the canary evaluation measures the promoted bundle and the last confirmed bundle on events that
+neither was trained on (`CanaryReview`): each window is used before training on it. Windows with few events are pooled,
+over several promotions if necessary, until there is enough evidence. Then the promoted bundle is confirmed, or all
+bundles promoted since the last confirmation are withdrawn and the confirmed bundle is served again.
+``bundles/TRIAL.json`` holds the evidence, so that a restarted run continues; training never reads it.
+
+A variant is promoted to champion by the monitor's comparison of both (`PromotionCheck`).
 """
 
 import logging
@@ -34,18 +34,26 @@ from weir.trainer.settings.trainer import TrainerConfig
 
 __all__ = [
     "CanaryEvaluation",
+    "CanaryReview",
     "Evidence",
     "Gate",
     "PairedGate",
     "PromotionCheck",
-    "Trials",
     "Verdict",
     "current_or_none",
 ]
 
+logger = logging.getLogger(__name__)
+
 
 _STANDARD_ERRORS: Final = 3.0
 """Standard errors by which the mean must be below 0: not fewer, as the normal approximation is optimistic."""
+
+
+_CANARY: Final = "bundles/TRIAL.json"
+
+_SECONDS_BETWEEN_LOOKS: Final = 5.0
+"""Seconds between two reads of the monitor's comparison."""
 
 
 class Verdict(NamedTuple):
@@ -56,7 +64,7 @@ class Verdict(NamedTuple):
 
 
 class Evidence(StoredModel):
-    """Counts of how often two bundles had the next item among their first k, on the same events."""
+    """Hits of two bundles, new and old, on the same events: how often the next item was among the first k results."""
 
     cases: int = Field(default=0, ge=0)
     both: int = Field(default=0, ge=0, description="cases in which both had it")
@@ -65,12 +73,12 @@ class Evidence(StoredModel):
 
     @classmethod
     def of(cls, new: npt.NDArray[np.bool_], old: npt.NDArray[np.bool_]) -> Self:
-        """Count the hits (n,) of the new and the old bundle."""
+        """Return the counts of the hits (n,) of the new and the old bundle."""
         both, new_only, old_only = (int(hits.sum()) for hits in (new & old, new & ~old, old & ~new))
         return cls(cases=len(new), both=both, new_only=new_only, old_only=old_only)
 
     def __add__(self, other: "Evidence") -> "Evidence":
-        """Pool two sets of cases."""
+        """Return the evidence of two sets of cases together."""
         return Evidence(
             cases=self.cases + other.cases,
             both=self.both + other.both,
@@ -80,7 +88,7 @@ class Evidence(StoredModel):
 
 
 class Gate(Protocol):
-    """A decision rule on evidence; it makes no decision on too few cases."""
+    """A decision rule on evidence."""
 
     @property
     def cutoff(self) -> int:
@@ -88,25 +96,28 @@ class Gate(Protocol):
         ...
 
     def before(self, fault: str | None, evidence: Evidence) -> Verdict:
-        """Judge a candidate (new) against the promoted bundle; `fault` describes non-finite numbers, if any."""
+        """Decide whether to promote a candidate (new), compared with the promoted bundle (old).
+
+        `fault` is a sentence about non-finite numbers in the candidate, or None.
+        """
         ...
 
     def after(self, evidence: Evidence) -> Verdict | None:
-        """Judge the promoted bundle (new) against the last confirmed one; None while undecided."""
+        """Decide whether to keep the promoted bundle (new), compared with the confirmed one (old); None: undecided."""
         ...
 
     def challenged(self, comparison: Comparison, measure: Measure) -> Verdict | None:
-        """Judge a challenger (new line) against the champion; None while undecided."""
+        """Decide whether a variant replaces the champion, by a measure of their comparison; None: undecided."""
         ...
 
 
 @dataclass(frozen=True)
 class PairedGate:
-    """Holds a bundle whose recall is significantly below (1 - tolerance) times the other's.
+    """The gate that rejects a bundle whose recall is significantly below (1 - tolerance) times the other bundle's.
 
-    With h and g the hits of the new and the old bundle on the same case and a = 1 - tolerance, x = h - a g has a mean
-    below 0 if the new recall is below a times the old one. The bundle fails if the mean of x is more than three
-    of its standard errors below 0.
+    Let h and g be the hits (0 or 1) of the new and the old bundle on the same case, and a = 1 - tolerance. If the new
+    recall is below a times the old recall, x = h - a g has a mean below 0. The new bundle fails if the mean of x is
+    more than three of its standard errors below 0.
 
     Parameters
     ----------
@@ -126,7 +137,7 @@ class PairedGate:
         return cls(cutoffs[len(cutoffs) // 2], config.gate_tolerance)
 
     def before(self, fault: str | None, evidence: Evidence) -> Verdict:
-        """Hold a bundle with non-finite numbers, or whose recall has dropped."""
+        """Reject a bundle with a `fault`, or one that fails the test; promote it without a test on too few cases."""
         if fault is not None:
             return Verdict(promoted=False, sentence=f"held: {fault}")
         if evidence.cases < ENOUGH:
@@ -136,35 +147,32 @@ class PairedGate:
         return Verdict(promoted=True, sentence=f"promoted: {self._comparison(evidence, 'the current bundle')}")
 
     def after(self, evidence: Evidence) -> Verdict | None:
-        """Confirm the promoted bundle, or roll it back."""
+        """Confirm the promoted bundle, or reject it if it fails the test; None on too few cases."""
         if evidence.cases < ENOUGH:
             return None
         fails, comparison = self._fails(evidence), self._comparison(evidence, "the bundle before")
         return Verdict(not fails, f"{'rolled back' if fails else 'confirmed'}: {comparison} that neither had seen")
 
     def challenged(self, comparison: Comparison, measure: Measure) -> Verdict | None:
-        """Promote a better challenger, by a test that is valid at any time (`weir.contracts.base.statistics`)."""
+        """Promote a better variant, by a test that is valid at any time (`weir.contracts.base.statistics`)."""
         word = comparison.measured(measure).word
         return None if word == "not yet" else Verdict(word == "better", comparison.sentence(measure))
 
     def _fails(self, evidence: Evidence) -> bool:
-        n, kept = evidence.cases, 1 - self.tolerance
-        counted = ((evidence.both, 1 - kept), (evidence.new_only, 1.0), (evidence.old_only, -kept))
+        """Return whether the mean of x is significantly below 0."""
+        n, share = evidence.cases, 1 - self.tolerance
+        counted = ((evidence.both, 1 - share), (evidence.new_only, 1.0), (evidence.old_only, -share))
         mean = sum(count * value for count, value in counted) / n
         variance = sum(count * value * value for count, value in counted) / n - mean * mean
         return mean + _STANDARD_ERRORS * math.sqrt(max(variance, 0.0) / n) < 0
 
     def _comparison(self, evidence: Evidence, other: str) -> str:
+        """Return the recalls of the bundle and of the `other`, in words."""
         new, old = ((evidence.both + only) / evidence.cases for only in (evidence.new_only, evidence.old_only))
         return (
             f"recall@{self.cutoff} is {new:.4f}, of {other} {old:.4f}, tolerance {self.tolerance:g}, "
             f"on {evidence.cases} cases"
         )
-
-
-logger = logging.getLogger(__name__)
-
-_TRIAL: Final = "bundles/TRIAL.json"
 
 
 class _Session(StoredModel):
@@ -176,26 +184,26 @@ class _Session(StoredModel):
 
 
 class CanaryEvaluation(Document):
-    """``bundles/TRIAL.json``: the reference bundle, and the evidence since it was confirmed."""
+    """``bundles/TRIAL.json``: the confirmed bundle (reference), and the evidence on bundles promoted since."""
 
     reference: str | None = None
     sessions: tuple[_Session, ...] = ()
 
     @classmethod
     def read(cls, store: Store) -> "CanaryEvaluation":
-        """Return the stored trial; an empty one if it is missing or damaged."""
+        """Return the stored evaluation; an empty one if the file is missing or damaged."""
         try:
-            return read_document(store, _TRIAL, cls)
+            return read_document(store, _CANARY, cls)
         except FileNotFoundError:
             return cls()
         except CorruptArtefactError as error:
-            logger.error("the trial of the promoted bundle starts again: %s", error)
+            logger.error("the canary evaluation of the promoted bundle starts again: %s", error)
             return cls()
 
     def write(self, store: Store) -> None:
-        """Store the trial, unless it is unchanged."""
+        """Store the evaluation, unless it is unchanged."""
         if self != CanaryEvaluation.read(store):
-            write_document(store, _TRIAL, self)
+            write_document(store, _CANARY, self)
 
     @property
     def evidence(self) -> Evidence:
@@ -213,8 +221,8 @@ def current_or_none(log: BundleLog) -> str | None:
 
 
 @dataclass(frozen=True)
-class Trials:
-    """Reviews the promoted bundle on each window."""
+class CanaryReview:
+    """Tests the promoted bundle on each window; `opened` opens a bundle."""
 
     store: Store
     gate: Gate
@@ -223,83 +231,82 @@ class Trials:
     def review(self, window: WindowManifest, cases: Cases) -> Withdrawal | None:
         """Test the promoted bundle on a window before training on it; return the withdrawal if it was rolled back.
 
-        A window counts once, even if reviewed again. Raises `CorruptArtefactError` for a damaged pin.
+        A window that is reviewed again counts once. Raises `CorruptArtefactError` for a damaged pin.
         """
         log = BundleLog(self.store)
-        current, pin, trial = current_or_none(log), log.pin(), CanaryEvaluation.read(self.store)
+        current, pin, canary = current_or_none(log), log.pin(), CanaryEvaluation.read(self.store)
         if current is None:
             return None
-        if pin is not None or trial.reference is None or current == trial.reference:
+        if pin is not None or canary.reference is None or current == canary.reference:
             # A pinned bundle, and the very first one, are trusted without a test.
             CanaryEvaluation(reference=pin.version if pin else current).write(self.store)
             return None
         if (withdrawn := log.withdrawal(current)) is not None:
             # Killed before the fallback was promoted, or promoted by hand and unpinned again.
-            log.publish(trial.reference)
+            log.publish(canary.reference)
             return withdrawn
-        trial = self._with(log, trial, current, window, cases)
-        trial.write(self.store)
-        return self._decide(log, trial, current, window)
+        canary = self._with_evidence(log, canary, current, window, cases)
+        canary.write(self.store)
+        return self._decide(log, canary, current, window)
 
-    def _with(
-        self, log: BundleLog, trial: CanaryEvaluation, current: str, window: WindowManifest, cases: Cases
+    def _with_evidence(
+        self, log: BundleLog, canary: CanaryEvaluation, current: str, window: WindowManifest, cases: Cases
     ) -> CanaryEvaluation:
-        """Add the evidence of a window, unless it was added or one of the two bundles was trained on it."""
-        if not len(cases) or any(session.sequence == window.sequence for session in trial.sessions):
-            return trial
+        """Return the evaluation with the evidence of a window, unless one of the bundles was trained on the window."""
+        if not len(cases) or any(session.sequence == window.sequence for session in canary.sessions):
+            return canary
         try:
-            pair = [log.manifest(version) for version in (current, str(trial.reference))]
+            pair = [log.manifest(version) for version in (current, str(canary.reference))]
             if window.sequence <= max(manifest.trained_sequence for manifest in pair):
-                return trial
+                return canary
             new, old = (self._hits(log, manifest, cases) for manifest in pair)
         except (CorruptArtefactError, FileNotFoundError) as error:
-            logger.error("bundle %s cannot be tested against %s: %s", current, trial.reference, error)
+            logger.error("bundle %s cannot be tested against %s: %s", current, canary.reference, error)
             return CanaryEvaluation(reference=current)
         session = _Session(sequence=window.sequence, promoted=current, evidence=Evidence.of(new, old))
-        return trial.model_copy(update={"sessions": (*trial.sessions, session)})
+        return canary.model_copy(update={"sessions": (*canary.sessions, session)})
 
     def _hits(self, log: BundleLog, manifest: BundleManifest, cases: Cases) -> npt.NDArray[np.bool_]:
+        """Return which cases (n,) a bundle hits."""
         return self.opened(log, manifest).hits(cases, self.gate.cutoff)
 
     def _decide(
-        self, log: BundleLog, trial: CanaryEvaluation, current: str, window: WindowManifest
+        self, log: BundleLog, canary: CanaryEvaluation, current: str, window: WindowManifest
     ) -> Withdrawal | None:
-        verdict = self.gate.after(trial.evidence)
+        """Confirm the promoted bundle or roll back, if there is enough evidence; return the withdrawal, if any."""
+        verdict = self.gate.after(canary.evidence)
         if verdict is None:
             return None
         if verdict.promoted:
             logger.info("bundle %s: %s", current, verdict.sentence)
             CanaryEvaluation(reference=current).write(self.store)
             return None
-        return self._roll_back(log, trial, current, window, verdict.sentence)
+        return self._roll_back(log, canary, current, window, verdict.sentence)
 
     def _roll_back(
-        self, log: BundleLog, trial: CanaryEvaluation, current: str, window: WindowManifest, sentence: str
+        self, log: BundleLog, canary: CanaryEvaluation, current: str, window: WindowManifest, sentence: str
     ) -> Withdrawal:
         """Withdraw all bundles promoted since the last confirmation, then promote the confirmed one."""
         withdrawal = Withdrawal(
             version=current,
-            fallback=str(trial.reference),
+            fallback=str(canary.reference),
             window=str(window.name),
             sequence=window.sequence,
-            cases=trial.evidence.cases,
+            cases=canary.evidence.cases,
             at=time.time(),
             verdict=sentence,
         )
-        suspects = {current, *(session.promoted for session in trial.sessions)} - {trial.reference}
+        suspects = {current, *(session.promoted for session in canary.sessions)} - {canary.reference}
         for version in sorted(suspects & set(log.versions())):
             log.withdraw(withdrawal.model_copy(update={"version": version}))
         log.publish(withdrawal.fallback)
-        CanaryEvaluation(reference=trial.reference).write(self.store)
+        CanaryEvaluation(reference=canary.reference).write(self.store)
         return withdrawal
-
-
-_SECONDS_BETWEEN_LOOKS: Final = 5.0
 
 
 @dataclass
 class PromotionCheck:
-    """Checks, in the trainer of `variant`, whether it has beaten the champion; not thread-safe."""
+    """Promotes a `variant` in its own trainer once it has beaten the champion; not thread-safe."""
 
     store: Store
     config: TrainerConfig
@@ -310,23 +317,24 @@ class PromotionCheck:
     _said: str = field(default="", init=False)
 
     def decide(self) -> Champion | None:
-        """Promote the variant to champion if the gate decides so and no line is pinned; return the new champion."""
+        """Promote the variant if the gate decides so and no bundle is pinned; return the new champion, if any."""
         measure = self.config.promote_by
         if measure == "never" or self.clock() < self._next:
             return None
         self._next = self.clock() + _SECONDS_BETWEEN_LOOKS
         try:
-            found = self._decide(measure)
+            champion = self._decide(measure)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the store, training continues
             if str(error) != self._said:
                 logger.error("it is not known whether %s is to be served to all: %s", self.variant, error)
             self._said = str(error)
             return None
-        if found is not None:
-            logger.info("%s is served to all from now on: %s", found.variant, found.verdict)
-        return found
+        if champion is not None:
+            logger.info("%s is served to all from now on: %s", champion.variant, champion.verdict)
+        return champion
 
     def _decide(self, measure: Measure) -> Champion | None:
+        """Return the new champion if the variant was promoted."""
         comparison, champion = Comparison.read(self.store, self.variant), Champion.read(self.store)
         if comparison is None or comparison.champion != champion.variant or self.variant in champion.beaten:
             return None

@@ -1,7 +1,7 @@
-"""Graphs of towers that have been traced on this machine, for all its processes: tracing one takes seconds.
+"""Cache on disk of traced tower graphs, shared by all processes of a machine, since tracing a tower takes seconds.
 
-Graphs are in ``weir/towers`` of ``XDG_CACHE_HOME``, or of ``~/.cache``, keyed by the tower's settings, the sources and
-the library versions. If the folder is not writable, each process traces. This module does not load torch.
+The files are in ``weir/towers`` of ``XDG_CACHE_HOME``, or of ``~/.cache``, keyed by the tower's settings, the sources
+and the library versions. If the folder is not writable, nothing is cached. This module does not load torch.
 """
 
 import logging
@@ -25,7 +25,7 @@ _SOURCES: Final = ("towers/*.py", "settings/towers.py", "export/onnx_models.py")
 _LIBRARIES: Final = ("torch", "onnx", "onnxscript", "onnx-ir")
 
 _NOT_KEPT: Final = (OSError, RuntimeError, PackageNotFoundError)
-"""An unusable folder, a user without a home, a library without a version."""
+"""Errors for an unusable folder, a user without a home, and a library without a version."""
 
 
 def read_graph(config: TowerConfig) -> bytes | None:
@@ -50,6 +50,7 @@ def write_graph(config: TowerConfig, graph: bytes) -> None:
 
 
 def _store() -> Store:
+    """Return the folder of the cache."""
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Store(f"{folder}/weir/towers")
 
@@ -59,12 +60,13 @@ def _name(key: str, graph: bytes) -> str:
 
 
 def _key(config: TowerConfig) -> str:
+    """Return a digest of everything that the graph of a tower depends on."""
     return checksum(f"{config.model_dump_json()} {_made_by()}".encode())
 
 
 @cache
 def _made_by() -> str:
-    """Return a digest of the sources, and the versions of the libraries."""
+    """Return a digest of the tower's sources and the versions of the libraries, as one string."""
     sources = (path for pattern in _SOURCES for path in sorted(_TRAINER.glob(pattern)))
     digest = checksum(b"".join(path.read_bytes() for path in sources))
     return " ".join([digest, *map(version, _LIBRARIES)])

@@ -1,14 +1,14 @@
-"""The FAISS index of a bundle: its kind by the size of the catalogue, and the lists of an IVF index.
+"""The FAISS index of a bundle: choose its kind, train and repair the lists of an IVF index, fill and write it.
 
-In memory, codes of 64 dimensions would take 128 bytes per item. Rows come in order, so each list is written
-sequentially.
+Below 50,000 items a flat index answers in well under a millisecond and is exact. Above, an IVF index with 16-bit
+vectors is used: about 4 sqrt(n) lists balance the search for lists against the search within them. The centroids of the
+lists are kept between exports (`weir.trainer.export.planner`).
 
 Centroids have length 1 (FAISS trains them so for inner products), so the score of an item with its centroid, divided
-by the item's length, is their cosine: how well the list fits the item.
+by the item's length, is their cosine. It measures how well the list fits the item.
 
-Below 50,000 items a flat index answers in well under a millisecond and is exact. Above, inverted lists with 16-bit
-vectors are used: about 4 sqrt(n) lists balance the search for lists against the search within them. Their centroids are
-kept between exports (`weir.trainer.export.planner`).
+An IVF index is filled through a file on disk: in memory, the codes of vectors of 64 dimensions would take 128 bytes per
+item.
 """
 
 import math
@@ -42,8 +42,9 @@ __all__ = [
 
 
 _faiss: Any = faiss  # its stubs lack the writer
+
 _BLOCK: Final = 1 << 16
-"""Rows encoded at a time, so that copies of their vectors stay small."""
+"""Rows processed at a time, so that copies of their vectors stay small."""
 
 _CODES_ONLY: Final = (_faiss.IndexIVFFlat, _faiss.IndexIVFScalarQuantizer, _faiss.IndexIVFPQ)
 """Indexes that store only the result of `encode_vectors`; others may store more when a vector is added."""
@@ -52,12 +53,39 @@ Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32] | Layers[np.float32]
 Lists = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
+
+_UNFIT: Final = 0.05
+"""Quantile of the cosines at training; items below its value fit badly."""
+
+_REPAIR_LISTS: Final = (64, 400)
+"""Fewest and most lists that one repair appends."""
+
+_ITEMS_PER_LIST: Final = 8
+"""Badly fitting items per appended list."""
+
+_FLAT_BELOW: Final = 50_000
+"""Number of items below which the index is flat."""
+
+_OPQ_CODES: Final = 256
+"""Codes of the product quantiser by which FAISS trains a rotation (OPQ), whatever index follows it."""
 
 
 def filled(empty: Any, rows: Ints, lists: Lists, vectors: Vectors) -> Any:
-    """Return a copy of `empty`, a trained index without items, with `rows` (n,), ascending, in `lists` (n,).
+    """Return a copy of a trained index without items, filled with rows in given lists.
 
-    `vectors` (..., d) are the vectors of all rows. The index may be searched and written, but not cloned or changed.
+    The result may be searched and written, but not cloned or changed.
+
+    Parameters
+    ----------
+    empty
+        The trained index.
+    rows
+        Index rows to add, (n,), ascending.
+    lists
+        The list of each row, (n,).
+    vectors
+        Vectors (m, d) of all index rows, read at `rows`.
     """
     index: Any = faiss.clone_index(empty)
     if type(index) in _CODES_ONLY:
@@ -71,27 +99,31 @@ def filled(empty: Any, rows: Ints, lists: Lists, vectors: Vectors) -> Any:
 
 
 def _fill_from_disk(index: Any, rows: Ints, lists: Lists, vectors: Vectors) -> None:
+    """Fill an index of `_CODES_ONLY` with codes that are in a file on disk; parameters as in `filled`."""
     sizes = np.bincount(lists, minlength=index.nlist)
-    ids, codes = _room(len(rows), 8).view(np.int64), _room(len(rows), index.code_size)
+    ids, codes = _array_on_disk(len(rows), 8).view(np.int64), _array_on_disk(len(rows), index.code_size)
     following = np.cumsum(sizes) - sizes
     for first in range(0, len(rows), _BLOCK):
         some, named = rows[first : first + _BLOCK], lists[first : first + _BLOCK].astype(np.int64)
-        places = _places(named, following)
+        places = _positions(named, following)
         ids[places, 0], codes[places] = some, _encoded(index, vectors[some], named)
         following += np.bincount(named, minlength=index.nlist)
-    _give(index, sizes, ids, codes)
+    _set_lists(index, sizes, ids, codes)
 
 
-def _room(count: int, width: int) -> Codes:
-    """Return `count` preallocated lines on disk, which can be written in any order."""
+def _array_on_disk(count: int, width: int) -> Codes:
+    """Return an array (count, width) in a file on disk, which can be written in any order."""
     spool, block = Spool(width, np.uint8), np.zeros((_BLOCK, width), np.uint8)
     for first in range(0, count, _BLOCK):
         spool.append(block[: count - first])
     return np.asarray(spool.finish())
 
 
-def _places(lists: Ints, following: Ints) -> Ints:
-    """Return the positions of rows in these `lists` (n,); each list is filled from its `following` position."""
+def _positions(lists: Ints, following: Ints) -> Ints:
+    """Return the positions (n,) at which rows of these `lists` (n,) are stored.
+
+    `following` (lists,) is the next free position of each list.
+    """
     order = np.argsort(lists, kind="stable")
     ordered, places = lists[order], np.empty_like(order)
     places[order] = following[ordered] + np.arange(len(order)) - np.searchsorted(ordered, ordered)
@@ -99,47 +131,37 @@ def _places(lists: Ints, following: Ints) -> Ints:
 
 
 def _encoded(index: Any, vectors: npt.NDArray[np.float32], lists: Ints) -> Codes:
+    """Return the codes of vectors (n, d) in the given lists (n,)."""
     codes = np.empty((len(vectors), index.code_size), np.uint8)
     index.encode_vectors(len(vectors), *map(_faiss.swig_ptr, (vectors, lists, codes)))
     return codes
 
 
-def _give(index: Any, sizes: Ints, ids: Ints, codes: Codes) -> None:
-    """Set the lists of these sizes to ids (n, 1), which FAISS copies, and codes (n, ...), which are used in place."""
+def _set_lists(index: Any, sizes: Ints, ids: Ints, codes: Codes) -> None:
+    """Set the content of all lists, with these `sizes`, from ids (n, 1) and codes (n, width) in the order of the lists.
+
+    FAISS copies the ids, but uses the codes in place.
+    """
     lists, views = _faiss.ArrayInvertedLists(index.nlist, 0), _faiss.MaybeOwnedVectorUInt8Vector()
-    nobody = _faiss.MaybeOwnedVectorUInt8()
+    unowned = _faiss.MaybeOwnedVectorUInt8()
     for number, (size, last) in enumerate(zip(sizes.tolist(), np.cumsum(sizes).tolist(), strict=True)):
         own = codes[last - size : last]
         lists.add_entries(number, size, *map(_faiss.swig_ptr, (ids[last - size : last], own)))
-        views.push_back(_faiss.MaybeOwnedVectorUInt8.create_view(_faiss.swig_ptr(own), own.size, nobody.owner))
+        views.push_back(_faiss.MaybeOwnedVectorUInt8.create_view(_faiss.swig_ptr(own), own.size, unowned.owner))
     lists.codes.swap(views)
     lists.code_size = index.code_size
     give_lists(index, lists)
     index.ntotal, index.referenced_objects = len(ids), [codes]
 
 
-Floats = npt.NDArray[np.float32]
-
-_UNFIT: Final = 0.05
-"""Quantile of the cosines at training; items below its value fit badly."""
-
-"""Items processed at a time."""
-
-_REPAIR_LISTS: Final = (64, 400)
-"""Fewest and most lists that one repair appends."""
-
-_ITEMS_PER_LIST: Final = 8
-"""Badly fitting items per appended list."""
-
-
 def family(kind: str) -> str:
-    """Return a factory string without its number of lists, which grows with the catalogue."""
+    """Return a FAISS factory string without the number of lists, for example ``IVF,SQfp16``."""
     return re.sub(r"^IVF\d+", "IVF", kind)
 
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """A trained IVF index without items (`empty`), and how well its lists fit; `kind` is its factory string."""
+    """A trained IVF index without items (`empty`), its factory string (`kind`), and how well its lists `fit`."""
 
     kind: str
     empty: Any
@@ -147,7 +169,10 @@ class Clusters:
 
     @classmethod
     def trained(cls, empty: Any, kind: str, vectors: Floats) -> tuple[Self, Assigned]:
-        """Train an index on vectors (n, d), which takes minutes for millions; return it and the vectors' lists."""
+        """Train an `empty` index on vectors (n, d), which takes minutes for millions.
+
+        Returns the trained index and the lists of the vectors.
+        """
         empty.train(vectors)
         fit = IndexFit(trained_at=time.time(), trained_items=len(vectors), trained_lists=empty.nlist, cosine=0.0)
         assigned = cls(kind, empty, fit).assign(vectors)
@@ -165,11 +190,11 @@ class Clusters:
         return centroids
 
     def assign(self, vectors: Floats, chosen: npt.NDArray[np.int64] | None = None) -> Assigned:
-        """Return the nearest list of each of the vectors (n, d), or of the `chosen` ones (m,)."""
+        """Return the nearest list of each of the vectors (n, d), or of those at the indices `chosen` (m,)."""
         return assign(self.empty.quantizer, vectors, chosen)
 
     def measured(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Assigned:
-        """Return the cosines of vectors (n, d) with the centroids of their known `lists`."""
+        """Return the given `lists` (n,) of vectors (n, d), with the cosines of each vector and its list's centroid."""
         centroids, cosines = self.centroids(), np.empty(len(vectors), np.float32)
         for first in range(0, len(vectors), _BLOCK):
             at = slice(first, first + _BLOCK)
@@ -181,9 +206,9 @@ class Clusters:
         return filled(self.empty, np.arange(len(vectors)), lists, vectors)
 
     def repaired(self, vectors: Floats, assigned: Assigned) -> tuple["Clusters", Assigned] | None:
-        """Append lists for badly fitting vectors, and move into them all of the vectors (n, d) that fit better there.
+        """Append lists for badly fitting vectors, and move to them all of the vectors (n, d) that fit better there.
 
-        Returns the clusters and the lists of all vectors; None if too few vectors fit badly.
+        Returns the new clusters and the lists of all vectors; None if too few vectors fit badly.
         """
         unfit = np.flatnonzero(assigned.cosines < self.fit.cosine)
         least, most = _REPAIR_LISTS
@@ -198,29 +223,24 @@ class Clusters:
         moves = better.cosines > assigned.cosines
         lists = np.where(moves, better.lists + np.int32(self.lists), assigned.lists)
         fit = self.fit.model_copy(update={"repairs": self.fit.repairs + 1})
-        return self._with(means.centroids, fit), Assigned(lists, np.maximum(better.cosines, assigned.cosines))
+        return self._with_centroids(means.centroids, fit), Assigned(lists, np.maximum(better.cosines, assigned.cosines))
 
-    def _with(self, centroids: Floats, fit: IndexFit) -> "Clusters":
+    def _with_centroids(self, centroids: Floats, fit: IndexFit) -> "Clusters":
+        """Return the clusters with appended `centroids` (c, d), and another `fit`."""
         empty: Any = faiss.clone_index(self.empty)
         append_lists(empty, centroids)
         return Clusters(re.sub(r"^IVF\d+", f"IVF{empty.nlist}", self.kind), empty, fit)
 
 
-_FLAT_BELOW: Final = 50_000
-
-_OPQ_CODES: Final = 256
-"""Codes of the product quantiser by which FAISS trains a rotation (OPQ), whatever index follows it."""
-
-
-def factory(items: int, wanted: str) -> str:
-    """Return the factory string for a catalogue; `wanted` is a factory string, or ``auto``."""
-    if wanted != "auto":
-        return wanted
+def factory(items: int, setting: str) -> str:
+    """Return the FAISS factory string for a number of items; `setting` is a factory string, or ``auto``."""
+    if setting != "auto":
+        return setting
     return "Flat" if items < _FLAT_BELOW else f"IVF{round(4 * math.sqrt(items))},SQfp16"
 
 
 def empty_index(dimension: int, kind: str) -> Any:
-    """Return an untrained index for inner products.
+    """Return an untrained FAISS index for inner products; `kind` is its factory string.
 
     Raises
     ------
@@ -230,19 +250,19 @@ def empty_index(dimension: int, kind: str) -> Any:
     return faiss.index_factory(dimension, kind, faiss.METRIC_INNER_PRODUCT)
 
 
-def check_index(wanted: str, dimension: int) -> None:
-    """Raise `ValueError` for a factory string that FAISS does not accept for vectors of this dimension."""
+def check_index(setting: str, dimension: int) -> None:
+    """Raise `ValueError` if FAISS does not accept the setting `index` for vectors of this dimension."""
     try:
-        empty_index(dimension, factory(1, wanted))
+        empty_index(dimension, factory(1, setting))
     except RuntimeError as error:
         raise ValueError(
-            f"index = {wanted}: FAISS makes no such index of vectors of tower.dimension = {dimension} numbers; "
+            f"index = {setting}: FAISS makes no such index of vectors of tower.dimension = {dimension} numbers; "
             "expected auto or a factory string, such as Flat, IVF1024,SQfp16 or HNSW32"
         ) from error
 
 
 def least_items(index: Any) -> int:
-    """Return the least number of items for training an index: its lists, and the codes of its product quantisers."""
+    """Return the least number of items with which an index can be trained: as many as lists and as quantiser codes."""
     inverted, inner = faiss.try_extract_index_ivf(index), faiss.downcast_index(index)
     counts = [1 if inverted is None else int(inverted.nlist)]
     while isinstance(inner, faiss.IndexPreTransform):
@@ -255,7 +275,7 @@ def least_items(index: Any) -> int:
 
 
 def info_of(index: Any, kind: str, nprobe: int, fit: IndexFit | None = None) -> IndexInfo:
-    """Return the description of an index; also sets its default search parameters."""
+    """Return the description of an index for the manifest, and set the `nprobe` of an IVF index."""
     parameters: dict[str, int | float] = {}
     if "IVF" in kind:
         inverted = faiss.extract_index_ivf(index)
@@ -265,5 +285,5 @@ def info_of(index: Any, kind: str, nprobe: int, fit: IndexFit | None = None) -> 
 
 
 def write_index(index: Any, file: IO[bytes]) -> None:
-    """Write an index block by block, as ``index.faiss``."""
+    """Write an index to a file, block by block, in the format of FAISS."""
     _faiss.write_index(index, _faiss.PyCallbackIOWriter(file.write))

@@ -1,4 +1,4 @@
-"""The plan of an export: a complete bundle, or a delta against the newest one, its lists and indexes."""
+"""The plan of an export: a complete bundle, or a delta against the newest bundle; its lists and its index."""
 
 import logging
 from collections.abc import Callable
@@ -41,19 +41,21 @@ __all__ = [
     "without_lists",
 ]
 
+logger = logging.getLogger(__name__)
+
 
 _GROWTH: Final = 2.0
 """Growth of the catalogue since training at which all lists are trained again."""
 
 _UNFIT_SHARE: Final = 0.2
-"""Share of badly fitting items (5 % at training) among new and moved ones that triggers a repair.
+"""Share of badly fitting items (5 % at training) among new and moved items that triggers a repair.
 
-It counts beyond the share left by the last repair: if all topics drift a little, a repair cannot help, and
-the next one would append more lists in vain.
+Measured beyond the share that the last repair left: if all topics drift a little, repairs do not help, and the next
+repair would append more lists in vain.
 """
 
 _CHANGED: Final = 100
-"""Least number of new and moved items for that share to be significant."""
+"""Least number of new and moved items for the share of badly fitting items to be significant."""
 
 _RECALL_LOST: Final = 0.05
 """Loss of recall on the newest queries since training that triggers a repair."""
@@ -68,8 +70,25 @@ _PAUSE_SECONDS: Final = 600.0
 """Seconds between two trainings triggered by a bad fit: an immediate retraining would not fit better."""
 
 
+Rows = npt.NDArray[np.int64]
+
+_FLAT: Final = "Flat"
+
+_MOST_OF_DELTA: Final = 0.25
+"""Most rows of one delta, as a share of the complete bundle's rows: a larger delta is not cheaper to load."""
+
+_MOST_OF_CHAIN: Final = 1.0
+"""Most rows of all deltas of a chain, as a share of the complete bundle's rows.
+
+A starting server then reads at most as many rows as two complete bundles have.
+"""
+
+_COMPACTED: Final = 0.75
+"""Share of a chain's limits at which compaction starts, so that it ends before the limits are reached."""
+
+
 def is_unfit(fit: IndexFit) -> bool:
-    """Return whether new and moved items, or the newest queries, show that the lists fit badly."""
+    """Return whether the lists fit badly: too many new and moved items fit no list, or recall has dropped."""
     if fit.changed >= _CHANGED and fit.unfit > fit.unfit_left + _UNFIT_SHARE:
         return True
     if fit.recall is None or fit.recall_trained is None:
@@ -78,12 +97,12 @@ def is_unfit(fit: IndexFit) -> bool:
 
 
 def may_repair(fit: IndexFit, lists: int) -> bool:
-    """Return whether another repair is allowed with this number of lists."""
+    """Return whether an index with this number of `lists` may be repaired again: repairs append lists."""
     return lists < (1 + _APPENDED) * fit.trained_lists
 
 
 def is_outgrown(fit: IndexFit, items: int, now: float, every_seconds: float | None) -> bool:
-    """Return whether all lists should be trained: for growth, for age, or because repairs no longer help.
+    """Return whether all lists should be trained again: for growth, for age, or because repairs do not help.
 
     Parameters
     ----------
@@ -94,7 +113,7 @@ def is_outgrown(fit: IndexFit, items: int, now: float, every_seconds: float | No
     now
         Wall clock, seconds since 1970.
     every_seconds
-        Age at which lists are trained again in any case; None: at no age.
+        Age in seconds at which lists are trained again in any case; None: never for age alone.
     """
     age = now - fit.trained_at
     if items >= _GROWTH * fit.trained_items or (every_seconds is not None and age >= every_seconds):
@@ -102,11 +121,8 @@ def is_outgrown(fit: IndexFit, items: int, now: float, every_seconds: float | No
     return age >= _PAUSE_SECONDS and (fit.repairs >= _REPAIRS or is_unfit(fit))
 
 
-Rows = npt.NDArray[np.int64]
-
-
 class AssignedLists(NamedTuple):
-    """The lists of an IVF index, and the list of each of a content's items, (n,)."""
+    """Clusters: the lists of an IVF index; assigned: the list of each item of a content, (n,)."""
 
     clusters: Clusters
     assigned: Assigned
@@ -114,9 +130,10 @@ class AssignedLists(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Complete:
-    """Plan of a complete bundle: an index over all items of a whole content, in order; `placed` if lists are kept.
+    """Plan of a complete bundle: an index over all items of a whole `content`, in order.
 
-    `index` builds it when it is written, so that it is freed afterwards. `moved` is `Difference.share`.
+    `index` builds the index when the files are written, so that its memory is freed afterwards. `placed` are the lists
+    of an IVF index, else None. `moved` is the share of items that are new or have moved (`Difference.share`).
     """
 
     content: Content
@@ -127,7 +144,7 @@ class Complete:
 
 
 class Chain(NamedTuple):
-    """The stored chain of the bundle `ref`: its complete base, the number of deltas, and the rows in them."""
+    """A stored chain that ends with the bundle `ref`: version of its complete `base`, and deltas and rows in deltas."""
 
     ref: BundleRef
     base: str
@@ -137,10 +154,28 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Delta:
-    """Plan of a delta: the `items` (m,) of a content to publish, the index rows `places` (n,) of all, rows to remove.
+    """Plan of a delta.
 
-    `parent` is the bundle it changes, stored as `chain`. `placed` is set if the index has lists; `appended` (c, d) are
-    centroids added by a repair.
+    Attributes
+    ----------
+    content
+        Content with n items.
+    parent, chain
+        The bundle that the delta changes, in memory and as stored.
+    info
+        Description of the index.
+    items
+        Indices of the items to publish, (m,).
+    places
+        Index rows of all items, (n,).
+    removed
+        Index rows to remove, (r,).
+    placed
+        Lists of an IVF index; None for other kinds.
+    appended
+        Centroids (c, d) of lists that a repair appended.
+    moved
+        Share of items that are new or have moved (`Difference.share`).
     """
 
     content: Content
@@ -155,7 +190,7 @@ class Delta:
     moved: float | None = None
 
     def free(self) -> Rows:
-        """Return the rows without an item after the delta, ascending."""
+        """Return the index rows without an item after the delta, ascending."""
         free = ascending(np.concatenate([self.parent.free, self.removed]))
         # Usually there are none, but many places.
         return np.setdiff1d(free, self.places[self.items]) if len(free) else free
@@ -163,10 +198,11 @@ class Delta:
 
 @dataclass(frozen=True, eq=False)
 class Difference:
-    """Difference between a state and the kept bundle, from a content of all items, or of those touched since.
+    """Difference between the content of a state and the newest published bundle, `kept`.
 
-    `rows` (n,) are the published rows of the content's items, -1 for new ones; `moved` (n,) marks items that differ by
-    more than the bound; `removed` are rows of removed items, ascending; `items` is the number of items of the state.
+    `rows` (n,) are the published index rows of the content's items, -1 for new items; `moved` (n,) marks items whose
+    vectors differ by more than the bound; `removed` are the index rows of removed items, ascending; `items` is the
+    number of items of the state.
     """
 
     kept: PublishedSnapshot
@@ -177,7 +213,7 @@ class Difference:
 
     @classmethod
     def of(cls, kept: PublishedSnapshot, content: Content, bound: float) -> Self:
-        """Compare every item of a content with the kept bundle."""
+        """Compare every item of a content with the published bundle; `bound` is the setting `publish_bound`."""
         rows = rows_of(kept.rows.item_rows, content.keys)
         there = np.flatnonzero(rows >= 0)
         moved = np.zeros(len(rows), np.bool_)
@@ -191,9 +227,10 @@ class Difference:
         return np.count_nonzero((self.rows < 0) | self.moved) / self.items
 
     def rows_for(self, also: npt.NDArray[np.bool_]) -> tuple[Rows, Rows, Rows]:
-        """Return the items to publish, including `also` (n,), the rows of all n items, and the rows to remove.
+        """Return which items to publish, (m,), the index rows of all items, (n,), and the index rows to remove.
 
-        New items take rows of removed items first, then empty rows, then new rows.
+        New and moved items are published, and the items marked in `also` (n,). New items get rows of removed items
+        first, then empty rows, then new rows.
         """
         items = np.flatnonzero((self.rows < 0) | self.moved | also)
         rows = self.rows.copy()
@@ -204,7 +241,7 @@ class Difference:
 
 
 def _missing(kept: PublishedSnapshot, there: Rows) -> Rows:
-    """Return the rows in use except `there` (n,)."""
+    """Return the index rows in use except the rows `there` (n,), ascending."""
     is_gone = np.zeros(len(kept.rows), np.bool_)
     is_gone[kept.rows.live] = True
     is_gone[there] = False
@@ -212,28 +249,14 @@ def _missing(kept: PublishedSnapshot, there: Rows) -> Rows:
 
 
 def _gone(kept: PublishedSnapshot, content: Content, left: ItemKeys) -> Rows:
-    """Return the index rows of evicted items that were not admitted again."""
+    """Return the index rows, ascending, of evicted items (keys `left`) that were not admitted again."""
     gone = ItemKeys(left[content.state.table.rows(left) == SHARED])
     rows = rows_of(kept.rows.item_rows, gone)
     return np.sort(rows[rows >= 0])  # `left` has each key once
 
 
-logger = logging.getLogger(__name__)
-
-_FLAT: Final = "Flat"
-
-_MOST_OF_DELTA: Final = 0.25
-"""Most rows of one delta, as a share of the complete bundle's rows: a larger delta is not cheaper to load."""
-
-_MOST_OF_CHAIN: Final = 1.0
-"""Most rows of all deltas of a chain, as such a share: a starting server reads at most two complete bundles' rows."""
-
-_COMPACTED: Final = 0.75
-"""Share of the limits at which a chain is compacted, so that it finishes before they are reached."""
-
-
 def empty_for(content: Content) -> tuple[Any, str]:
-    """Return an untrained index for all items of a state, and its factory string; flat if there are too few items."""
+    """Return an untrained index for the items of a state, and its factory string; flat with too few items to train."""
     config = content.state.config
     kind = factory(content.total, config.index)
     empty = empty_index(config.tower.dimension, kind)
@@ -245,16 +268,19 @@ def empty_for(content: Content) -> tuple[Any, str]:
 def without_lists(
     log: BundleLog, difference: Difference, content: Content, empty: Any, kind: str, *, room: int
 ) -> Delta | None:
-    """Return the delta for an index without lists; None if a complete bundle is due."""
+    """Return the delta for an index without lists, untrained in `empty`; None if a complete bundle is due.
+
+    The limits of a chain are multiplied by `room`.
+    """
     if not takes_deltas(empty) or difference.kept.manifest.index.type != kind:
         return None
     return delta_of(log, difference, content, info_of(empty, kind, content.state.config.nprobe), room=room)
 
 
 def complete(empty: Any, kind: str, content: Content, difference: Difference | None) -> Complete:
-    """Return the plan of a complete bundle from a whole content, for an index whose lists are not kept."""
-    if kind != (wanted := factory(content.total, content.state.config.index)):
-        logger.warning("%s takes more items than the %d there are: until then it is %s", wanted, content.total, kind)
+    """Train and fill an index whose lists are not kept, and return the plan of a complete bundle of a whole content."""
+    if kind != (chosen := factory(content.total, content.state.config.index)):
+        logger.warning("%s takes more items than the %d there are: until then it is %s", chosen, content.total, kind)
     empty.train(content.vectors)
     empty.add(content.vectors)
     info = info_of(empty, kind, content.state.config.nprobe)
@@ -262,7 +288,7 @@ def complete(empty: Any, kind: str, content: Content, difference: Difference | N
 
 
 def filled(content: Content, placed: AssignedLists, difference: Difference | None) -> Complete:
-    """Return the plan of a complete bundle from a whole content, with all items in their lists."""
+    """Return the plan of a complete bundle from a whole content, with all items in the lists of an IVF index."""
     # This also sets the search parameters of the clusters' own index, which the filled index copies.
     info = info_for(content, placed)
     index = partial(placed.clusters.filled, content.vectors, placed.assigned.lists)
@@ -274,7 +300,7 @@ def _share(difference: Difference | None) -> float | None:
 
 
 def info_for(content: Content, placed: AssignedLists) -> IndexInfo:
-    """Return the description of an index with these lists."""
+    """Return the description of an IVF index with these lists, for the manifest."""
     clusters = placed.clusters
     return info_of(clusters.empty, clusters.kind, content.state.config.nprobe, clusters.fit)
 
@@ -290,6 +316,7 @@ def delta_of(
 ) -> Delta | None:
     """Return the delta that publishes a difference; None if a complete bundle is due.
 
+    A complete bundle is due if the published chain is damaged, or the delta or the chain with the delta is too long.
     The limits of a chain are multiplied by `room`.
     """
     kept, moves, appended = difference.kept, np.zeros(len(difference.rows), np.bool_), None
@@ -314,7 +341,7 @@ def calls_for_compaction(delta: Delta) -> bool:
 
 
 def _stored(log: BundleLog, kept: BundleManifest) -> Chain | None:
-    """Return the stored chain of the kept bundle; None if it is incomplete or replaced."""
+    """Return the stored chain of the published bundle; None if it is incomplete or replaced."""
     try:
         manifest, ref = log.manifest_and_ref(kept.version)
         chain = log.chain(manifest)
@@ -323,29 +350,29 @@ def _stored(log: BundleLog, kept: BundleManifest) -> Chain | None:
         return None
     if manifest != kept:
         return None
-    return Chain(ref, chain[0].version, len(chain) - 1, sum(one.changed for one in chain[1:]))
+    return Chain(ref, chain[0].version, len(chain) - 1, sum(delta.changed for delta in chain[1:]))
 
 
 def lists_by_row(draft: Complete | Delta, assigned: Assigned) -> ByRow:
-    """Return the lists by index row after a draft, from the lists of its content's items."""
+    """Return the list of each index row after an export, given the lists of the items of its content."""
     if isinstance(draft, Complete) or draft.parent.lists is None:
         return ByRow.of(assigned)
     return draft.parent.lists.assigned.replaced(draft.places[draft.items], assigned.take(draft.items), draft.removed)
 
 
 def known_lists(lists: Lists, difference: Difference) -> Assigned:
-    """Return the lists of a content's items that have not moved; -1 for the others."""
+    """Return the published lists of a content's items, -1 for new and moved items."""
     return lists.assigned.take(np.where(difference.moved, -1, difference.rows))
 
 
 def placed_in(
     clusters: Clusters, assign: Callable[[npt.NDArray[np.int64]], Assigned], known: Assigned
 ) -> AssignedLists:
-    """Assign lists to the items without one, (m,), by `assign`, and record how well they fit."""
+    """Assign the items without a list (-1 in `known`) by `assign`, and record how well the lists fit these items."""
     changed = np.flatnonzero(known.lists < 0)
-    found = assign(changed)
-    known.lists[changed], known.cosines[changed] = found
-    unfit = float((found.cosines < clusters.fit.cosine).mean()) if len(changed) else 0.0
+    assigned = assign(changed)
+    known.lists[changed], known.cosines[changed] = assigned
+    unfit = float((assigned.cosines < clusters.fit.cosine).mean()) if len(changed) else 0.0
     fit = clusters.fit.model_copy(update={"changed": len(changed), "unfit": unfit})
     return AssignedLists(replace(clusters, fit=fit), known)
 
@@ -358,7 +385,10 @@ def calls_for_repair(placed: AssignedLists) -> bool:
 def repaired_in(
     placed: AssignedLists, vectors: npt.NDArray[np.float32], changed: npt.NDArray[np.bool_]
 ) -> AssignedLists:
-    """Repair the lists of all items if they fit badly, and record how badly the `changed` items (n,) still fit."""
+    """Repair the lists if they fit badly, and record which share of the `changed` items (n,) still fits badly.
+
+    `vectors` (n, d) are those of all items.
+    """
     clusters, known = placed
     repaired = clusters.repaired(vectors, known) if calls_for_repair(placed) else None
     if repaired is None:

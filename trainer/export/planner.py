@@ -1,12 +1,11 @@
-"""Plans exports: an export assigns and writes only what is new or has moved since the newest bundle.
+"""The planner of exports: an export writes only the items that are new or have moved since the newest bundle.
 
 If steps move all items, each rank compares its items with the published ones (`weir.trainer.state.published`).
 
-Training lists takes minutes for millions of items. If there are no lists, an export waits for it. Otherwise, items
-that the lists no longer fit trigger a local repair within the export, and growth, age or failing repairs trigger a
-training in the background, which a later export takes over. A follower also compacts long chains of deltas in the
-background, so that few exports are complete, and makes exports of all items of a large table there, from a
-snapshot.
+Training the lists of an IVF index takes minutes for millions of items. The first export waits for the training. Later,
+items that fit no list trigger a local repair within the export; growth, age or failing repairs trigger a training in
+the background, and a later export uses its lists. A follower also compacts long chains of deltas in the background, so
+that few exports are complete, and exports all items of a large table in the background, from a snapshot.
 """
 
 import logging
@@ -56,6 +55,8 @@ from weir.trainer.state.trainer_state import TrainerState
 
 __all__ = ["ExportPlanner", "is_known", "note_published", "publish_all", "recognise"]
 
+logger = logging.getLogger(__name__)
+
 
 _AT_ONCE: Final = 1 << 16
 """Vectors sent to their ranks at a time: 16 MB with 64 dimensions."""
@@ -63,11 +64,18 @@ _AT_ONCE: Final = 1 << 16
 Rows = npt.NDArray[np.int64]
 
 
-def recognise(log: BundleLog, state: TrainerState) -> None:
-    """Check whether a loaded state is that of the newest bundle, before the state changes.
+_MEASURED: Final = 1 / 32
+"""Share of rows published since the last measurement of the index's recall at which it is measured again."""
 
-    A stopped run exports after its last checkpoint, which does not record that bundle. Called as
-    `name_of`.
+_LARGE: Final = 1 << 16
+"""Number of items from which a full export is made in the background; a smaller one takes half a second."""
+
+
+def recognise(log: BundleLog, state: TrainerState) -> None:
+    """Record in a loaded state, before it changes, whether the newest bundle was exported from it.
+
+    A stopped run exports after its last checkpoint, so the checkpoint does not record the bundle. Collective, or called
+    by rank 0 in `Workers.first`.
     """
     for newest in log.manifests()[-1:] if len(state.table) else ():
         with suppress(CorruptArtefactError, FileNotFoundError):
@@ -75,7 +83,10 @@ def recognise(log: BundleLog, state: TrainerState) -> None:
 
 
 def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> bool:
-    """Return whether the changes since the newest bundle are known; if the state has its name, there are none."""
+    """Return whether the state knows its changes since the newest bundle.
+
+    A state with the bundle's name has no changes, which is then recorded in it.
+    """
     if state.since.begins_at(ref):
         return True
     if newest.recipe is None or not newest.version.startswith(place_of(state)):
@@ -87,7 +98,7 @@ def is_known(state: TrainerState, newest: BundleManifest, ref: BundleRef) -> boo
 
 
 def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef) -> None:
-    """Record in the state that it, or its snapshot, was published as the `rows` of a bundle."""
+    """Record in the state that it, or its snapshot, was published as the bundle `ref` with these `rows`."""
     state = draft.content.state
     state.since.ref = None  # until everything is recorded
     if state.featured is not None and state.config.publish_bound:
@@ -106,32 +117,39 @@ def note_published(draft: Complete | Delta, rows: BundleRows, ref: BundleRef) ->
 def publish_all(state: TrainerState, rows: BundleRows) -> None:
     """Send the vectors of a bundle's rows to the ranks that own the items' table rows."""
     for some in _pieces(rows.live):
-        found = state.table.rows(ItemKeys(rows.keys[some]))
-        known = found >= FIRST_ITEM
-        state.since.items.take(TableRows(found[known]), rows.embeddings[some[known] + FIRST_ITEM_ROW])
+        table_rows = state.table.rows(ItemKeys(rows.keys[some]))
+        has_row = table_rows >= FIRST_ITEM
+        state.since.items.take(TableRows(table_rows[has_row]), rows.embeddings[some[has_row] + FIRST_ITEM_ROW])
 
 
 def _pieces(rows: Rows) -> Iterator[Rows]:
+    """Split rows (n,) into pieces of `_AT_ONCE`."""
     return (rows[first : first + _AT_ONCE] for first in range(0, len(rows), _AT_ONCE))
-
-
-logger = logging.getLogger(__name__)
-
-_MEASURED: Final = 1 / 32
-"""Share of rows published since the last measurement of the index's recall at which it is measured again."""
-
-_LARGE: Final = 1 << 16
-"""Number of items from which a full export is made in the background; a smaller one takes half a second."""
 
 
 @dataclass
 class ExportPlanner:
-    """Plans each export from the previous one; used by one thread, or by that of `making`, which exports wait for.
+    """Plans each export from the newest bundle, which it keeps in memory.
 
-    With `beside`, chains are compacted in the background; without it, a complete bundle ends a long chain. With it,
-    full exports of at least `large` items are made there, too: `making` is the running one, and its result is the call
-    that finishes it. If the next export `is_last`, no background work is started for a later one. `compared` is the
-    share of all items that the newest export examined, `variant` the exported line.
+    Not thread-safe: while the background export `making` uses the planner, no other export does.
+
+    Attributes
+    ----------
+    clock
+        Wall clock, seconds since 1970.
+    beside
+        True: chains are compacted in the background, and so are exports of all items made. False: a complete bundle
+        ends a long chain.
+    variant
+        The exported variant.
+    large
+        Number of items from which an export of all items is made in the background.
+    is_last
+        Whether the next export is the last: no background work is then started for a later export.
+    compared
+        Share of all items that the newest export examined.
+    making
+        The running export in the background, if any; its result is the function that finishes the export.
     """
 
     clock: Callable[[], float] = time.time
@@ -152,13 +170,14 @@ class ExportPlanner:
         self._opening = open_newest(log)
 
     def _take_opened(self) -> None:
+        """Wait for the bundle that `start` opens, and keep it."""
         opening, self._opening = self._opening, None
-        if opening is not None and (found := opening.result()) is not None:
-            servable, self._kept = found
+        if opening is not None and (opened := opening.result()) is not None:
+            servable, self._kept = opened
             self._opened.add(servable)
 
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
-        """Return a servable bundle, as `Servable.open`; recently used ones stay in memory."""
+        """Return a bundle that answers queries; raises as `Servable.open`. The newest bundles stay in memory."""
         self._take_opened()
         return self._opened.open(log, manifest)
 
@@ -167,7 +186,7 @@ class ExportPlanner:
         return self._opened.read(log, manifest)
 
     def resume(self, log: BundleLog) -> None:
-        """Load the newest bundle of a store as the base of the next, unless one is loaded or it is unusable."""
+        """Load the newest bundle of a store as the base of the next one, unless a bundle is loaded or it is damaged."""
         self._take_opened()
         if self._kept is not None or not (manifests := log.manifests()):
             return
@@ -177,15 +196,15 @@ class ExportPlanner:
             logger.warning("the next bundle is complete, with an index from nothing: %s", error)
 
     def forget_other(self, manifest: BundleManifest) -> None:
-        """Drop the loaded bundle unless it is this one; the next export reads it from the store."""
+        """Drop the loaded bundle unless it has this manifest; the next export reads the newest one from the store."""
         if self._kept is not None and self._kept.manifest != manifest:
             self._kept = None
 
     def content(self, log: BundleLog, state: TrainerState) -> Content:
-        """Read the content to compare for an export.
+        """Return the content that an export compares with the loaded bundle.
 
-        If the state knows the changes since the loaded bundle, that is the changed rows only; otherwise the
-        whole table. If steps move items without touching them, ranks search for moved items.
+        If the state knows its changes since the loaded bundle, the content has the changed rows only; otherwise, all
+        items. If steps move items without touching their rows, the ranks search for moved items.
         """
         self.resume(log)
         self._take_compacted(log)
@@ -202,7 +221,7 @@ class ExportPlanner:
         return Content.since(state, line)
 
     def _ref(self, log: BundleLog) -> BundleRef | None:
-        """Return the reference of the loaded bundle; None if the store does not have it, or has another one."""
+        """Return the reference of the loaded bundle; None if the store has no or another bundle of this version."""
         if self._kept is None:
             return None
         try:
@@ -212,7 +231,7 @@ class ExportPlanner:
         return ref if manifest == self._kept.manifest else None
 
     def draft_touched(self, log: BundleLog, content: Content) -> Delta | None:
-        """Return the delta of the touched rows; None if all items are needed."""
+        """Return the delta of a content of touched rows; None if the export needs all items."""
         if content.is_whole:
             return None
         difference, empty, kind = self._difference(content), *empty_for(content)
@@ -260,8 +279,8 @@ class ExportPlanner:
     def is_recall_due(self, draft: Complete | Delta) -> bool:
         """Return whether to compare the index with exact search, which costs O(items).
 
-        With a delta of touched rows, it is due only after enough rows were published since the last time, so that
-        it adds little to their cost.
+        After a delta of touched rows, the comparison is due only if 1/32 of all rows were published since the last one,
+        so that it costs little in comparison.
         """
         fit = draft.info.fit
         if isinstance(draft, Complete) or draft.content.is_whole or fit is None or fit.recall is None:
@@ -269,7 +288,10 @@ class ExportPlanner:
         return fit.unmeasured + len(draft.items) >= _MEASURED * draft.content.total
 
     def note(self, log: BundleLog, draft: Complete | Delta, ref: BundleRef, servable: Servable | None) -> None:
-        """Record the written bundle `ref` as the base of the next; without a `servable`, the store is read again."""
+        """Keep the written bundle `ref` as the base of the next one, and start background work that is due.
+
+        Without a `servable`, the next export reads the bundle from the store.
+        """
         self.compared = len(draft.content.rows) / draft.content.total
         if servable is None:
             self._kept = None
@@ -291,12 +313,12 @@ class ExportPlanner:
             self._train_outgrown(lists.clusters.fit, draft.content, rows)
 
     def makes_beside(self, content: Content) -> bool:
-        """Return whether a full export is made in the background."""
+        """Return whether an export of all items is made in the background."""
         return self.beside and content.total >= self.large
 
     @property
     def _room(self) -> int:
-        """Factor on the limits of a chain: 2 while a compaction is running, so that no export waits for it."""
+        """Factor on the limits of a chain: 2 during a compaction, so that no export waits for its end."""
         return 1 if self._compaction is None else 2
 
     def _take_compacted(self, log: BundleLog) -> None:
@@ -305,35 +327,36 @@ class ExportPlanner:
             return
         result, self._compaction = self._compaction.result(), None
         try:
-            found = result.under(log, self._kept) if result else None
+            rebased = result.under(log, self._kept) if result else None
         except (CorruptArtefactError, FileNotFoundError) as error:
             logger.warning("the chain goes on as it is: %s", error)
             return
-        if found is not None:
-            self._kept, servable = found
+        if rebased is not None:
+            self._kept, servable = rebased
             self._opened.add(servable)
 
     def _difference(self, content: Content) -> Difference | None:
-        """Compare a content with the loaded bundle; None if that is of another shape."""
+        """Compare a content with the loaded bundle; None if that has another dimension, history length or metric."""
         tower, kept = content.state.config.tower, self._kept
         metric = "cosine" if tower.normalised else "inner_product"
-        wanted = (tower.dimension, tower.history_length, metric)
-        if kept is None or (kept.manifest.dimension, kept.manifest.history_length, kept.manifest.metric) != wanted:
+        shape = (tower.dimension, tower.history_length, metric)
+        if kept is None or (kept.manifest.dimension, kept.manifest.history_length, kept.manifest.metric) != shape:
             return None
         return Difference.of(kept, content, content.state.config.publish_bound)
 
     def _train_outgrown(self, fit: IndexFit, content: Content, rows: BundleRows) -> None:
-        """Start to train all lists in the background, on the rows of a bundle, if it is due."""
+        """Start to train all lists in the background, on the rows of a bundle, if the training is due."""
         every = content.state.config.index_training_every_seconds
         if self._training is None and is_outgrown(fit, content.total, self.clock(), every):
             self._training = train_lists(*empty_for(content), rows)
 
     @property
     def _has_trained(self) -> bool:
+        """Whether a training in the background has ended and its lists were not used yet."""
         return self._training is not None and not self._training.running
 
     def _trained(self) -> Lists | None:
-        """Return the lists trained in the background, once."""
+        """Return the lists trained in the background, once; None if there are none."""
         if self._training is None or not self._has_trained:
             return None
         result, self._training = self._training.result(), None

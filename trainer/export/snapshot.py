@@ -1,4 +1,4 @@
-"""What is published: its rows and lists, kept for the next export, and bundles in memory, ready to answer."""
+"""Published bundles in memory: the newest one, to which the next export is compared, and a cache of open bundles."""
 
 import logging
 import threading
@@ -33,6 +33,8 @@ __all__ = [
     "train_lists",
 ]
 
+logger = logging.getLogger(__name__)
+
 
 _BLOCK: Final = 1 << 14
 """Rows compared at a time: they fit in the processor's cache."""
@@ -41,16 +43,20 @@ Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 
+_MOST: Final = 3
+"""Size of the cache: the newest, the promoted and the last confirmed bundle."""
+
+
 @dataclass(frozen=True, eq=False)
 class ByRow:
-    """The list of each row of an index, and the cosine of its vector with the list's centroid; immutable."""
+    """For each index row, its list and the cosine of its vector and the list's centroid; immutable."""
 
     lists: Layers[np.int32]
     cosines: Layers[np.float32]
 
     @classmethod
     def of(cls, assigned: Assigned) -> Self:
-        """Build it from the assignments of all rows, in order."""
+        """Build the table from the assignments of all rows, in order."""
         return cls(Layers.of(in_scratch(assigned.lists)), Layers.of(in_scratch(assigned.cosines)))
 
     def take(self, rows: Rows) -> Assigned:
@@ -61,18 +67,18 @@ class ByRow:
         return Assigned(lists, cosines)
 
     def merged(self) -> "ByRow":
-        """Return a copy without layers."""
+        """Return a copy with base and changes merged."""
         return ByRow(Layers.of(self.lists.merged(-1)), Layers.of(self.cosines.merged(0.0)))
 
     def replaced(self, rows: Rows, assigned: Assigned, gone: Rows) -> "ByRow":
-        """Return a version without the rows `gone`, and with new assignments of `rows` (m,), existing or new."""
+        """Return a copy with other assignments of `rows` (m,), existing or new, and without the rows `gone`."""
         lists = self.lists.replaced(rows, assigned.lists, gone)
         return ByRow(lists, self.cosines.replaced(rows, assigned.cosines, gone))
 
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """The lists of an IVF index, the items by row that they were assigned for, and the list of each row."""
+    """The lists of an IVF index, the items and vectors by index row, and the list of each row."""
 
     clusters: Clusters
     item_rows: ItemRows
@@ -80,14 +86,17 @@ class Lists:
     assigned: ByRow
 
     def suits(self, empty: Any, kind: str, wanted: str) -> bool:
-        """Return whether the lists can be reused: for the same kind of index and, unless ``auto``, number of lists."""
+        """Return whether the lists can be used for an index like the untrained `empty`, with factory string `kind`.
+
+        `wanted` is the setting `index`: unless it is ``auto``, the number of lists must be the same, too.
+        """
         fit, mine = self.clusters.fit, self.clusters.empty
         if mine.d != empty.d or family(self.clusters.kind) != family(kind):
             return False
         return wanted == "auto" or fit.trained_lists == empty.nlist
 
     def known(self, keys: ItemKeys, vectors: Floats, bound: float) -> Assigned:
-        """Return the lists of items by their keys (n,); -1 for new and moved items (`have_moved`)."""
+        """Return the lists of items with these keys (n,) and vectors (n, d); -1 for new and moved items."""
         rows = rows_of(self.item_rows, keys)
         there = np.flatnonzero(rows >= 0)
         rows[there[have_moved(self.vectors, rows[there], vectors, there, bound)]] = -1
@@ -96,9 +105,9 @@ class Lists:
 
 @dataclass(frozen=True, eq=False)
 class PublishedSnapshot:
-    """The newest bundle in memory; `free` are its rows without an item, ascending.
+    """The newest published bundle in memory, with which the next export is compared.
 
-    `lists` is None if its index has no lists that can be kept.
+    `free` are the index rows without an item, ascending; `lists` are the lists of an IVF index, or None.
     """
 
     manifest: BundleManifest
@@ -108,7 +117,7 @@ class PublishedSnapshot:
 
     @classmethod
     def of(cls, servable: Servable) -> Self:
-        """Build it from a servable bundle; without a recorded fit of the index, no lists are kept."""
+        """Build the snapshot from a bundle; lists are kept only if the manifest records how well they fit."""
         manifest, rows, fit = servable.manifest, servable.rows, servable.manifest.index.fit
         live, index, is_free = rows.live, servable.index, np.ones(len(rows), np.bool_)
         is_free[live] = False
@@ -131,14 +140,14 @@ class PublishedSnapshot:
 
 
 def rows_of(item_rows: ItemRows, keys: ItemKeys) -> Rows:
-    """Return the rows of keys (n,); -1 for new ones."""
+    """Return the index rows of keys (n,); -1 for keys without a row."""
     return np.asarray(item_rows.look_up(keys), np.int64)
 
 
 def have_moved(
     old: Layers[np.float32], old_rows: Rows, new: Floats, new_rows: Rows, bound: float
 ) -> npt.NDArray[np.bool_]:
-    """Return which of paired rows of `old` and `new` vectors, (n,), differ (`are_apart`)."""
+    """Return which pairs of an old row (n,) and a new row (n,) have vectors that differ by more than `bound`."""
     far = np.empty(len(old_rows), np.bool_)
     for first in range(0, len(old_rows), _BLOCK):
         at = slice(first, first + _BLOCK)
@@ -146,15 +155,16 @@ def have_moved(
     return far
 
 
-logger = logging.getLogger(__name__)
-
-
 def train_lists(empty: Any, kind: str, rows: BundleRows) -> BackgroundTask[Lists | None]:
-    """Train lists on the `rows` of a bundle, in a thread that is not awaited at exit; None if it fails."""
+    """Train an `empty` IVF index on the `rows` of a bundle, in a thread that is not awaited at exit.
+
+    The result is None if the training failed.
+    """
     return beside("weir-index-training", partial(_train, empty, kind, rows))
 
 
 def _train(empty: Any, kind: str, rows: BundleRows) -> Lists | None:
+    """Train the lists; log an error and return None if this fails."""
     try:
         live = rows.live
         keys, vectors = ItemKeys(rows.keys[live]), _on_disk(rows.vectors, live)
@@ -175,18 +185,14 @@ def _on_disk(vectors: Layers[np.float32], rows: npt.NDArray[np.int64]) -> npt.ND
     return np.asarray(spool.finish())
 
 
-_MOST: Final = 3
-"""Size of the cache: the newest, the promoted and the last confirmed bundle."""
-
-
 class OpenBundles:
-    """An open bundle is not read again, and of a chain only the deltas since are read; thread-safe."""
+    """Thread-safe cache of the last three open bundles; opening a later one of a chain reads only the new deltas."""
 
     def __init__(self) -> None:
         self._lock, self._all = threading.Lock(), list[Servable]()
 
     def open(self, log: BundleLog, manifest: BundleManifest) -> Servable:
-        """Return a servable bundle, as `Servable.open`, and cache it."""
+        """Open a bundle by `Servable.open`, with the cached ones as known, and cache the result."""
         return self.add(Servable.open(log, manifest, self._all))
 
     def read(self, log: BundleLog, manifest: BundleManifest) -> Servable:
@@ -205,16 +211,17 @@ Opened = tuple[Servable, PublishedSnapshot]
 
 
 def open_newest(log: BundleLog) -> BackgroundTask[Opened | None]:
-    """Open the newest bundle in a thread, as a servable and as kept for exports.
+    """Open the newest bundle in a thread, as a servable and as a snapshot for exports.
 
-    The result is None if there is no bundle, or it cannot be opened: users of the bundle try again and report the
-    error.
+    The result is None if there is no bundle, or it cannot be opened: the next user of the bundle opens it again and
+    reports the error.
     """
     # Awaited at exit, as it takes no longer than a start: an error there must not kill the thread halfway.
     return beside("weir-bundle-opening", partial(_open_newest, log), is_awaited=True)
 
 
 def _open_newest(log: BundleLog) -> Opened | None:
+    """Open the newest bundle; None if there is none, or it cannot be opened."""
     try:
         for newest in log.manifests()[-1:]:
             servable = Servable.open(log, newest)

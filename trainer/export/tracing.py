@@ -1,7 +1,7 @@
-"""Trace the tower's graph in a separate process, in the background, because tracing patches modules in use.
+"""Trace the tower's ONNX graph in a separate process, in the background, because tracing patches modules in use.
 
-``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON and writes its graph. This module does
-not load torch, so that the process can start before the waiting rank has loaded it.
+``python -m weir.trainer.export.tracing`` reads the settings of a tower as JSON from standard input, and writes the
+graph to standard output. The module is imported without torch, so that the process starts before torch is loaded.
 """
 
 # ruff: noqa: PLC0415 - torch is loaded only where the graph is traced and stored
@@ -21,22 +21,23 @@ __all__ = ["tracing_of"]
 logger = logging.getLogger(__name__)
 
 
-_BEGUN: Final = dict[TowerConfig, BackgroundTask[None]]()
+_STARTED: Final = dict[TowerConfig, BackgroundTask[None]]()
 
 
 def tracing_of(config: TowerConfig) -> BackgroundTask[None]:
     """Return the background trace of a tower; the first call starts it.
 
-    It has the stream's priority: the first bundle waits for it. If it fails, the export traces the tower itself.
+    The trace has normal priority, since the first bundle waits for it. If it fails, the export traces the tower itself.
     """
-    if config not in _BEGUN:
-        _BEGUN[config] = BackgroundTask("weir-tower-tracing", partial(_trace, config))
-    return _BEGUN[config]
+    if config not in _STARTED:
+        _STARTED[config] = BackgroundTask("weir-tower-tracing", partial(_trace, config))
+    return _STARTED[config]
 
 
 def _trace(config: TowerConfig) -> None:
+    """Set the graph that the export uses, from the cache or traced by a new process."""
     try:
-        graph = read_graph(config) or _traced(config)
+        graph = read_graph(config) or _traced_by_process(config)
         if graph is not None:
             from weir.trainer.export.onnx_models import keep_graph
 
@@ -47,7 +48,8 @@ def _trace(config: TowerConfig) -> None:
     logger.info("ready to export")
 
 
-def _traced(config: TowerConfig) -> bytes | None:
+def _traced_by_process(config: TowerConfig) -> bytes | None:
+    """Return the graph traced by a new process; None, with a warning, if the process failed."""
     command = [sys.executable, "-m", "weir.trainer.export.tracing"]
     settings = config.model_dump_json().encode()
     done = subprocess.run(command, input=settings, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)

@@ -1,12 +1,12 @@
-"""Item embeddings, their exchange between ranks, and their optimiser, which touches only the rows of a batch.
-
-Row-wise Adagrad keeps one number per row, the sum of the mean squared gradients, and moves the row by
-``learning_rate * gradient / sqrt(sum)``: Duchi et al., "Adaptive Subgradient Methods", JMLR 2011, with the
-diagonal shared within a row. Dense Adam over the table would cost more than the rest of a step.
+"""Item embeddings, sharded over ranks, and their optimiser, which touches only the rows of a batch.
 
 Each rank stores and updates a shard of the rows (`weir.trainer.items.placement`); a *line* is the local position of a
-row in it. Rows are fetched by the ranks that need them, and their gradients sent back
-(`weir.trainer.items.embeddings`).
+row in the shard. Ranks fetch the rows that they need from the shards, and send gradients back (`Route`).
+
+The optimiser is row-wise Adagrad: it keeps one number per row, the sum of the mean squared gradients, and moves the row
+by ``learning_rate * gradient / sqrt(sum)``. Dense Adam over the table would cost more than the rest of a step.
+
+Source: Duchi et al., "Adaptive Subgradient Methods", JMLR 2011, with the diagonal shared within a row.
 """
 
 import math
@@ -31,23 +31,32 @@ _LINES_AT_ONCE: Final = 1 << 16
 """Rows that a rank sends at a time when the table grows."""
 
 
-class Route:
-    """Connects the distinct rows requested by each rank with the shards that hold them; collective.
+_EPSILON: Final = 1e-10
 
-    Each rank requests a row at most once, so sums over ranks have a fixed order: that of ranks.
+_AT_ONCE: Final = 1 << 14
+"""Rows drawn at a time; each rank draws the rows of all ranks."""
+
+Line = Literal["weight", "squares"]
+"""Arrays of the table: embeddings and sums of squared gradients."""
+
+
+class Route:
+    """Route between the distinct rows that each rank requests and the shards that hold the rows; collective.
+
+    Each rank requests a row at most once, so sums over ranks have a fixed order, the order of ranks.
 
     Parameters
     ----------
     workers
         The ranks.
     order
-        Sorts this rank's requested rows (n,) by place; None if they are sorted, or a single rank holds all.
+        Permutation that sorts this rank's requested rows (n,) by place; None if they are sorted.
     send
         Number of rows requested from each rank.
     receive
-        Number of rows that each rank requests here.
+        Number of rows that each rank requests from this rank.
     asked
-        Lines of the rows requested here, rank by rank, (m,).
+        Lines of the rows requested from this rank, rank by rank, (m,).
     """
 
     def __init__(
@@ -57,17 +66,17 @@ class Route:
 
     @classmethod
     def of(cls, rows: Tensor, places: Places, workers: Workers) -> Self:
-        """Request distinct rows (n,) of all ranks."""
+        """Return the route for distinct rows (n,), which may differ between ranks."""
         if workers.world_size == 1:
             return cls(workers, None, [len(rows)], [len(rows)], rows)
         ones = [1] * workers.world_size
-        wanted, order = places.of(rows), None
-        if not bool((wanted[1:] > wanted[:-1]).all()):
-            wanted, order = wanted.sort()
-        cuts = torch.searchsorted(wanted, places.cuts.to(rows.device))
+        requested, order = places.of(rows), None
+        if not bool((requested[1:] > requested[:-1]).all()):
+            requested, order = requested.sort()
+        cuts = torch.searchsorted(requested, places.cuts.to(rows.device))
         send = cuts.diff()
         receive = workers.exchange(send, ones, ones).tolist()
-        asked = workers.exchange(wanted, send.tolist(), receive) - places.here.start
+        asked = workers.exchange(requested, send.tolist(), receive) - places.here.start
         return cls(workers, order, send.tolist(), receive, asked)
 
     def __len__(self) -> int:
@@ -75,12 +84,12 @@ class Route:
         return sum(self._send)
 
     def fetch(self, lines: Tensor) -> Tensor:
-        """Return the requested rows' lines, (n, ...), given the `lines` of this rank's shard."""
+        """Return the values of the requested rows, (n, ...), given the values of all `lines` of this rank's shard."""
         [fetched] = self.answered(lines.index_select(0, self.asked))
         return fetched
 
     def answered(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """Return values of the requested rows, (n, ...), given each rank's values of its `asked` lines, (m, ...)."""
+        """Return values of the requested rows, (n, ...), given this rank's values for its `asked` lines, (m, ...)."""
         if self._workers.world_size == 1:
             return values
         received = self._workers.exchange(packed(values), self._receive, self._send)
@@ -89,7 +98,7 @@ class Route:
         return unpacked(received, values)
 
     def push(self, values: Tensor) -> Tensor:
-        """Send values of the requested rows, (n, ...), to their shards; return those for `asked`, (m, ...)."""
+        """Send values of the requested rows, (n, ...), to their shards; return the values for `asked`, (m, ...)."""
         ordered = values if self._order is None else values.index_select(0, self._order)
         return self._workers.exchange(ordered, self._send, self._receive)
 
@@ -104,18 +113,19 @@ class Route:
         return lines, sums
 
     def add_beside(self, values: Tensor, shared: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Do `add`, and in the same exchange sum `shared` (k,) over ranks; return this rank's part of the sum, too."""
+        """Do `add`, and in the same exchange sum `shared` (k,) over ranks; also return this rank's part of that sum."""
         width, shares = math.prod(values.shape[1:]), [shared[share] for share in self._workers.shares(len(shared))]
         sizes = [len(share) for share in shares]
         rows = torch.split(values if self._order is None else values.index_select(0, self._order), self._send)
-        sent = torch.cat([one for part, share in zip(rows, shares, strict=True) for one in (part.flatten(), share)])
+        pairs = zip(rows, shares, strict=True)
+        sent = torch.cat([piece for part, share in pairs for piece in (part.flatten(), share)])
         send = [count * width + size for count, size in zip(self._send, sizes, strict=True)]
         receive = [count * width + sizes[self._workers.rank] for count in self._receive]
-        came = torch.split(self._workers.exchange(sent, send, receive), receive)
+        received = torch.split(self._workers.exchange(sent, send, receive), receive)
         lines, number = distinct_and_places(self.asked)
         sums, total = values.new_zeros(len(lines), *values.shape[1:]), shared.new_zeros(sizes[self._workers.rank])
-        for one, into in zip(came, torch.split(number, self._receive), strict=True):
-            part, own = one.tensor_split([len(into) * width])
+        for piece, into in zip(received, torch.split(number, self._receive), strict=True):
+            part, own = piece.tensor_split([len(into) * width])
             sums.index_add_(0, into, part.view(len(into), *values.shape[1:]))
             total += own
         return lines, sums, total
@@ -124,32 +134,23 @@ class Route:
 def moved(lines: Iterable[Tensor], before: Places, after: Places, workers: Workers) -> tuple[Tensor, ...]:
     """Return this rank's lines after the table has grown from `before` to `after`, with zeros for new rows.
 
-    Collective. Lines move in chunks, since copies of all would not fit in memory.
+    Collective. Lines are moved in chunks, since copies of all lines would not fit in memory.
     """
-    pairs = tuple((one, one.new_zeros(len(after.here), *one.shape[1:])) for one in lines)
+    pairs = tuple((old, old.new_zeros(len(after.here), *old.shape[1:])) for old in lines)
     for first in range(0, int(before.cuts.diff().max()), _LINES_AT_ONCE):
         last = max(min(first + _LINES_AT_ONCE, len(before.here)), first)
         numbers = torch.arange(first, last, device=pairs[0][0].device)
         route = Route.of(before.rows_at(numbers), after, workers)
-        for one, into in pairs:
-            into[route.asked] = route.push(one[first:last])
+        for old, into in pairs:
+            into[route.asked] = route.push(old[first:last])
     return tuple(into for _, into in pairs)
-
-
-_EPSILON: Final = 1e-10
-
-_AT_ONCE: Final = 1 << 14
-"""Rows drawn at a time; each rank draws the rows of all ranks."""
-
-Line = Literal["weight", "squares"]
-"""Arrays of the table: embeddings and sums of squared gradients."""
 
 
 class Embeddings:
     """One rank's shard: embeddings `weight` (lines, dimension) and sums `squares` (lines,) of their squared gradients.
 
-    A single rank has all rows, in their order. `touched` are the lines of this rank whose embedding, or data stored
-    beside it, has changed.
+    A single rank has all rows, in their order. `touched` are the lines of this rank that have changed: their embedding,
+    or other data of their items.
 
     Parameters
     ----------
@@ -158,7 +159,7 @@ class Embeddings:
     squares
         Sums for the same rows; zeros if None.
     places
-        The shard: which rows the lines hold; all rows if None.
+        The shard of this rank; all rows if None.
     workers
         The ranks that share the table; a single one if None.
     """
@@ -197,7 +198,7 @@ class Embeddings:
 
     @property
     def capacity(self) -> int:
-        """Rows of the table, over all ranks."""
+        """Number of rows of the table, over all ranks."""
         return self.places.capacity
 
     def route(self, rows: Tensor) -> Route:
@@ -209,7 +210,7 @@ class Embeddings:
         return self.weight.index_select(0, self.places.local(rows))
 
     def fetch(self, rows: Tensor, line: Line = "weight") -> Tensor:
-        """Return values of distinct rows (n,), (n, ...); collective, or called by rank 0 in `Workers.first`."""
+        """Return the array `line` at distinct rows (n,), (n, ...); collective, or by rank 0 in `Workers.first`."""
         self.workers.ask(line)
         return self.route(rows).fetch(self._of(line))
 
@@ -221,7 +222,7 @@ class Embeddings:
             self._norms()
 
     def touched_here(self, reader: Reader) -> TableRows:
-        """Return this rank's rows that have changed since the reader's last `clear`, (n,)."""
+        """Return this rank's rows that have changed for a reader, (n,)."""
         return TableRows(self.places.rows_at(torch.from_numpy(self.touched.rows(reader))).numpy())
 
     def grow(self, capacity: int) -> None:
@@ -246,7 +247,7 @@ class Embeddings:
             self.touch(rows, [reader])
 
     def initialise(self, rows: TableRows, generator: torch.Generator, scale: float = 1.0) -> None:
-        """Draw new vectors of expected length `scale` for rows and reset their sums; alike on all ranks."""
+        """Draw embeddings of expected length `scale` for rows (n,) and reset their sums; alike on all ranks."""
         dimension = self.weight.shape[1]
         for first, last in pairwise(_blocks(len(rows))):
             drawn = torch.from_numpy(rows[first:last])
@@ -267,7 +268,7 @@ class Embeddings:
         self.touched = TouchedRows(len(self.weight))
 
     def state_of(self, rows: TableRows, lines: Collection[Line] = get_args(Line)) -> dict[str, Tensor]:
-        """Return embeddings and sums, or one of them, for distinct rows (n,) of all ranks; called as `fetch`."""
+        """Return the arrays `lines` at distinct rows (n,) of any rank; collective, or by rank 0 in `Workers.first`."""
         if not len(rows):  # their types and shapes are the same on every rank
             return {line: self._of(line)[:0] for line in lines}
         index = torch.from_numpy(rows).to(self.weight.device)
@@ -280,23 +281,28 @@ class Embeddings:
             self._of(line)[index] = state[line].to(self.weight)
 
     def norms(self, rows: TableRows | None = None) -> dict[str, Tensor]:
-        """Return the Euclidean norms of weight and squares, over some rows (n,) or all; called as `fetch`."""
+        """Return the Euclidean norms of weight and squares over `rows` (n,), or all rows.
+
+        Collective, or called by rank 0 in `Workers.first`.
+        """
         if rows is not None:
             return {name: torch.linalg.vector_norm(lines) for name, lines in self.state_of(rows).items()}
         self.workers.ask("norms")
         return dict(zip(get_args(Line), self._norms(), strict=True))
 
     def _norms(self) -> Tensor:
+        """Return the norms of both arrays over all ranks; collective."""
         norms = torch.stack([torch.linalg.vector_norm(self._of(line)) for line in get_args(Line)])
         return cast(Tensor, torch.linalg.vector_norm(self.workers.gather(norms), dim=0))
 
     def _of(self, line: str) -> Tensor:
+        """Return this rank's array of that name."""
         return cast(Tensor, getattr(self, line))
 
     def summed(self, route: Route, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows (m,) of this shard that any rank has a gradient for, and its sum over ranks, (m, ...).
+        """Return the rows (m,) of this shard with a gradient on any rank, and the sum of their gradients, (m, ...).
 
-        `gradient` (n, ...) is this rank's, for the rows of the route. Collective.
+        `gradient` (n, ...) is the gradient of the route's rows on this rank. Collective.
         """
         lines, sums = route.add(gradient)
         return self.places.rows_at(lines), sums
@@ -306,9 +312,9 @@ class Embeddings:
     ) -> None:
         """Update distinct `rows` (n,) of this shard by their `gradient` (n, d); padding stays zeros.
 
-        `memory` is the share of the sums that is kept; below 1 the update is RMSprop, whose step size does not shrink
-        forever (Tieleman and Hinton, "Lecture 6.5: rmsprop", 2012; the sum here is not divided by 1 / (1 - memory)).
-        `decay` times the row is added to its gradient: an L2 penalty of decay / 2 times its square.
+        The sums are multiplied by `memory` first; below 1 the update is RMSprop, whose step size stops shrinking
+        (Tieleman and Hinton, "Lecture 6.5: rmsprop", 2012), except that the sum is not divided by 1 / (1 - memory).
+        `decay` times the row is added to the gradient: an L2 penalty of decay / 2 times the row's square.
         """
         lines = self.places.local(rows)
         if decay:
@@ -321,15 +327,15 @@ class Embeddings:
         self.touched.mark(lines.cpu().numpy())
 
     def touch(self, rows: Tensor, readers: Iterable[Reader] | None = None) -> None:
-        """Mark this rank's rows among `rows` (n,) as changed, in their embedding or data stored beside it."""
+        """Mark rows (n,) as changed for some readers, or all; rows of other ranks are ignored."""
         self.touched.mark(self.places.local(rows[self.places.own(rows)]).numpy(), readers)
 
 
 def _blocks(rows: int) -> Iterator[int]:
     """Yield the starts of blocks of rows, then the end of the last block, which includes any remainder.
 
-    `torch.randn` draws 16 numbers at a time and a shorter rest differently: with these blocks the numbers equal those
-    of one draw.
+    `torch.randn` draws 16 numbers at a time and a shorter rest differently; with these blocks, the numbers are the same
+    as in one draw.
     """
     yield from range(0, max(rows - _AT_ONCE, 0) + 1, _AT_ONCE)
     yield rows

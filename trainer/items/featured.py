@@ -1,4 +1,4 @@
-"""The tower that adds features of items to their embeddings, as one part of the state."""
+"""Item features as a part of the state: the feature table, and the tower that adds features to embeddings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,15 +25,15 @@ def inputs_of(table: FeatureTable, buckets: Tensor, numbers: Tensor, dtype: torc
 
 
 def _standardised(table: FeatureTable, numbers: Tensor) -> Tensor:
-    """Return numbers standardised as by `Moments.standardised`, for all dense features at once."""
-    moments = [(one.mean, one.deviation) for one in table.moments]
+    """Return the numbers (n, D) of all dense features, standardised as by `Moments.standardised`."""
+    moments = [(feature.mean, feature.deviation) for feature in table.moments]
     mean, deviation = numbers.new_tensor(moments).view(-1, 2).T
     scaled = ((numbers - mean) / deviation).clamp(-LARGEST, LARGEST).nan_to_num()
     return torch.where(deviation > 0, scaled, 0.0)
 
 
 class FeaturedItems:
-    """Features of the items by row, and the module that adds them to the embeddings; replicated on every rank.
+    """Item features by row, sharded over ranks, and the tower that adds them to embeddings, replicated on every rank.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class FeaturedItems:
         return list(self.tower.parameters())
 
     def compose(self, vectors: Tensor, features: FeatureInputs) -> Tensor:
-        """Return embeddings (n, d) plus the feature vectors of the same items; differentiable."""
+        """Return embeddings (n, d) plus the vectors of the same items' features; differentiable."""
         composed: Tensor = self.tower(vectors, features)
         return composed
 
@@ -68,7 +68,7 @@ class FeaturedItems:
         return self.inputs(*self.table.read(self.table.places.local(rows)))
 
     def fetched(self, route: Route) -> FeatureInputs:
-        """Return the features of a route's rows (n,); the route must be over the table's shards."""
+        """Return the features of a route's rows (n,); collective."""
         return self.inputs(*route.answered(*self.table.read(route.asked)))
 
     def answer(self, question: str) -> bool:
@@ -81,14 +81,17 @@ class FeaturedItems:
 
     @property
     def weights(self) -> FeatureWeights:
-        """Weights that map features to vectors without an embedding, as for cold items."""
-        values, dense = (one.weight.detach().float().cpu().numpy() for one in (self.tower.values, self.tower.dense))
+        """Weights with which a server computes the vectors of features, for example of cold items."""
+        values, dense = (layer.weight.detach().float().cpu().numpy() for layer in (self.tower.values, self.tower.dense))
         return FeatureWeights(self.table.names, values, dense, self.table.moments)
 
     def ingest_window(
         self, manifest: WindowManifest, rows: TableRows, items: pa.Table | None, changes: RowChanges, capacity: int
     ) -> None:
-        """Add the features of a window's items, if it has any; the items already have their `rows` (n,)."""
+        """Add the features of a window's items, if it has any, after the item table was changed.
+
+        `rows` (n,) are the table rows of the items, `capacity` is the size of the item table.
+        """
         self.table.grow(capacity)
         self.table.forget(changes.evicted)
         self.table.forget(changes.admitted)
@@ -96,11 +99,11 @@ class FeaturedItems:
             self.table.update(rows, items, manifest.item_features, manifest.max_event_ms)
 
     def state_dict(self) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Return table and tower as arrays, for the checkpoint."""
+        """Return feature table and tower as arrays, for a checkpoint."""
         return self._joined(self.table.state_dict())
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Return some rows (n,) of the table, and the tower, as arrays."""
+        """Return some rows (n,) of the feature table, and the tower, as arrays."""
         return self._joined(self.table.state_of(rows))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -114,9 +117,11 @@ class FeaturedItems:
         self.tower.load_state_dict(_part(state, "tower."))
 
     def _joined(self, table: Mapping[str, Tensor | npt.NDArray[Any]]) -> dict[str, Tensor | npt.NDArray[Any]]:
+        """Return the arrays of the table and the tower by ``<part>.<name>``."""
         parts: dict[str, Mapping[str, Tensor | npt.NDArray[Any]]] = {"table": table, "tower": self.tower.state_dict()}
         return {f"{part}.{name}": value for part, values in parts.items() for name, value in values.items()}
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with a prefix, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

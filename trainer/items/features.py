@@ -1,8 +1,8 @@
-"""The features of the table's items, by row; each rank keeps the rows of its own embeddings.
+"""Item features by table row, sharded over ranks like the embeddings.
 
-Feature names come from the windows' manifests; new ones are added when they appear. Values change between windows
-only, from the committed windows alone, so they do not depend on the number of ranks. The cost follows the items of a
-window and the rows of a step, not the size of the table.
+Feature names come from the windows' manifests; a new feature is added when it first appears. Values change only between
+windows, and depend only on the committed windows, hence not on the number of ranks. The cost is proportional to the
+items of a window and the rows of a step, not to the size of the table.
 """
 
 import json
@@ -28,18 +28,29 @@ from weir.trainer.ranks.workers import Workers
 
 __all__ = ["NEVER", "Column", "FeatureLine", "FeatureTable", "LineKey"]
 
+logger = logging.getLogger(__name__)
+
 
 NEVER: Final = torch.iinfo(torch.int64).min
+"""Event time of a line that was never set."""
 
 FeatureLine = Literal["values", "told_ms"]
 """Arrays of a column, by their names in a checkpoint."""
 
 
+_ASK: Final = "features "
+"""Prefix of rank 0's query for `fetch`; column and array follow."""
+
+_NAMES: Final = "names"
+_MOMENTS: Final = "moments"
+
+
 @dataclass
 class Column:
-    """The `values` (lines, width) of this rank, and the event time of the window that set a line, `told_ms` (lines,).
+    """One feature of this rank's items.
 
-    Values are left-aligned in a line; the rest holds `unknown`.
+    `values` (lines, width) are left-aligned in a line and filled up with `unknown`; `told_ms` (lines,) is the event
+    time of the window that set a line.
     """
 
     unknown: int | float
@@ -64,7 +75,7 @@ class Column:
         self.told_ms = functional.pad(self.told_ms, (0, missing), value=NEVER)
 
     def widen(self, width: int) -> None:
-        """Make room for `width` values in each row."""
+        """Make room for `width` values in each line."""
         self.values = functional.pad(self.values, (0, max(width - self.values.shape[1], 0)), value=self.unknown)
 
     def forget(self, lines: Tensor) -> None:
@@ -79,29 +90,20 @@ class Column:
         self.told_ms[lines[new]] = event_ms
 
 
-logger = logging.getLogger(__name__)
-
-_ASK: Final = "features "
-"""Prefix of rank 0's queries to other ranks; column and array follow."""
-
-_NAMES: Final = "names"
-_MOMENTS: Final = "moments"
-
-
 class LineKey(NamedTuple):
-    """Identifies a sharded array: the `column` number and its array `line`."""
+    """Key of a sharded array: the number of the `column`, and the name of its array, `line`."""
 
     column: int
     line: FeatureLine
 
 
 class FeatureTable:
-    """Features by row of the item table; rows without an item are empty.
+    """Item features by row of the item table, for this rank's rows; rows without an item are empty.
 
     Parameters
     ----------
     buckets
-        Number of hash buckets of values.
+        Number of buckets to which the values of categorical features are hashed.
     capacity
         Rows of the item table.
     workers
@@ -137,7 +139,7 @@ class FeatureTable:
 
     @property
     def widths(self) -> list[int]:
-        """Largest number of values per row of each categorical feature; alike on all ranks."""
+        """Largest number of values per row of each categorical feature; the same on all ranks."""
         return [column.values.shape[1] for column in self._categorical.values()]
 
     def grow(self, capacity: int) -> None:
@@ -153,15 +155,16 @@ class FeatureTable:
             self._move(before)
 
     def _move(self, before: Places) -> None:
-        found = iter(moved(map(self._of, self.lines.values()), before, self.places, self.workers))
+        """Move lines between ranks after the table has grown from `before`; collective."""
+        arrays = iter(moved(map(self._of, self.lines.values()), before, self.places, self.workers))
         rows = self.places.rows_at(torch.arange(len(self.places.here)))
         new = torch.nonzero(rows >= before.capacity)[:, 0].to(self.device)
         for column in self.columns:
-            column.values, column.told_ms = next(found), next(found)
+            column.values, column.told_ms = next(arrays), next(arrays)
             column.forget(new)
 
     def forget(self, rows: TableRows) -> None:
-        """Clear rows that were evicted or have a new item."""
+        """Clear rows (n,); rows of other ranks are ignored."""
         lines, _ = self._own(rows)
         for column in self.columns:
             column.forget(lines)
@@ -210,7 +213,7 @@ class FeatureTable:
             )
 
     def read(self, lines: Tensor) -> tuple[Tensor, Tensor]:
-        """Return for this rank's lines (n,) the value buckets, -1 for none, (n, V), and the numbers (n, D)."""
+        """Return the features at this rank's lines (n,): buckets of values (n, V), -1 for none, and numbers (n, D)."""
         buckets = [column.values[lines] for column in self._categorical.values()]
         numbers = [column.values[lines] for column in self._dense.values()]
         empty = lines.new_empty(len(lines), 0)
@@ -221,7 +224,7 @@ class FeatureTable:
         return self._described({name: self._of(key) for name, key in self.lines.items()})
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Return the columns at distinct rows (n,) of all ranks, as arrays; called as `Embeddings.fetch`."""
+        """Return the columns at distinct rows (n,) of any rank. Collective, or by rank 0 in `Workers.first`."""
         return self._described({name: self.fetch(rows, key) for name, key in self.lines.items()})
 
     @property
@@ -231,7 +234,7 @@ class FeatureTable:
         return {f"{number}.{line}": LineKey(number, line) for number in numbers for line in get_args(FeatureLine)}
 
     def fetch(self, rows: TableRows, key: LineKey) -> Tensor:
-        """Return an array at distinct rows (n,), (n, ...); called as `Embeddings.fetch`."""
+        """Return an array at distinct rows (n,), (n, ...). Collective, or called by rank 0 in `Workers.first`."""
         if not len(rows):  # its type and shape are the same on every rank
             return self._of(key)[:0]
         self.workers.ask(f"{_ASK}{key.column} {key.line}")
@@ -248,6 +251,7 @@ class FeatureTable:
         return True
 
     def _fetched(self, rows: Tensor, key: LineKey) -> Tensor:
+        """Return an array at distinct rows (n,); collective."""
         return self.route(rows).fetch(self._of(key))
 
     def route(self, rows: Tensor) -> Route:
@@ -268,7 +272,7 @@ class FeatureTable:
             )
 
     def load_rows(self, rows: TableRows, state: Mapping[str, Any]) -> None:
-        """Load rows (n,) of this rank from a table with the same features."""
+        """Load the result of `state_of` for rows (n,) of this rank, from a table with the same features."""
         if not state:
             return
         self._load_moments(state)
@@ -277,23 +281,25 @@ class FeatureTable:
             self._of(key)[lines] = state[name].to(self.device)
 
     def _load_moments(self, state: Mapping[str, Any]) -> None:
+        """Load the moments of the dense features."""
         moments = np.asarray(state[_MOMENTS]).tolist()
         self._moments = {name: Moments(*row) for name, row in zip(self._dense, moments, strict=True)}
 
     def _described(self, lines: Mapping[str, Tensor]) -> dict[str, Tensor | npt.NDArray[Any]]:
-        """Add names and moments to arrays of lines; an empty result for no arrays."""
+        """Return arrays together with the names and moments of the features; empty without arrays."""
         if not lines:
             return {}
         names = json.dumps([list(self._categorical), list(self._dense)]).encode()
-        moments = [(one.count, one.mean, one.squares) for one in self._moments.values()]
+        moments = [(feature.count, feature.mean, feature.squares) for feature in self._moments.values()]
         table = np.array(moments, np.float64).reshape(-1, 3)
         return {_NAMES: np.frombuffer(bytearray(names), np.uint8), _MOMENTS: table, **lines}
 
     def _of(self, key: LineKey) -> Tensor:
+        """Return this rank's array with that key."""
         return self.columns[key.column].of(key.line)
 
     def _own(self, rows: TableRows) -> tuple[Tensor, npt.NDArray[np.int64]]:
-        """Return the lines (m,) of this rank's rows among `rows` (n,), and their positions there (m,)."""
+        """Return the lines (m,) of this rank's rows among `rows` (n,), and their indices in `rows`, (m,)."""
         every = torch.from_numpy(rows)
         own = self.places.own(every)
         return self.places.local(every[own]).to(self.device), own.numpy()

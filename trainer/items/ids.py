@@ -1,6 +1,6 @@
-"""Item ids by table row, sharded over ranks, and their packed form: concatenated UTF-8 bytes, and sizes.
+"""Item ids by table row, sharded over ranks, and their packed form: sizes and concatenated UTF-8 bytes.
 
-Ids are read only by saving and exporting, so each rank keeps the ids of its own rows.
+Ids are needed only to save and export, so each rank keeps the ids of its own rows.
 """
 
 from typing import Final
@@ -60,7 +60,7 @@ class ItemIds:
         self.kept = np.concatenate([self.kept, np.full(more, None, object)])
 
     def of(self, rows: TableRows) -> Ids:
-        """Return the ids of rows (n,); called by all ranks together, or by rank 0 in `Workers.first`."""
+        """Return the ids of rows (n,). Collective, or called by rank 0 in `Workers.first`."""
         if self._workers.world_size == 1 or not len(rows):
             return self.kept[rows]
         self._workers.ask(IDS)
@@ -76,15 +76,15 @@ class ItemIds:
         asked = Asked.of(rows, self._stripes.owners(rows), workers)
         sizes, data = map(torch.from_numpy, pack_ids(self.kept[self._stripes.lines(TableRows(asked.values))]))
         # Sizes arrive in the order of ranks, as the bytes do.
-        came = workers.exchange(sizes, asked.receive, asked.send)
-        bytes_here, bytes_there = _bytes(sizes, asked.receive), _bytes(came, asked.send)
+        received = workers.exchange(sizes, asked.receive, asked.send)
+        bytes_here, bytes_there = _bytes(sizes, asked.receive), _bytes(received, asked.send)
         ids = np.empty(len(rows), object)
-        ids[asked.order] = unpack_ids(came.numpy(), workers.exchange(data, bytes_here, bytes_there).numpy())
+        ids[asked.order] = unpack_ids(received.numpy(), workers.exchange(data, bytes_here, bytes_there).numpy())
         return ids
 
 
 def _bytes(sizes: torch.Tensor, counts: list[int]) -> list[int]:
-    """Return the bytes of ids per rank, from their sizes (n,) and the number of ids of each rank."""
+    """Return the number of bytes of each rank's ids, from the sizes of all ids (n,) and the ids per rank."""
     return [int(part.clip(0).sum()) for part in torch.split(sizes, counts)]
 
 
@@ -103,7 +103,7 @@ def pack_ids(ids: Ids) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
 
 
 def unpack_ids(sizes: npt.NDArray[np.int32], data: npt.NDArray[np.uint8]) -> Ids:
-    """Return the ids from the packed form of `pack_ids`."""
+    """Return the ids (n,) from the result of `pack_ids`."""
     offsets = np.concatenate([[0], np.cumsum(sizes.clip(0), dtype=np.int64)])
     packed = pa.LargeStringArray.from_buffers(len(sizes), pa.py_buffer(offsets), pa.py_buffer(data))
     ids: Ids = packed.to_numpy(zero_copy_only=False).astype(object)

@@ -1,4 +1,4 @@
-"""From keys to rows: a hash map of one rank's keys, and look-ups at the ranks that have them.
+"""Lookup of table rows by item key: a hash map of one rank's keys, and queries to the ranks that hold the keys.
 
 Linear probing over whole batches: each round probes one slot per key that is not found yet, so the number of
 Python steps is the longest probe sequence, not the number of keys. Find, insert and remove cost O(batch); the table is
@@ -20,6 +20,16 @@ __all__ = ["Asked", "KeyMap", "KeyShare"]
 
 
 Ints = npt.NDArray[np.int64]
+
+
+_EMPTY: Final = -1
+_GONE: Final = -2
+"""A slot whose row was removed (tombstone): probing continues past it."""
+
+_SMALLEST: Final = 64
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+
+Slots = npt.NDArray[np.int64]
 
 
 class Asked:
@@ -46,28 +56,19 @@ class Asked:
         order = np.argsort(owners, kind="stable")
         send = np.bincount(owners, minlength=workers.world_size).tolist()
         receive = workers.counts(send)
-        came = workers.exchange(torch.from_numpy(values[order]), send, receive)
-        return cls(workers, order, send, receive, came.numpy())
+        received = workers.exchange(torch.from_numpy(values[order]), send, receive)
+        return cls(workers, order, send, receive, received.numpy())
 
     def answered(self, answers: Tensor) -> Tensor:
-        """Send the answers (m, ...) to `values` back, and return those to this rank's queries, (n, ...)."""
-        came = self._workers.exchange(answers, self.receive, self.send)
-        found = torch.empty_like(came)
-        found[torch.from_numpy(self.order)] = came
-        return found
-
-
-_EMPTY: Final = -1
-_GONE: Final = -2
-"""A slot whose row was removed (tombstone): probing continues past it."""
-_SMALLEST: Final = 64
-_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
-
-Slots = npt.NDArray[np.int64]
+        """Send answers (m, ...) to `values` back, and return the answers to this rank's own queries, (n, ...)."""
+        received = self._workers.exchange(answers, self.receive, self.send)
+        own = torch.empty_like(received)
+        own[torch.from_numpy(self.order)] = received
+        return own
 
 
 class KeyMap:
-    """Hash table from keys to rows; it stores rows only and reads their keys from the caller's array.
+    """Hash table from keys to rows, which stores the rows only and reads their keys from an array of the caller.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ class KeyMap:
         self._place(keys, rows)
 
     def remove(self, keys: ItemKeys, rows: TableRows) -> None:
-        """Remove rows (n,), given the `keys` of all rows, theirs still unchanged."""
+        """Remove rows (n,), given the `keys` of all rows, in which the removed rows still have their keys."""
         slots, open_ = self._home(ItemKeys(keys[rows])), np.arange(len(rows))
         while len(open_):
             here = self._slots[slots[open_]] == rows[open_]
@@ -139,7 +140,7 @@ class KeyMap:
 
 
 class KeyShare:
-    """One rank's shard of the map from keys to rows; `find` queries the other ranks.
+    """One rank's shard, by key, of the map from keys to table rows.
 
     Parameters
     ----------
@@ -155,10 +156,10 @@ class KeyShare:
     @classmethod
     def of(cls, keys: ItemKeys, rows: TableRows, workers: Workers) -> "KeyShare":
         """Build the shards from keys and rows (n,), different ones on each rank; collective."""
-        found = cls(workers)
-        pairs = workers.deliver(torch.from_numpy(np.stack([keys, rows], 1)), found._owners(keys)).numpy()
-        found._insert(ItemKeys(pairs[:, 0].copy()), TableRows(pairs[:, 1]))
-        return found
+        share = cls(workers)
+        pairs = workers.deliver(torch.from_numpy(np.stack([keys, rows], 1)), share._owners(keys)).numpy()
+        share._insert(ItemKeys(pairs[:, 0].copy()), TableRows(pairs[:, 1]))
+        return share
 
     @property
     def nbytes(self) -> int:
@@ -166,7 +167,7 @@ class KeyShare:
         return self._map.nbytes + self._keys.nbytes + self._rows.nbytes
 
     def find(self, keys: ItemKeys) -> TableRows:
-        """Return the rows of keys (n,), different ones on each rank, -1 if absent; collective."""
+        """Return the rows of keys (n,), which may differ between ranks; -1 for absent keys; collective."""
         if self._workers.world_size == 1:
             return self._find(keys)
         asked = Asked.of(keys, self._owners(keys), self._workers)
@@ -174,7 +175,7 @@ class KeyShare:
         return TableRows(asked.answered(found).numpy().astype(np.int64))
 
     def find_alike(self, keys: ItemKeys) -> TableRows:
-        """Return the rows of keys (n,) that are the same on all ranks: each looks up its own share."""
+        """Return the rows of keys (n,), the same keys on all ranks; -1 for absent keys; collective."""
         found = np.zeros(len(keys), np.int64)
         own = self._own(keys)
         found[own] = 1 + self._find(ItemKeys(keys[own]))
@@ -192,10 +193,12 @@ class KeyShare:
         self._free = np.concatenate([self._free, lines])
 
     def _find(self, keys: ItemKeys) -> TableRows:
+        """Return the rows of keys in this shard, -1 for absent keys."""
         lines = self._map.find(self._keys, keys)
         return TableRows(np.where(lines >= 0, self._rows[lines], -1))
 
     def _insert(self, keys: ItemKeys, rows: TableRows) -> None:
+        """Add absent keys of this shard with their rows."""
         lines = self._lines(len(keys))
         self._keys[lines], self._rows[lines] = keys, rows
         self._map.insert(self._keys, TableRows(lines))
@@ -212,9 +215,11 @@ class KeyShare:
         return lines
 
     def _owners(self, keys: ItemKeys) -> Ints:
+        """Return the rank that holds each key."""
         # Keys are hashes, so the remainder is uniform.
         owners: Ints = (keys.view(np.uint64) % np.uint64(self._workers.world_size)).astype(np.int64)
         return owners
 
     def _own(self, keys: ItemKeys) -> npt.NDArray[np.bool_] | slice:
+        """Return which keys are in this rank's shard."""
         return slice(None) if self._workers.world_size == 1 else self._owners(keys) == self._workers.rank

@@ -1,12 +1,13 @@
-"""Where the rows of the item table are: each rank keeps a share of them.
-
-NumPy uses vector instructions there.
+"""Placement of the rows of the item table on ranks, the rows in use, and sorting of integers.
 
 Row ``r`` of a table of ``2^k`` rows has the place ``r * odd mod 2^k``, and each rank keeps a contiguous range of
-places. Multiplication by an odd number permutes the places (Knuth, "The Art of Computer Programming", volume 3,
-section 6.4: multiplicative hashing), so frequent items, which have low rows, are spread evenly. Arrays stored by
-place can be cut for any number of ranks. When the table doubles, a row's place stays or moves by the old
-capacity.
+places. Multiplication by an odd number permutes the places, so frequent items, which have low rows, are spread evenly.
+Arrays stored by place can be cut for any number of ranks. When the table doubles, a row's place stays or moves by the
+old capacity.
+
+On a CPU, integers are sorted by NumPy, which uses vector instructions.
+
+Source: Knuth, "The Art of Computer Programming", volume 3, section 6.4 (multiplicative hashing).
 """
 
 from dataclasses import dataclass
@@ -24,10 +25,14 @@ from weir.trainer.items.rows import FIRST_ITEM, TableRows
 __all__ = ["LiveRows", "Places", "distinct", "distinct_and_counts", "distinct_and_places", "order_of", "where"]
 
 
+_ODD: Final = 0x9E3779B97F4A7C15
+"""2^64 divided by the golden ratio."""
+
+
 def distinct(numbers: Tensor) -> Tensor:
     """Return the distinct values (n,) of integers (m,), ascending."""
-    found: Tensor = torch.unique(numbers) if numbers.is_cuda else torch.from_numpy(ascending(numbers.numpy()))
-    return found
+    values: Tensor = torch.unique(numbers) if numbers.is_cuda else torch.from_numpy(ascending(numbers.numpy()))
+    return values
 
 
 def distinct_and_counts(numbers: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,8 +49,8 @@ def distinct_and_places(numbers: Tensor) -> tuple[Tensor, Tensor]:
     if numbers.is_cuda:
         return cast(tuple[Tensor, Tensor], torch.unique(numbers.long(), return_inverse=True))
     ordered, order = _ordered(numbers)
-    found, place = torch.unique_consecutive(ordered, return_inverse=True)
-    return found, torch.empty_like(place).scatter_(0, order, place)
+    values, place = torch.unique_consecutive(ordered, return_inverse=True)
+    return values, torch.empty_like(place).scatter_(0, order, place)
 
 
 def order_of(numbers: Tensor) -> Tensor:
@@ -54,6 +59,7 @@ def order_of(numbers: Tensor) -> Tensor:
 
 
 def _ordered(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return integers sorted, and their stable argsort, on the CPU."""
     # Each value is sorted with its position in the low bits: cheaper than an argsort, or a search afterwards.
     bits = len(numbers).bit_length()
     packed = torch.from_numpy(np.sort(torch.arange(len(numbers)).add_(numbers, alpha=1 << bits).numpy()))
@@ -65,13 +71,9 @@ def where(mask: Tensor) -> Tensor:
     return torch.nonzero(mask)[:, 0] if mask.is_cuda else torch.from_numpy(np.flatnonzero(mask.numpy()))
 
 
-_ODD: Final = 0x9E3779B97F4A7C15
-"""2^64 divided by the golden ratio."""
-
-
 @dataclass(frozen=True)
 class Places:
-    """The shard of one rank in a table of `capacity` rows.
+    """The shard of one rank, of `ranks`, in a table of `capacity` rows.
 
     Raises
     ------
@@ -126,7 +128,7 @@ class Places:
         return lines if self.ranks == 1 else self.rows(lines + self.here.start)
 
     def own(self, rows: Tensor) -> Tensor:
-        """Return the positions in `rows` (n,) of those in this rank's shard."""
+        """Return the indices in `rows` (n,) of the rows in this rank's shard, (m,)."""
         if self.ranks == 1:
             return torch.arange(len(rows), device=rows.device)
         local = self.local(rows)
@@ -134,12 +136,12 @@ class Places:
 
 
 class LiveRows:
-    """The V rows in use: from the first item row to before `end`, except `free` ones; ``rows[index]`` selects some.
+    """The V table rows in use, without a list of all; ``rows[index]`` computes the rows at some positions.
 
     Parameters
     ----------
     end
-        All rows from here on are free.
+        All rows from this one on are free.
     free
         Free rows below `end`, ascending, (f,).
     """
@@ -179,12 +181,12 @@ class LiveRows:
         return owned & (free[torch.searchsorted(free, rows.contiguous()).clamp_(max=len(free) - 1)] != rows)
 
     def taken(self, count: int) -> tuple["LiveRows", TableRows]:
-        """Allocate the `count` lowest free rows; return the new state, and these rows, ascending, (count,)."""
+        """Allocate the `count` lowest free rows; return the rows in use then, and the new ones, ascending, (count,)."""
         again, free = np.split(self.free, [min(count, len(self.free))])
         end = self.end + count - len(again)
         return LiveRows(end, free), TableRows(np.concatenate([again, np.arange(self.end, end)]))
 
     def freed(self, rows: TableRows) -> "LiveRows":
-        """Return the state after ascending rows (n,) in use were freed."""
+        """Return the rows in use after rows (n,), ascending, were freed."""
         free = np.insert(self.free, np.searchsorted(self.free, rows), rows)
         return LiveRows(self.end, free)

@@ -1,4 +1,4 @@
-"""Rows of the item table, and tracking of changed rows per reader."""
+"""Rows of the item table: special rows, their division into local lines, and tracking of changed rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,13 +25,16 @@ SHARED: Final = 1
 FIRST_ITEM: Final = 2
 
 
+Lines = npt.NDArray[np.int64]
+
+
 def no_rows() -> TableRows:
     """Return an empty array of rows, (0,)."""
     return TableRows(np.empty(0, np.int64))
 
 
 class Reader(IntEnum):
-    """A consumer of changed rows, with its own reset times; the values are bits.
+    """A consumer of changed rows; each has its own set of them. The values are bits.
 
     `SNAPSHOT` exists only while a bundle is built from an earlier snapshot, and then replaces `BUNDLE`.
     """
@@ -42,7 +45,7 @@ class Reader(IntEnum):
 
 
 class TouchedRows:
-    """Rows changed since each reader's last `clear`; a call costs the touched rows, not the table.
+    """Rows changed since the last `clear` of each reader; the cost of a call is proportional to the changed rows.
 
     `SNAPSHOT` is tracked only from its first `clear` on.
 
@@ -80,7 +83,7 @@ class TouchedRows:
         return TableRows(ascending(np.concatenate(parts))) if parts else no_rows()
 
     def clear(self, reader: Reader) -> None:
-        """Reset a reader: no row has changed for it."""
+        """Mark all rows as unchanged for a reader."""
         for part in self._parts.get(reader, ()):
             self._marked[part] &= np.uint8(~reader & 0xFF)
         self._parts[reader] = []
@@ -94,12 +97,9 @@ class TouchedRows:
         self.mark(rows, [reader])
 
 
-Lines = npt.NDArray[np.int64]
-
-
 @dataclass(frozen=True)
 class RowSharding:
-    """The rows of one rank as local lines; for a single rank, lines equal rows."""
+    """Division of rows over ranks by row number: row r is line r // ranks of the rank r % ranks."""
 
     rank: int = 0
     ranks: int = 1
@@ -114,8 +114,8 @@ class RowSharding:
 
     def own(self, rows: TableRows) -> npt.NDArray[np.bool_]:
         """Return for each of rows (n,) whether this rank owns it."""
-        kept: npt.NDArray[np.bool_] = self.owners(rows) == self.rank
-        return kept
+        own: npt.NDArray[np.bool_] = self.owners(rows) == self.rank
+        return own
 
     def lines(self, rows: TableRows) -> Lines:
         """Return the lines (n,) of rows owned by this rank."""

@@ -1,7 +1,7 @@
-"""Shard readers: select a rank's part of a stored array, for any number of ranks that wrote it.
+"""Shard readers: select one rank's part of a stored array, whatever the number of ranks that wrote the array.
 
-Stored arrays are read in chunks, so a rank never holds other ranks' rows. A full checkpoint stores all rows, a delta
-only the rows that it lists.
+Stored arrays are read in chunks, so a rank holds no more than a chunk of other ranks' rows. A full checkpoint stores
+all rows, a delta only the rows that it lists.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class ShardSelection(Protocol):
         ...
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first` to its array (count, ...).
+        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first` to `into` (count, ...).
 
         Called for all chunks of `wanted`, in order.
         """
@@ -46,7 +46,7 @@ class ShardSelection(Protocol):
 
 @dataclass(frozen=True)
 class OwnPlaces:
-    """Lines of the rows in a rank's shard by `Places`; stored by place, or by row."""
+    """Shard reader of an array sharded by `Places` and stored by place or by row."""
 
     places: Places
     by_place: bool
@@ -77,12 +77,12 @@ class OwnPlaces:
 
 
 class OwnRowSharding:
-    """Lines of a rank's stripe of rows (`RowSharding`), stored by row.
+    """Shard reader of an array sharded by `RowSharding` and stored by row.
 
     Parameters
     ----------
     stripes
-        The rank's stripe.
+        The rank's share of the rows.
     capacity
         Rows of the table.
     """
@@ -108,7 +108,7 @@ class OwnRowSharding:
 
 
 class OwnListed:
-    """Lines of a rank's rows in a delta, in the delta's order; `rows` (count,) are these rows.
+    """Shard reader of an array in a delta; `rows` (count,) are the rank's rows, in the order of the delta.
 
     Parameters
     ----------
@@ -141,9 +141,9 @@ class OwnListed:
 
 
 class OwnSizes:
-    """Sizes of ids, -1 for none; they locate the bytes for `OwnBytes`.
+    """Shard reader of the sizes of ids, -1 for no id, which locate the bytes for `OwnBytes`.
 
-    `edges` (count, 2) are the start and end of each own id in the stored bytes of all ids, `total` bytes.
+    `edges` (count, 2) are the start and end of each own id in the stored bytes of all ids; `total` is their number.
 
     Parameters
     ----------
@@ -175,12 +175,12 @@ class OwnSizes:
 
 
 class OwnBytes:
-    """Bytes of the ids of a rank's rows, stored as concatenated ids.
+    """Shard reader of the concatenated bytes of ids.
 
     Parameters
     ----------
     sizes
-        The sizes, already read.
+        Reader of the sizes, which have been read before.
     """
 
     def __init__(self, sizes: OwnSizes) -> None:
@@ -203,7 +203,7 @@ class OwnBytes:
         self._taken += len(own)
 
     def _own(self, first: int, last: int) -> Tensor:
-        """Return a mask of the rank's bytes in [first, last): a byte is own after an odd number of edges."""
+        """Return a mask of the rank's bytes in [first, last)."""
         edges = self._sizes.edges.view(-1).numpy()
         passed, within = np.searchsorted(edges, first, "right"), np.searchsorted(edges, last, "left")
         cuts = np.concatenate([[first], edges[passed:within], [last]])
@@ -212,11 +212,11 @@ class OwnBytes:
 
 
 def _put(lines: Tensor, into: Tensor, at: Tensor) -> None:
-    """Copy lines (n, ...) to positions `at` of a tensor by NumPy, which copies whole lines, unlike PyTorch."""
+    """Copy lines (n, ...) to positions `at` (n,) of a tensor, by NumPy, which copies whole lines at a time."""
     into.numpy()[at.numpy()] = lines.numpy()
 
 
 def own_table(rows: OwnRowSharding | OwnListed) -> dict[str, ShardSelection]:
-    """Return the shard reader of each array of the item table by name, from that of its rows."""
+    """Return the shard reader of each array of the item table by name, given the reader for its rows."""
     sizes = OwnSizes(rows)
     return {KEYS: rows, SEEN_MS: rows, ID_SIZES: sizes, ID_BYTES: OwnBytes(sizes)}

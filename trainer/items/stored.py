@@ -1,8 +1,8 @@
 """Sharded arrays of the item table, streamed in the layout of a checkpoint.
 
-Each rank writes all embeddings of its own shard, in the order of places, so that any number of ranks can cut them.
-Other data of rows, and the embeddings of some rows, are fetched in chunks by the rank that writes them: no rank holds
-other ranks' shards.
+For a full checkpoint, each rank writes the embeddings of its own shard, in the order of places, so that they can be cut
+for any number of ranks. All other arrays are fetched in chunks by the rank that writes them, so that no rank holds the
+shards of other ranks.
 """
 
 from collections import deque
@@ -48,7 +48,7 @@ class SharedLines(Protocol):
 
 @dataclass(frozen=True)
 class PlacedLines:
-    """One rank's lines in the order of places; the next rank's lines follow."""
+    """An array of the embeddings, iterated over this rank's lines in the order of places."""
 
     embeddings: Embeddings
     line: Line
@@ -75,12 +75,12 @@ class PlacedLines:
 
 @dataclass(frozen=True)
 class RowLines:
-    """One array at `rows`, in their order, fetched while it is iterated.
+    """A sharded array at some `rows`, in their order, fetched while it is iterated.
 
     Parameters
     ----------
     read
-        Returns the lines of given rows, (n,); called as `ItemIds.of`.
+        Returns the lines of given rows (n,). Collective, or called by rank 0 in `Workers.first`.
     rows
         All rows of the table, or some distinct ones.
     """
@@ -108,7 +108,7 @@ class Twins:
     Parameters
     ----------
     read
-        Returns the lines of both for given rows, (n,); called as `ItemIds.of`.
+        Returns the lines of both arrays for given rows (n,). Collective, or called by rank 0 in `Workers.first`.
     rows
         All rows of the table, or some distinct ones.
     """
@@ -122,10 +122,10 @@ class Twins:
         self._kept.clear()
         length = 0
         for some in _pieces(self._rows):
-            one, other = self._read(some)
-            self._kept.append(in_scratch(other.numpy()))
-            length += len(other)
-            yield one
+            first, second = self._read(some)
+            self._kept.append(in_scratch(second.numpy()))
+            length += len(second)
+            yield first
         self._length = length
 
     def second(self) -> Iterator[Tensor]:
@@ -136,7 +136,7 @@ class Twins:
 
     @property
     def length(self) -> int:
-        """Length of the second array; fetches it if the first has not been iterated."""
+        """Length of the second array, which is fetched if the first has not been iterated."""
         if self._length < 0:
             self._length = sum(len(self._read(some)[1]) for some in _pieces(self._rows))
         return self._length
@@ -160,28 +160,31 @@ class TwinLines(RowLines):
 
 
 def _pieces(rows: range | TableRows) -> Iterator[TableRows]:
+    """Split rows into pieces of `_AT_ONCE`."""
     for first in range(0, len(rows), _AT_ONCE):
         some = rows[first : first + _AT_ONCE]
         yield TableRows(np.arange(some.start, some.stop) if isinstance(some, range) else some)
 
 
 def tabled(table: ItemTable, some: TableRows | None = None) -> dict[str, RowLines]:
-    """Return the arrays of `ItemTable.state_dict` over all ranks, or at some rows; called as `ItemIds.of`."""
+    """Return the arrays of `ItemTable.state_dict` over all ranks, or at some rows, fetched while iterated."""
     rows = range(table.capacity) if some is None else some
-    found = dict[str, RowLines]()
+    arrays = dict[str, RowLines]()
     for pair in ((KEYS, SEEN_MS), (ID_SIZES, ID_BYTES)):
         twins = Twins(partial(_arrays, table, pair), rows)
-        found |= {name: TwinLines(partial(_array, table, name), rows, twins, name == pair[0]) for name in pair}
-    return found
+        arrays |= {name: TwinLines(partial(_array, table, name), rows, twins, name == pair[0]) for name in pair}
+    return arrays
 
 
 def _array(table: ItemTable, name: str, rows: TableRows) -> Tensor:
+    """Return an array of the table at rows (n,)."""
     return torch.from_numpy(table.state_of(rows, [name])[name])
 
 
 def _arrays(table: ItemTable, names: tuple[str, str], rows: TableRows) -> tuple[Tensor, Tensor]:
-    found = table.state_of(rows, names)
-    return torch.from_numpy(found[names[0]]), torch.from_numpy(found[names[1]])
+    """Return two arrays of the table at rows (n,), by one query."""
+    arrays = table.state_of(rows, names)
+    return torch.from_numpy(arrays[names[0]]), torch.from_numpy(arrays[names[1]])
 
 
 def fetched(embeddings: Embeddings, rows: TableRows) -> dict[str, RowLines]:
@@ -190,6 +193,7 @@ def fetched(embeddings: Embeddings, rows: TableRows) -> dict[str, RowLines]:
 
 
 def _line(embeddings: Embeddings, line: Line, rows: TableRows) -> Tensor:
+    """Return an array of the embeddings at rows (n,)."""
     return embeddings.state_of(rows, [line])[line]
 
 
@@ -200,5 +204,5 @@ def described(features: FeatureTable, some: TableRows | None = None) -> dict[str
 
 
 def placed(embeddings: Embeddings) -> dict[Line, PlacedLines]:
-    """Return the arrays of `Embeddings.state_dict` by name, in the order of places, sorted as the files are."""
+    """Return the arrays of `Embeddings.state_dict`, sorted by name, with lines in the order of places."""
     return {line: PlacedLines(embeddings, line) for line in sorted(get_args(Line))}

@@ -1,11 +1,11 @@
-"""The item table: which item owns which row of the embeddings, and which items lose theirs.
+"""The item table: it assigns rows of the embeddings to items, and evicts items that no longer occur.
 
-Each sighting is noted under its time. If a row is seen again, the old note becomes stale and is skipped when its time
-comes; when most notes are stale, they are rebuilt from the last-seen times.
+Rows change owners only between windows, and depend only on the committed windows, so an item gets the same row for any
+number of ranks. The cost of a window is proportional to its items, not to the size of the table. The map from keys to
+rows is sharded by key (`weir.trainer.items.key_lookup`), all other data by row (`weir.trainer.items.rows`).
 
-Rows change owners between windows only, from the committed windows alone: the same item gets the same row for any
-number of ranks. A window costs the items it touches, not the size of the table. The map from keys to rows is sharded
-by key (`weir.trainer.items.key_lookup`), all other data by row (`weir.trainer.items.rows`).
+To find expired items, `LastSeen` notes each occurrence of a row under its time. A later occurrence makes the note
+stale, and it is skipped when its time comes. When most notes are stale, they are rebuilt from the last-seen times.
 """
 
 import heapq
@@ -52,8 +52,23 @@ __all__ = [
 ]
 
 
+TOO_MANY: Final = PADDING_KEY
+"""Key that stands for more keys than there are rows: the export then compares all items, at no more cost."""
+
+_AT_ONCE: Final = 1 << 16
+"""Keys looked up at a time: their temporary numbers, six per key, stay in the processor's cache."""
+
+KEYS, SEEN_MS, ID_SIZES, ID_BYTES = ARRAYS = ("keys", "seen_ms", "id_sizes", "id_bytes")
+"""Arrays of a table, by their names in a checkpoint."""
+
+_ROWS: Final = "rows"
+_ITEMS: Final = "items"
+QUESTIONS: Final = frozenset({IDS, _ROWS, _ITEMS})
+"""Queries of rank 0 to the other ranks; see `Workers.first`."""
+
+
 class LastSeen:
-    """Index of lines by the time they were last seen; `notes` counts the entries, including stale ones.
+    """Index of lines by the time at which they were last seen; `notes` is the number of entries, stale ones included.
 
     Parameters
     ----------
@@ -78,35 +93,32 @@ class LastSeen:
 
     def before(self, time_ms: int, seen_ms: npt.NDArray[np.int64]) -> Lines:
         """Return the lines last seen before a time, ascending, and remove them."""
-        found = [np.empty(0, np.int64)]
+        expired = [np.empty(0, np.int64)]
         while self._times and self._times[0] < time_ms:
             then = heapq.heappop(self._times)
             lines = np.concatenate(self._by_time.pop(then))
             self.notes -= len(lines)
-            found.append(lines[seen_ms[lines] == then])
-        return np.unique(np.concatenate(found))
+            expired.append(lines[seen_ms[lines] == then])
+        return np.unique(np.concatenate(expired))
 
     def tidy(self, count: int, lines: Callable[[], Lines], seen_ms: npt.NDArray[np.int64]) -> None:
-        """Rebuild the index from the watched `lines`, about `count` of them, if most notes are stale."""
+        """Rebuild the index from all watched `lines`, about `count`, if most notes are stale."""
         if self.notes > 4 * max(count, 1024):
             self._make(lines(), seen_ms)
 
     def _make(self, lines: Lines, seen_ms: npt.NDArray[np.int64]) -> None:
+        """Build the index from lines and their last-seen times."""
         ordered = lines[np.argsort(seen_ms[lines], kind="stable")]
         times, first = np.unique(seen_ms[ordered], return_index=True)
         parts = np.split(ordered, first[1:]) if len(ordered) else []
-        self._by_time = {int(one): [part] for one, part in zip(times, parts, strict=True)}
+        self._by_time = {int(time): [part] for time, part in zip(times, parts, strict=True)}
         # A sorted list is a valid heap.
         self._times = times.tolist()
         self.notes = len(lines)
 
 
-TOO_MANY: Final = PADDING_KEY
-"""Stands for more keys than there are rows: the export then compares all items, at no more cost."""
-
-
 class EvictedKeys:
-    """Keys of items evicted from rows of this rank since the last `clear`; only `TOO_MANY` beyond a limit.
+    """Keys of items evicted from rows of this rank since the last `clear`; beyond a limit only `TOO_MANY`.
 
     After `snapshot`, later keys are also collected separately.
     """
@@ -147,34 +159,22 @@ class EvictedKeys:
         self._parts, self._size = [], 0
 
 
-_AT_ONCE: Final = 1 << 16
-"""Keys looked up at a time: the six temporary numbers of each stay in the processor's cache."""
-
-KEYS, SEEN_MS, ID_SIZES, ID_BYTES = ARRAYS = ("keys", "seen_ms", "id_sizes", "id_bytes")
-"""Arrays of a table, by their names in a checkpoint."""
-
-_ROWS: Final = "rows"
-_ITEMS: Final = "items"
-QUESTIONS: Final = frozenset({IDS, _ROWS, _ITEMS})
-"""Queries of rank 0 to the other ranks; see `Workers.first`."""
-
-
 class RowChanges(NamedTuple):
-    """Result of an update: rows admitted for new items, and rows evicted from expired items."""
+    """Table rows that changed owners: rows given to new items, and rows taken from evicted items."""
 
     admitted: TableRows
     evicted: TableRows
 
 
 class _Index(NamedTuple):
-    """Lookup structures derived from the keys: the rows `in_use`, and the map `known` from keys to rows."""
+    """Lookup structures derived from the keys: the rows `in_use`, and the map `rows` from keys to rows."""
 
     in_use: LiveRows
-    known: KeyShare
+    rows: KeyShare
 
 
 class ItemTable:
-    """Maps keys to rows; `keys` and `seen_ms` have a line per row of this rank, with `PADDING_KEY` in free rows.
+    """The items by row: `keys` and `seen_ms` have a line per row of this rank, with `PADDING_KEY` in free rows.
 
     `touched` tracks changed lines of this rank, `left` the keys of items evicted from rows of this rank. Unless noted
     otherwise, methods are collective, with the same arguments on all ranks.
@@ -207,6 +207,7 @@ class ItemTable:
 
     @property
     def _indexed(self) -> _Index:
+        """The lookup structures; raises `RuntimeError` after loading, before `index` was called."""
         if self._index is None:
             raise RuntimeError("rows of the item table were loaded and nothing finds them yet: call `index` before")
         return self._index
@@ -222,31 +223,32 @@ class ItemTable:
     def rows(self, keys: ItemKeys) -> TableRows:
         """Return the rows of keys of any shape: `PADDING` for the padding key, `SHARED` for items without a row.
 
-        Keys may differ between ranks, and rank 0 may call it in `Workers.first`.
+        Keys may differ between ranks. Collective, or called by rank 0 in `Workers.first`.
         """
         self._workers.ask(_ROWS)
         return self._rows(keys)
 
     def _rows(self, keys: ItemKeys) -> TableRows:
+        """Do `rows`, in chunks; collective."""
         flat = ItemKeys(np.ascontiguousarray(keys).ravel())
         rows = np.empty(len(flat), np.int64)
         for first in range(0, self._workers.most(len(flat)), _AT_ONCE):
             part = slice(first, first + _AT_ONCE)
-            rows[part] = _unpadded(ItemKeys(flat[part]), self._indexed.known.find)
+            rows[part] = _unpadded(ItemKeys(flat[part]), self._indexed.rows.find)
         return TableRows(rows.reshape(keys.shape))
 
     def rows_alike(self, keys: ItemKeys) -> TableRows:
-        """Return the rows of keys (n,) that are the same on all ranks, as `rows` does."""
-        return _unpadded(keys, self._indexed.known.find_alike)
+        """Return the rows of keys (n,), the same keys on all ranks, as `rows` does."""
+        return _unpadded(keys, self._indexed.rows.find_alike)
 
     def keys_of(self, rows: TableRows) -> ItemKeys:
-        """Return the keys of rows (n,), `PADDING_KEY` for free rows; called as `ItemIds.of`."""
+        """Return the keys of rows (n,), `PADDING_KEY` for free rows. Collective, or by rank 0 in `Workers.first`."""
         return ItemKeys(self._of(rows)[0])
 
     def touch(self, keys: ItemKeys, event_ms: int) -> None:
-        """Record that the items of `keys` that have a row occurred at `event_ms`."""
-        found = self.rows_alike(keys)
-        rows = TableRows(found[found >= FIRST_ITEM])
+        """Record that the items of `keys` occurred at `event_ms`; items without a row are ignored."""
+        rows = self.rows_alike(keys)
+        rows = TableRows(rows[rows >= FIRST_ITEM])
         lines = self._lines(rows)
         self.touched.mark(lines)
         self._see(lines[self.seen_ms[lines] < event_ms], event_ms)
@@ -259,7 +261,7 @@ class ItemTable:
         self._seen.tidy(len(self) // self._workers.world_size, self._live_lines, self.seen_ms)
         expired, keys = self._freed_lines(self._seen.before(before_ms, self.seen_ms))
         if len(expired):
-            self._indexed.known.remove(keys)
+            self._indexed.rows.remove(keys)
             self.ids.put(expired, None)
             self.touched.mark(self._lines(expired))
             self._index = self._indexed._replace(in_use=self.in_use.freed(expired))
@@ -275,13 +277,13 @@ class ItemTable:
         return TableRows(rows.copy()), ItemKeys(keys.copy())
 
     def admit(self, keys: ItemKeys, ids: npt.NDArray[np.object_], event_ms: int) -> TableRows:
-        """Allocate rows, lowest first, for the items of `keys` that have none; return these rows."""
+        """Give the lowest free rows to the items of `keys` (n,) that have no row; return these rows."""
         new = self.rows_alike(keys) == SHARED
         rows = self._take(int(new.sum()))
         lines = self._lines(rows)
         self.keys[lines] = keys[new][self._stripes.own(rows)]
         self.ids.put(rows, ids[new])
-        self._indexed.known.insert(ItemKeys(keys[new]), rows)
+        self._indexed.rows.insert(ItemKeys(keys[new]), rows)
         self.touched.mark(lines)
         self._see(lines, event_ms)
         return rows
@@ -306,9 +308,11 @@ class ItemTable:
         return LiveRows(end, np.sort(self._workers.collect(torch.from_numpy(free)).numpy()))
 
     def _live_lines(self) -> Lines:
+        """Return the lines of this rank in use."""
         return np.flatnonzero(self.keys != PADDING_KEY)
 
     def _see(self, lines: Lines, event_ms: int) -> None:
+        """Set the last-seen time of lines."""
         self.seen_ms[lines] = event_ms
         if self._seen is not None:
             self._seen.note(lines, event_ms)
@@ -322,6 +326,7 @@ class ItemTable:
         return rows
 
     def _double(self) -> None:
+        """Double the capacity."""
         self.capacity *= 2
         lines = self._stripes.count(self.capacity)
         more = lines - len(self.keys)
@@ -333,11 +338,11 @@ class ItemTable:
     def index(self) -> None:
         """Build the lookup structures from the keys; required after loading."""
         lines = self._live_lines()
-        known = KeyShare.of(ItemKeys(self.keys[lines]), self._stripes.rows(lines), self._workers)
-        self._index, self._seen = _Index(self._live_rows(), known), None
+        rows = KeyShare.of(ItemKeys(self.keys[lines]), self._stripes.rows(lines), self._workers)
+        self._index, self._seen = _Index(self._live_rows(), rows), None
 
     def state_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """Return this rank's lines as arrays; called as `ItemIds.of`."""
+        """Return this rank's lines as arrays. Collective, or called by rank 0 in `Workers.first`."""
         return self.state_of(self._rows_here())
 
     def load_state_dict(self, state: Mapping[str, npt.ArrayLike]) -> None:
@@ -350,13 +355,13 @@ class ItemTable:
         self.ids.put_packed(self._rows_here(), np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
 
     def state_of(self, rows: TableRows, names: Collection[str] = ARRAYS) -> dict[str, npt.NDArray[Any]]:
-        """Return the table at rows (n,) as arrays, all or those in `names`; called as `ItemIds.of`."""
-        found: dict[str, npt.NDArray[Any]] = {}
+        """Return the arrays in `names` at rows (n,). Collective, or called by rank 0 in `Workers.first`."""
+        arrays: dict[str, npt.NDArray[Any]] = {}
         if {KEYS, SEEN_MS} & {*names}:
-            found[KEYS], found[SEEN_MS] = self._of(rows)
+            arrays[KEYS], arrays[SEEN_MS] = self._of(rows)
         if {ID_SIZES, ID_BYTES} & {*names}:
-            found[ID_SIZES], found[ID_BYTES] = pack_ids(self.ids.of(rows))
-        return {name: found[name] for name in names}
+            arrays[ID_SIZES], arrays[ID_BYTES] = pack_ids(self.ids.of(rows))
+        return {name: arrays[name] for name in names}
 
     def load_rows(self, rows: TableRows, state: Mapping[str, npt.ArrayLike]) -> None:
         """Load the result of `state_of` for rows (n,) of this rank; call `index` afterwards."""
@@ -375,13 +380,14 @@ class ItemTable:
             self._exchanged(no_rows())
 
     def _of(self, rows: TableRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return keys and last-seen times of rows (n,)."""
+        """Return keys and last-seen times of rows (n,). Collective, or called by rank 0 in `Workers.first`."""
         if self._workers.world_size == 1 or not len(rows):
             return self.keys[rows], self.seen_ms[rows]
         self._workers.ask(_ITEMS)
         return self._exchanged(rows)
 
     def _exchanged(self, rows: TableRows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return keys and last-seen times of rows (n,) of any rank; collective."""
         asked = Asked.of(rows, self._stripes.owners(rows), self._workers)
         lines = self._stripes.lines(TableRows(asked.values))
         keys, seen_ms = asked.answered(torch.from_numpy(np.stack([self.keys[lines], self.seen_ms[lines]], 1))).numpy().T
@@ -389,7 +395,7 @@ class ItemTable:
 
 
 def _unpadded(keys: ItemKeys, find: Callable[[ItemKeys], TableRows]) -> TableRows:
-    """Return the rows of keys (n,): `find` looks up keys other than padding, with -1 for items without a row."""
+    """Return the rows of keys (n,): `PADDING` for the padding key, `SHARED` for items that `find` does not find."""
     rows, some = np.full(len(keys), PADDING), np.flatnonzero(keys != PADDING_KEY)
     found = find(ItemKeys(keys[some]))
     rows[some] = np.where(found >= FIRST_ITEM, found, SHARED)

@@ -1,4 +1,4 @@
-"""Sum of decaying values, each floored, kept in a histogram so that it needs no pass over the values."""
+"""The sum of ``max(value * scale, floor)`` over many values, from a histogram, without a pass over the values."""
 
 from typing import Final
 
@@ -25,9 +25,9 @@ Ints = npt.NDArray[np.int64]
 class FlooredSum:
     """The sum of ``max(value * scale, floor)`` over a changing set of values, for any scale and floor.
 
-    Values are counted in a histogram with bins at most 1/1024 wide (relative). A call costs the values added or
-    removed, or the number of bins, not the number of values. Only in the bin that contains the floor is the sum
-    approximate: too small by at most 1/4096 of that bin's share.
+    Values are counted in a histogram with bins at most 1/1024 wide (relative). The cost of a call is proportional to
+    the values added or removed, or to the number of bins, not to the number of values. Only in the bin that contains
+    the floor is the sum approximate: too small by at most 1/4096 of that bin's share.
     """
 
     def __init__(self) -> None:
@@ -39,15 +39,15 @@ class FlooredSum:
         self._change(values, 1)
 
     def remove(self, values: Floats) -> None:
-        """Remove values (n,) that were added, to this sum or to another one that `of` combines with it."""
+        """Remove values (n,) that were added to this sum, or to another sum with which `of` combines it."""
         self._change(values, -1)
 
     @property
     def bins(self) -> Ints:
         """Bins as rows (b, 3): bin number, number of values, integer sum.
 
-        Concatenated bins of several sums are the bins of their total (`of`). A sum may have negative counts, if it
-        removes values that were added to another one.
+        Concatenated bins of several sums are the bins of their total (`of`). Counts are negative if values were removed
+        that were added to another sum.
         """
         # A bin may have count 0 and a sum other than 0: as many values were removed as added, but different ones.
         occupied = np.flatnonzero((self._numbers != 0) | (self._sums != 0))
@@ -56,20 +56,21 @@ class FlooredSum:
 
     @classmethod
     def of(cls, bins: Ints) -> "FlooredSum":
-        """Return the sum of `bins` (b, 3) of one or several sums."""
-        found, is_zero = cls(), bins[:, 0] == _ZEROS
-        found._zeros = int(bins[is_zero, 1].sum())
-        found._put(*bins[~is_zero].T)
-        return found
+        """Return the total of one or several sums, from their concatenated `bins` (b, 3)."""
+        result, is_zero = cls(), bins[:, 0] == _ZEROS
+        result._zeros = int(bins[is_zero, 1].sum())
+        result._put(*bins[~is_zero].T)
+        return result
 
     def total(self, scale: float, floor: float) -> float:
-        """Return the sum; bit-identical for the same values."""
+        """Return the sum for a scale and a floor; the same values give the same bits."""
         occupied = np.flatnonzero(self._numbers)
         exponents = ((occupied + self._first) >> _BINS) - (_BIAS + _SUMMED)
         sums = np.ldexp(self._sums[occupied].astype(np.float64), exponents) * scale
         return float(np.maximum(sums, self._numbers[occupied] * floor).sum() + self._zeros * floor)
 
     def _change(self, values: Floats, sign: int) -> None:
+        """Add values (n,), or remove them if `sign` is -1."""
         some = values[values >= _SMALLEST]
         self._zeros += sign * (len(values) - len(some))
         bits = np.ascontiguousarray(some).view(np.int64)

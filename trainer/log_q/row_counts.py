@@ -1,11 +1,11 @@
-"""The decayed counts of items, by table row, and of users, as log Q.
+"""Decayed counts of items by table row, log Q from them, and decayed counts of users.
 
-A row's count is read from the sketch when its item occurs, and stored in units that need no decay: a count is its
-units times a scale shared by all rows. The sketch gives an upper bound, and reading it again later could only add
-collisions with other items since; so the count read last is the closest one.
+A row's count is read from the sketch when its item occurs, and stored in units that need no decay: a count is the
+number of units times a scale shared by all rows. The sketch gives an upper bound; reading it again later could only add
+collisions with other items, so the last count read is the most precise.
 
-Ranks share the units (`weir.trainer.log_q.units`). The sum of all counts is the same on all ranks, and for any number
-of ranks.
+The units are sharded over ranks (`weir.trainer.log_q.units`). The sum of all counts is the same on all ranks, and for
+any number of ranks.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +31,29 @@ from weir.trainer.ranks.workers import Workers
 __all__ = ["QUESTIONS", "FetchedCounts", "LogQ", "RowCounts", "Users", "counted"]
 
 
+_FLOOR: Final = 0.5
+"""Least number of events per item of the table, for log Q."""
+
+_HIGHEST: Final = -1e-6
+"""Upper bound of log Q, so that it is below 0 for a single item, too."""
+
+_UNITS_LAST: Final = 64
+"""Half-lives after which units are rescaled, long before they underflow or overflow."""
+
+_CHOICE_LASTS: Final = 1 / 16
+"""Share of the shortest half-life after which the half-lives of all items are chosen again."""
+
+_AT_ONCE: Final = 1 << 16
+"""Rows whose counts are read from the sketch at a time."""
+
+_COUNTS: Final = "counts"
+
+QUESTIONS: Final = frozenset({_COUNTS, *get_args(Line)})
+"""Queries of rank 0 to the other ranks; see `Workers.first`."""
+
+Floats = npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True, eq=False)
 class FetchedCounts:
     """Counts of the fetched rows, by ``counts[rows]``.
@@ -42,7 +65,7 @@ class FetchedCounts:
     keys
         `Places.key` of the rows, (n,), ascending.
     values
-        Their counts, (n,).
+        Counts of the rows, (n,).
     """
 
     places: Places
@@ -52,25 +75,6 @@ class FetchedCounts:
     def __getitem__(self, rows: Tensor) -> Tensor:
         """Return the counts of rows, in their shape."""
         return self.values[torch.searchsorted(self.keys, self.places.key(rows.contiguous()))]
-
-
-_FLOOR: Final = 0.5
-"""Least number of events per item of the table, for log Q."""
-_HIGHEST: Final = -1e-6
-"""Upper bound of log Q, so that it is below 0 for a single item, too."""
-_UNITS_LAST: Final = 64
-"""Half-lives after which units are rescaled, long before they underflow or overflow."""
-_CHOICE_LASTS: Final = 1 / 16
-"""Share of the shortest half-life after which the half-lives of all items are chosen again."""
-_AT_ONCE: Final = 1 << 16
-"""Rows whose counts are read from the sketch at a time."""
-
-_COUNTS: Final = "counts"
-
-QUESTIONS: Final = frozenset({_COUNTS, *get_args(Line)})
-"""Queries of rank 0 to the other ranks; see `Workers.first`."""
-
-Floats = npt.NDArray[np.float64]
 
 
 class RowCounts:
@@ -98,9 +102,9 @@ class RowCounts:
         self.read_all()
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return the items' counts for rows, as events at the longest half-life, float64, in the shape of the rows.
+        """Return the counts of rows, in their shape, as events of the longest half-life, float64.
 
-        Called as `Embeddings.fetch`.
+        Collective, or called by rank 0 in `Workers.first`.
         """
         if self._workers.world_size == 1:
             return self.at(rows)
@@ -123,10 +127,11 @@ class RowCounts:
             self.kept.answer(question)
 
     def _exchanged(self, rows: Tensor) -> Tensor:
+        """Return the counts of rows of any rank; collective."""
         distinct, number = torch.unique(rows, return_inverse=True)
         route = self.kept.route(distinct)
-        [found] = route.answered(self.at(route.asked))
-        return found[number]
+        [counts] = route.answered(self.at(route.asked))
+        return counts[number]
 
     @property
     def log_total(self) -> float:
@@ -136,24 +141,24 @@ class RowCounts:
     def log_q(self, counts: Tensor) -> Tensor:
         """Return the log-probability of items among all items of the table, in the shape of their `counts`.
 
-        It is normalised over the table's items, not over all events: the trainer draws only these, and with the mass of
-        other items included, the correction "improved" would weight rows wrongly. Free rows are never drawn; any value
-        below 0 does for them.
+        The probabilities of the table's items sum to 1. Only these items are drawn; with the mass of other items
+        included, the correction "improved" would weight rows wrongly. Free rows, which are never drawn, get some value
+        below 0.
         """
         logs = counts.clamp(min=_FLOOR).log() - self._log_total
         return logs.clamp(max=_HIGHEST).to(self._dtype)
 
     def follow(self, rows: TableRows, estimates: Floats, changes: RowChanges) -> TableRows:
-        """Apply a window that the view has already merged; return the rows that changed without occurring in it.
+        """Update the counts for a window that was added to the view; collective.
 
-        These are rows of this rank, ascending.
+        Returns the rows of this rank, ascending, whose stored data changed although they do not occur in the window.
 
         Parameters
         ----------
         rows
             Rows of the window's items, each once, (n,).
         estimates
-            Result of `FrequencyView.estimates` for them, (n, half-lives).
+            Result of `FrequencyView.estimates` for these items, (n, half-lives).
         changes
             Admitted rows, which are among `rows`, and evicted rows.
         """
@@ -190,7 +195,10 @@ class RowCounts:
         return {line: self.kept.of(line) for line in self.kept.stored} | {"times": self._times}
 
     def state_of(self, rows: TableRows) -> dict[str, Tensor]:
-        """Return the same for distinct rows (n,) of all ranks; called as `Embeddings.fetch`."""
+        """Return the arrays of `state_dict` at distinct rows (n,) of any rank.
+
+        Collective, or called by rank 0 in `Workers.first`.
+        """
         return {line: self.kept.fetch(rows, line) for line in self.kept.stored} | {"times": self._times}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -205,6 +213,7 @@ class RowCounts:
 
     @property
     def _times(self) -> Tensor:
+        """Event times, in milliseconds, at which units were rescaled and half-lives chosen for all rows."""
         return torch.tensor([self._since_ms, self._chosen_ms])
 
     def _fading(self) -> Floats:
@@ -220,6 +229,7 @@ class RowCounts:
         self._count(here, 1)
 
     def _put(self, lines: Ints, estimates: Floats) -> None:
+        """Store the counts of lines (n,), from estimates (n, half-lives), and their chosen half-lives."""
         units, chosen = self.kept.units, self.kept.chosen
         units[lines] = torch.from_numpy(estimates / self._fading()).to(units.device)
         chosen[lines] = torch.from_numpy(self._view.choose(estimates)).to(chosen.device)
@@ -227,9 +237,9 @@ class RowCounts:
     def _count(self, lines: Ints, sign: int) -> None:
         """Add the counts of lines (n,) to the sums, or subtract them."""
         units, chosen = self.kept.units[lines].cpu().numpy(), self.kept.chosen[lines].cpu().numpy()
-        for number, held in enumerate(self._sums):
+        for number, total in enumerate(self._sums):
             values = units[chosen == number, number]
-            held.add(values) if sign > 0 else held.remove(values)
+            total.add(values) if sign > 0 else total.remove(values)
 
     def _sum_up(self) -> None:
         """Recompute the sums over this rank's rows."""
@@ -238,7 +248,7 @@ class RowCounts:
         self._count(lines, 1)
 
     def _renew_units(self) -> TableRows:
-        """Rescale units to counts if they are due; return the rows whose units changed."""
+        """Rescale units to counts if this is due; return the rows whose units changed."""
         if self._view.time_ms - self._since_ms <= 1000 * _UNITS_LAST * self._view.half_lives[0]:
             return no_rows()
         self.kept.units *= torch.from_numpy(self._fading()).to(self.kept.units.device)
@@ -262,28 +272,32 @@ class RowCounts:
         return rows
 
     def _normalise(self) -> None:
+        """Recompute the scales and the normaliser of log Q; collective."""
         scales = self._fading() * self._view.to_longest
         self._scales = torch.from_numpy(scales).to(self.kept.units.device)
         sums = map(self._of_all, self._sums)
-        total = sum(held.total(float(scale), _FLOOR) for held, scale in zip(sums, scales, strict=True))
+        total = sum(part.total(float(scale), _FLOOR) for part, scale in zip(sums, scales, strict=True))
         self._log_total = float(np.log(total)) if total else 0.0
 
-    def _of_all(self, held: FlooredSum) -> FlooredSum:
-        """Return the sum over all ranks: a row may have moved to another rank since it was counted."""
+    def _of_all(self, own: FlooredSum) -> FlooredSum:
+        """Return the sum over all ranks; collective.
+
+        Only the total counts: a row may have moved to another rank since it was added.
+        """
         if self._workers.world_size == 1:
-            return held
-        return FlooredSum.of(self._workers.collect(torch.from_numpy(held.bins)).numpy())
+            return own
+        return FlooredSum.of(self._workers.collect(torch.from_numpy(own.bins)).numpy())
 
 
 @dataclass(frozen=True, eq=False)
 class LogQ:
-    """Log Q by table row, as ``log_q[rows]``: `of` (`RowCounts.log_q`) applied to the `counts`."""
+    """Log Q by table row, as ``log_q[rows]``; `of` maps `counts` to log Q (`RowCounts.log_q`)."""
 
     counts: RowCounts | FetchedCounts
     of: Callable[[Tensor], Tensor]
 
     def __getitem__(self, rows: Tensor) -> Tensor:
-        """Return log Q of rows, in their shape; called as the counts are."""
+        """Return log Q of the items of rows, in the shape of the rows; collective like the counts."""
         return self.of(self.counts[rows])
 
 
@@ -307,7 +321,7 @@ class Users:
         self.distinct.update(keys)
 
     def counts(self, keys: UserKeys) -> npt.NDArray[np.float64]:
-        """Return the decayed counts of users (n,) who have just occurred, each at least 0.5."""
+        """Return the decayed counts of users (n,), raised to at least 0.5."""
         return np.maximum(self.recent.counts(keys), 0.5)
 
     @property

@@ -18,13 +18,13 @@ from weir.trainer.ranks.workers import Workers
 __all__ = ["Line", "Units"]
 
 Line = Literal["units", "chosen"]
-"""Arrays by row."""
+"""Names of the arrays by row."""
 
 Ints = npt.NDArray[np.int64]
 
 
 class Units:
-    """One rank's shard of `units` (lines, half-lives), float64, and the `chosen` half-life of each row, (lines,).
+    """One rank's shard of the counts: `units` (lines, half-lives), float64, and the `chosen` half-life (lines,).
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Units:
 
     @property
     def stored(self) -> tuple[Line, ...]:
-        """Arrays that a checkpoint stores: with a single half-life, `chosen` is left out."""
+        """Names of the arrays that a checkpoint stores: `chosen` only with several half-lives."""
         return get_args(Line)[: self.units.shape[1]]
 
     def of(self, line: str) -> Tensor:
@@ -57,6 +57,7 @@ class Units:
         self.units, self.chosen = self.units.new_zeros(lines, self.units.shape[1]), self.chosen.new_zeros(lines)
 
     def _place(self, capacity: int) -> None:
+        """Set the shard for a table of `capacity` rows."""
         self.places = Places(capacity, self.workers.rank, self.workers.world_size)
 
     def grow(self, capacity: int) -> None:
@@ -73,7 +74,7 @@ class Units:
             self.units, self.chosen = moved((self.units, self.chosen), before, self.places, self.workers)
 
     def own(self, rows: TableRows) -> tuple[Ints, Ints]:
-        """Return the lines (m,) of this rank's rows among `rows` (n,), and their positions there (m,)."""
+        """Return the lines (m,) of this rank's rows among `rows` (n,), and their indices in `rows`, (m,)."""
         every = torch.from_numpy(rows)
         own = self.places.own(every)
         return self.places.local(every[own]).numpy(), own.numpy()
@@ -84,7 +85,7 @@ class Units:
         return TableRows(rows.numpy()), self.places.local(rows).numpy()
 
     def fetch(self, rows: TableRows, line: Line) -> Tensor:
-        """Return an array at distinct rows (n,), (n, ...); called as `Embeddings.fetch`."""
+        """Return an array at distinct rows (n,), (n, ...). Collective, or called by rank 0 in `Workers.first`."""
         if not len(rows):  # its type and shape are the same on every rank
             return self.of(line)[:0]
         self.workers.ask(line)
@@ -95,6 +96,7 @@ class Units:
         self._fetched(torch.empty(0, dtype=torch.int64, device=self.units.device), line)
 
     def _fetched(self, rows: Tensor, line: str) -> Tensor:
+        """Return an array at distinct rows (n,); collective."""
         return self.route(rows).fetch(self.of(line))
 
     def route(self, rows: Tensor) -> Route:

@@ -1,8 +1,8 @@
 """Training losses as pure functions of tensors: one loss per row, everything in the log domain.
 
-The file of a loss also holds its adapter for the training step (``gbce`` and ``gbce_of``), which
-`weir.trainer.settings.losses.LOSSES` names. `weir.trainer.losses.reference` holds the softmax losses on
-whole matrices of logits.
+Beside each loss, such as ``gbce``, is its adapter for the training step, ``gbce_of``; the table of adapters is
+`weir.trainer.settings.losses.LOSSES`. `weir.trainer.losses.reference` has the softmax losses on whole matrices of
+logits.
 """
 
 from weir.trainer.losses.binary import bce, gbce

@@ -15,10 +15,11 @@ LOGIT_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
 def check_logits(shapes: str | None, **tensors: Tensor) -> None:
-    """Refuse logits that are not tensors, of an unsupported dtype, of different dtypes, or not of these shapes.
+    """Raise `TypeError` for arguments that are no tensors, `ValueError` for a wrong dtype or shape.
 
-    `shapes` names the dimensions of each tensor, as in ``"B, B N+"``: equal names have equal sizes, and a dimension
-    whose name ends in ``+`` is not empty. None allows any shapes.
+    All tensors must have the same dtype, one of `LOGIT_DTYPES`. `shapes` names the dimensions of each tensor, as in
+    ``"B, B N+"``: equal names have equal sizes, and a dimension whose name ends in ``+`` is not empty. None allows any
+    shapes.
     """
     names, sizes = list(tensors), dict[str, int]()
     for name, value in tensors.items():
@@ -38,37 +39,37 @@ def check_logits(shapes: str | None, **tensors: Tensor) -> None:
 
 
 def check_shape(name: str, value: Tensor, **expected: int | None) -> None:
-    """Refuse a tensor whose shape differs from `expected`: one size per named dimension, None for any size."""
+    """Raise `ValueError` if a shape differs from `expected`: one size per named dimension, None for any size."""
     fits = value.ndim == len(expected) and all(
         size is None or size == came for size, came in zip(expected.values(), value.shape, strict=True)
     )
     if not fits:
-        wanted = ", ".join(dim if size is None else f"{dim}={size}" for dim, size in expected.items())
-        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(value.shape)}")
+        dims = ", ".join(dim if size is None else f"{dim}={size}" for dim, size in expected.items())
+        raise ValueError(f"{name} must have shape ({dims}), got {tuple(value.shape)}")
 
 
 def check_pairs(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> None:
-    """Check the usual triple: `pos` (B,), `neg` (B, N) and the boolean mask `keep` (B, N)."""
+    """Check logits `pos` (B,) and `neg` (B, N) and the boolean mask `keep` (B, N); errors as in `check_logits`."""
     check_logits("B, B N", pos=pos, neg=neg)
     if keep is not None:
         check_keep(keep, neg)
 
 
 def check_keep(keep: Tensor, neg: Tensor) -> None:
-    """Refuse a mask that is not boolean or not of the shape of `neg`."""
+    """Raise `ValueError` for a mask that is not boolean, or not of the shape of `neg` (B, N)."""
     if keep.dtype != torch.bool:
         raise ValueError(f"keep must be boolean (True = the negative takes part), got {keep.dtype}")
     check_shape("keep", keep, B=neg.shape[0], N=neg.shape[1])
 
 
 def check_not_empty(name: str, value: Tensor, dim: int) -> None:
-    """Refuse a tensor of size 0 in `dim`, over which the caller takes a mean."""
+    """Raise `ValueError` for a tensor of size 0 in dimension `dim`, over which the caller computes a mean."""
     if value.shape[dim] == 0:
         raise ValueError(f"{name} must have at least one element in dimension {dim}, got shape {tuple(value.shape)}")
 
 
 def check_log_density(name: str, value: Tensor) -> None:
-    """Refuse NaN and anything that is not a floating tensor; infinities are checked by `check_finite`."""
+    """Raise `TypeError` for no tensor, `ValueError` for an integer dtype or NaN; infinities pass (`check_finite`)."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
     if not value.is_floating_point():
@@ -78,7 +79,7 @@ def check_log_density(name: str, value: Tensor) -> None:
 
 
 def check_finite(name: str, value: Tensor, used: Tensor | None = None) -> None:
-    """Refuse infinities; with `used` (booleans, same shape), only where it is True."""
+    """Raise `ValueError` for NaN and infinities, but only where the mask `used` (same shape), if given, is True."""
     bad = ~value.isfinite()
     if used is not None and bool(bad.any()):
         bad = bad & used
@@ -87,31 +88,31 @@ def check_finite(name: str, value: Tensor, used: Tensor | None = None) -> None:
 
 
 def check_open_unit(name: str, value: float) -> None:
-    """Refuse a number outside the open interval (0, 1), NaN included."""
+    """Raise `ValueError` for a number outside the open interval (0, 1), and for NaN."""
     if not 0.0 < value < 1.0:
         raise ValueError(f"{name} must lie strictly between 0 and 1, got {value}")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse a number that is infinite, NaN, or not above zero."""
+    """Raise `ValueError` for a number that is infinite, NaN, or not above 0."""
     if not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
 
 
 def check_non_negative(name: str, value: float) -> None:
-    """Refuse a number that is infinite, NaN, or negative."""
+    """Raise `ValueError` for a number that is infinite, NaN, or negative."""
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{name} must be a finite number of at least 0, got {value}")
 
 
 def check_choice(name: str, value: str, allowed: Collection[str]) -> None:
-    """Refuse a name that is not one of `allowed`."""
+    """Raise `ValueError` for a name that is not one of `allowed`."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(sorted(allowed))}, got {value!r}")
 
 
 def check_index(name: str, value: Tensor, size: int) -> None:
-    """Refuse indices that are not integers in [0, size)."""
+    """Raise `ValueError` for indices that are not integers in [0, size)."""
     if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
         raise ValueError(f"{name} must hold integer indices, got {value.dtype}")
     lowest, highest = torch.stack(torch.aminmax(value)).tolist() if value.numel() else (0, -1)
@@ -120,12 +121,12 @@ def check_index(name: str, value: Tensor, size: int) -> None:
 
 
 def widen(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors in the dtype to compute in: bfloat16 becomes float32, the others stay."""
+    """Return the tensors in the dtype in which losses are computed: bfloat16 becomes float32, others stay."""
     return tuple(tensor.float() if tensor.dtype == torch.bfloat16 else tensor for tensor in tensors)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x), exact to rounding on the whole line (`torch.softplus` turns linear above 20)."""
+    """Return log(1 + e^x), exact to rounding for all x; `torch.softplus` is linear above 20."""
     result: Tensor = -functional.logsigmoid(-x)
     return result
 
@@ -161,7 +162,7 @@ def count_kept(neg: Tensor, keep: Tensor | None) -> Tensor:
 
 
 def logsumexp_kept(x: Tensor, keep: Tensor | None, empty: Tensor) -> Tensor:
-    """Return log sum over the kept entries of each row of `x` (B, N); 0 with zero gradient in `empty` rows."""
+    """Return log sum_j e^(x_j) over the kept entries of each row of `x` (B, N); 0 without gradient where `empty`."""
     if keep is not None:
         x = torch.where(keep, x, -torch.inf)
     return torch.logsumexp(x, 1).masked_fill(empty, 0.0)

@@ -38,9 +38,9 @@ def gbce(
 ) -> Tensor:
     """Binary cross-entropy with the positive's sigmoid raised to the power beta, against overconfidence.
 
-    Sampling N of V - 1 negatives makes plain cross-entropy overestimate probabilities. With the sampling rate
-    a = N / (V - 1), the power beta = a ((1 - 1/a) t + 1/a) = 1 - t (1 - a) leads from plain cross-entropy (t = 0) to
-    calibrated probabilities (t = 1): the positive term is -beta log sigmoid(f(p)).
+    Sampling N of V - 1 negatives makes plain cross-entropy overestimate probabilities. The positive term here is
+    -beta log sigmoid(f(p)). With the sampling rate a = N / (V - 1), beta = a ((1 - 1/a) t + 1/a) = 1 - t (1 - a): from
+    plain cross-entropy (t = 0) to calibrated probabilities (t = 1).
 
     Parameters
     ----------
@@ -78,6 +78,7 @@ def gbce(
 
 
 def _binary_mean(pos: Tensor, neg: Tensor, keep: Tensor | None, positive_power: float) -> Tensor:
+    """Return `bce` with the positive's term multiplied by `positive_power`."""
     dtype = pos.dtype
     pos, neg = widen(pos, neg)
     empty = no_negatives(neg, keep)

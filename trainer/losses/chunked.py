@@ -1,4 +1,4 @@
-"""One pass of the softmax over the columns of a batch, in chunks of rows: on any device, in any type of numbers."""
+"""Loss and gradients of the in-batch softmax by torch operations, in chunks of rows, on any device and dtype."""
 
 import itertools
 import math
@@ -14,13 +14,33 @@ from weir.trainer.losses._numerics import softplus
 __all__ = ["Plan", "pass_in_chunks", "row_loss"]
 
 
+_LOG2_E: Final = math.log2(math.e)
+
+_BOUND: Final = 64.0
+"""Bound on logits to the base 2 below which no peak is subtracted: sums of columns stay far below float32's 2^127."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Inputs of a softmax pass, besides the embeddings.
+    """Inputs of a softmax pass over B rows and N columns, besides the embeddings.
 
-    `hits` (H, 2) are the pairs outside the sum, int64, in any order, repetitions allowed; column d counts `times` (N,)
-    times. The log-odds of a row are logsumexp over its kept columns of (logit + column_bias), minus the positive's
-    logit, plus row_bias. A pass may hold the logits of `chunk_rows` rows at a time.
+    The log-odds of a row are logsumexp over its kept columns of (logit + column_bias), minus the positive's logit, plus
+    row_bias.
+
+    Attributes
+    ----------
+    hits
+        (row, column) pairs left out of the sum, (H, 2), int64, in any order, repetitions allowed.
+    times
+        Multiplicity of each column, (N,).
+    column_bias, row_bias
+        Terms of the correction, (N,) and (B,).
+    improved
+        Whether the loss is that of the ``improved`` correction.
+    scale
+        Factor from inner products to logits.
+    chunk_rows
+        Rows whose logits may be in memory at a time.
     """
 
     hits: Tensor
@@ -33,7 +53,10 @@ class Plan:
 
 
 def row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row and the size of its gradient, both 0 for rows without a negative."""
+    """Return the loss of each row (B,), and the size of its gradient (B,); both are 0 for rows without a negative.
+
+    `kept` (B,) is the number of negatives of each row.
+    """
     empty = kept == 0
     if improved:
         pull = torch.sigmoid(log_odds - kept.clamp(min=1).to(log_odds.dtype).log())
@@ -43,16 +66,13 @@ def row_loss(log_odds: Tensor, kept: Tensor, improved: bool) -> tuple[Tensor, Te
     return loss.masked_fill(empty, 0.0), pull.masked_fill(empty, 0.0)
 
 
-_LOG2_E: Final = math.log2(math.e)
-
-_BOUND: Final = 64.0
-"""Bound on logits to the base 2 below which no peak is subtracted: sums of columns stay far below float32's 2^127."""
-
-
 def pass_in_chunks(
     query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return losses and gradients as `weir.trainer.losses.softmax._pass`; memory holds the logits of one chunk."""
+    """Return losses and gradients as described in `weir.trainer.losses.softmax._pass`.
+
+    Only the logits of one chunk of rows are in memory.
+    """
     losses, pull = torch.empty_like(pos), torch.empty_like(pos)
     # The gradient of the items is transposed, (d, N): the product is faster.
     query_gradient, items_gradient = torch.empty(0), torch.empty(0, 0)
@@ -101,7 +121,7 @@ def _logits(query: Tensor, items: Tensor, scale: float, bias: Tensor) -> Callabl
 
 def _is_bounded(query: Tensor, items: Tensor, scale: float, bias: Tensor) -> bool:
     """Return whether all logits are small enough for `exp2` to neither overflow nor underflow without a peak."""
-    longest, largest = (torch.linalg.vector_norm(one, dim=1).max() for one in (query, items))
+    longest, largest = (torch.linalg.vector_norm(vectors, dim=1).max() for vectors in (query, items))
     return bool(scale * longest * largest + bias.abs().max() <= _BOUND)
 
 
@@ -127,12 +147,15 @@ def _distinct(hits: Tensor, columns: int) -> tuple[Tensor, Tensor]:
 
 
 def _kept(pairs: Tensor, times: Tensor, rows: int) -> Tensor:
-    """Return the number of columns that each row keeps, (B,), without `pairs`; column d counts `times` (N,)."""
+    """Return the number of columns of each row without `pairs`, (B,), counted with multiplicity `times` (N,)."""
     return times.sum().repeat(rows).index_add_(0, pairs[:, 0], times[pairs[:, 1]], alpha=-1)
 
 
 def _chunks(places: Tensor, each: int, shape: tuple[int, int]) -> list[tuple[slice, Tensor]]:
-    """Split the rows of a matrix into chunks, each with its ascending flat positions (h,) within the chunk."""
+    """Split the rows of a matrix into chunks of `each` rows, with the positions to hide in each chunk.
+
+    `places` are flat positions in the matrix of this `shape`, ascending; those of a chunk are relative to the chunk.
+    """
     rows, columns = shape
     starts = [*range(0, rows, each), rows]
     bounds = torch.searchsorted(places, columns * torch.tensor(starts, device=places.device)).tolist()

@@ -38,12 +38,12 @@ def debiased_positive_of(step: LossInputs, config: TrainerConfig) -> Tensor:
 
 
 def debiased_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, temperature: float = 1.0) -> Tensor:
-    """InfoNCE with the false negatives taken out of the expectation (equations 6 and 7).
+    """InfoNCE with the expected false negatives subtracted (equations 6 and 7).
 
     -log(e^p / (e^p + N g)), where p is the first positive and
     g = max((mean e^neg - tau+ mean e^pos) / tau-, e^(-1/temperature)).
 
-    Where the maximum is the floor, the negatives get no gradient: the estimate says that they are all positives.
+    Where g is the floor e^(-1/temperature), the negatives get no gradient: by the estimate they are all positives.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def debiased_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, temperatu
 def hard_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, beta: float, temperature: float = 1.0) -> Tensor:
     """`debiased_contrastive` with each negative weighted by e^(beta f(d)) over the mean of these weights.
 
-    The weights are part of the gradient. With beta = 0 all weigh the same.
+    The gradient passes through the weights. With beta = 0 all weights are equal.
 
     Parameters
     ----------
@@ -111,22 +111,22 @@ def _log_weighted_mean_exp(neg: Tensor, beta: float) -> Tensor:
 
 
 def debiased_positive(pos: Tensor, neg: Tensor, *, tau_plus: float, self_logit: float | Tensor) -> Tensor:
-    """Contrastive loss with the false positives taken out of the expectation (equations 12 to 14 and 16).
+    """Contrastive loss with the expected false positives subtracted (equations 12 to 14 and 16).
 
     For each positive v, with u over the N negatives,
 
     -log((P - tau- P-) / (P + (N tau+ - tau-) P-)), P = (sum e^u + e^v + e^self) / (N + 2), P- = mean e^u,
 
-    and the mean of this over the M positives of the row. The denominator is the numerator plus N tau+ P-.
+    averaged over the M positives of the row. The denominator is the numerator plus N tau+ P-.
 
     The paper leaves the numerator free to reach 0 or less, which it can when tau+ < 2 / (N + 2). The numerator
     estimates tau+ times the mean of e^logit over positives, which for vectors of equal norm is at least
-    tau+ e^(-self_logit): that is the floor here, in both places where the numerator occurs. Above the floor the loss is
-    exactly equation 16. The floor acts when (e^v + e^self) / (N + 2) <= (tau- - N / (N + 2)) P- + tau+ e^(-self), that
-    is, when the negatives lie so close to the anchor that they account for all of P. There the loss has the value of
-    the floor, and its gradient is that of a positive in place of the floor, as if the numerator were
-    floor * e^(v - stop_gradient(v)): it still raises the positive and lowers the negatives. It is not the derivative of
-    the (constant) floor.
+    tau+ e^(-self_logit). This value is the floor of the numerator here, in both places where the numerator occurs.
+    Above the floor the loss is exactly equation 16. The floor acts when
+    (e^v + e^self) / (N + 2) <= (tau- - N / (N + 2)) P- + tau+ e^(-self), that is, when the negatives lie so close to
+    the anchor that they account for all of P. The loss then has the value of the floor. Its gradient is not the
+    derivative of the (constant) floor, but that of the numerator floor * e^(v - stop_gradient(v)), so that it still
+    raises the positive and lowers the negatives.
 
     Parameters
     ----------
@@ -159,8 +159,8 @@ def debiased_positive(pos: Tensor, neg: Tensor, *, tau_plus: float, self_logit: 
     log_all = torch.logaddexp(torch.logaddexp(log_negatives + math.log(size), pos), own) - math.log(size + 2)
     log_numerator = log_diff_exp(log_all, math.log1p(-tau_plus) + log_negatives)
     log_floor = math.log(tau_plus) - own.detach()
-    held = log_floor + (pos - pos.detach())
-    log_numerator = torch.where(log_numerator > log_floor, log_numerator, held)
+    floored = log_floor + (pos - pos.detach())
+    log_numerator = torch.where(log_numerator > log_floor, log_numerator, floored)
     return softplus(math.log(size * tau_plus) + log_negatives - log_numerator).mean(1).to(dtype)
 
 

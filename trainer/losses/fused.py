@@ -22,13 +22,16 @@ logger = logging.getLogger(__name__)
 
 _LOG2_E: Final = 1 / math.log(2)
 _WIDEST: Final = 128
-"""Largest width of a vector: tiles of longer ones do not fit on the chip."""
+"""Largest width of a vector: tiles of longer vectors do not fit on the chip."""
 _PAIRS: Final = 256
-"""Pairs that one program marks."""
+"""Masked pairs that one program of `note_pairs` handles."""
 _JOINED: Final = 16
-"""Rows whose partial sums one program joins."""
+"""Rows whose partial sums one program of `join_parts` joins."""
 _RESIDENT: Final = 2
-"""Programs resident on a multiprocessor at a time: one multiplies while the other takes powers."""
+"""Programs resident on a multiprocessor at a time: one multiplies while the other computes powers."""
+
+
+_PRECISION: Final = {torch.bfloat16: "ieee", torch.float32: "bf16x6"}
 
 
 class _Kernel(NamedTuple):
@@ -42,11 +45,10 @@ class _Kernel(NamedTuple):
 
 _ROWS: Final = {torch.bfloat16: _Kernel(64, 128, 4, 2), torch.float32: _Kernel(128, 64, 8, 1)}
 _COLUMNS: Final = {torch.bfloat16: _Kernel(128, 64, 4, 2), torch.float32: _Kernel(64, 128, 8, 2)}
-_PRECISION: Final = {torch.bfloat16: "ieee", torch.float32: "bf16x6"}
 
 
 class _Batch(NamedTuple):
-    """Queries (B, d), items (N, d), and bias (N,) and scale of the logits, which are exponents of 2."""
+    """Queries (B, d) and items (N, d); bias (N,) of the columns and scale of the inner products, for powers of 2."""
 
     query: Tensor
     items: Tensor
@@ -55,14 +57,14 @@ class _Batch(NamedTuple):
 
 
 class _Pairs(NamedTuple):
-    """Bit mask of the pairs outside the sum, in the layout of `weir.trainer.losses.kernels`."""
+    """Bit mask of the pairs left out of the sum, in the layout described in `weir.trainer.losses.kernels`."""
 
     bits: Tensor
     dirty: Tensor
 
 
 def is_fused(query: Tensor) -> bool:
-    """Return whether the kernels support these embeddings: Hopper or later, rows aligned to 16 B, supported width."""
+    """Return whether the kernels support embeddings (B, d): GPU since Hopper, d <= 128, rows of whole 16 B."""
     width = query.shape[1]
     if not query.is_cuda or query.dtype not in _PRECISION or not 0 < width <= _WIDEST:
         return False
@@ -72,7 +74,7 @@ def is_fused(query: Tensor) -> bool:
 
 @lru_cache
 def _is_ready() -> bool:
-    """Return whether Triton works here: its first use compiles the launcher of kernels, which may fail."""
+    """Return whether Triton works on this machine: it compiles a launcher at first use, which may fail."""
     try:
         from triton.runtime import driver
 
@@ -85,27 +87,28 @@ def _is_ready() -> bool:
 def fused_pass(
     query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return losses and gradients as `weir.trainer.losses.softmax._pass`, without memory for logits."""
+    """Return losses and gradients as described in `weir.trainer.losses.softmax._pass`, without memory for logits."""
     bias, scale = plan.column_bias * _LOG2_E, plan.scale * _LOG2_E
     batch = _Batch(query.detach().contiguous(), items.detach().contiguous(), bias, scale)
-    gone = torch.zeros(len(query), dtype=torch.int64, device=query.device)
-    of_rows = _noted(plan.hits.T, (len(query), len(items)), _ROWS[query.dtype].rows, (plan.times, gone))
+    masked = torch.zeros(len(query), dtype=torch.int64, device=query.device)
+    of_rows = _marked(plan.hits.T, (len(query), len(items)), _ROWS[query.dtype].rows, (plan.times, masked))
     levels, means = _softmax(batch, of_rows)
-    losses, pull = row_loss(levels / _LOG2_E - pos + plan.row_bias, plan.times.sum() - gone, plan.improved)
+    losses, pull = row_loss(levels / _LOG2_E - pos + plan.row_bias, plan.times.sum() - masked, plan.improved)
     if weight is None:
         return losses, torch.empty(0), torch.empty(0), -pull
     pull = pull * weight
     shares = plan.scale * pull
-    of_columns = _noted(plan.hits.T.flip(0), (len(items), len(query)), _COLUMNS[query.dtype].columns, (None, None))
+    of_columns = _marked(plan.hits.T.flip(0), (len(items), len(query)), _COLUMNS[query.dtype].columns, (None, None))
     return losses, means.mul_(shares[:, None]), _pulled_columns(batch, of_columns, levels, shares), -pull
 
 
-def _noted(
+def _marked(
     pairs: Tensor, shape: tuple[int, int], together: int, counted: tuple[Tensor, Tensor] | tuple[None, None]
 ) -> _Pairs:
-    """Mark `pairs` (2, H) of (line, number) in bit masks; `together` lines share a dirty flag.
+    """Return the bit mask of `pairs` (2, H) of (line, number) in a matrix of this `shape`.
 
-    `counted` holds the weight of each number, and the tensor in which the weights are summed for each line; or Nones.
+    `together` lines share a dirty flag. `counted` has the weight of each number, and a tensor to which the weights of
+    each line's pairs are added; or Nones.
     """
     from weir.trainer.losses.kernels import WORD, note_pairs
 
@@ -119,7 +122,7 @@ def _noted(
 
 
 def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
-    """Return the binary logarithm of each row's sum, (B,), and the softmax-weighted mean of its columns, (B, d)."""
+    """Return the binary logarithm of each row's softmax sum, (B,), and its softmax-weighted mean of items, (B, d)."""
     from weir.trainer.losses.kernels import join_parts, pull_rows
 
     (rows, width), columns, kernel = batch.query.shape, len(batch.items), _ROWS[batch.query.dtype]
@@ -138,7 +141,10 @@ def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
 
 
 def _pulled_columns(batch: _Batch, pairs: _Pairs, levels: Tensor, shares: Tensor) -> Tensor:
-    """Return for each column the sum of the rows, weighted by their softmax and shares, (N, d)."""
+    """Return for each column the sum of the queries, weighted by softmax and `shares` (B,), (N, d).
+
+    `levels` (B,) are the binary logarithms of the rows' softmax sums.
+    """
     from weir.trainer.losses.kernels import pull_columns
 
     (rows, width), columns, kernel = batch.query.shape, len(batch.items), _COLUMNS[batch.query.dtype]
@@ -152,15 +158,19 @@ def _pulled_columns(batch: _Batch, pairs: _Pairs, levels: Tensor, shares: Tensor
 
 
 def _division(lines: int, of_lines: int, numbers: int, of_numbers: int, device: torch.device) -> tuple[int, int, int]:
-    """Return the number of programs over lines, the span of each part, and the number of parts that fill the device."""
+    """Return how to split a matrix of lines x numbers over the device: programs over lines, span of a part, parts.
+
+    A tile has `of_lines` x `of_numbers` cells.
+    """
     programs = _parts(lines, of_lines)
-    wanted = max(_RESIDENT * _multiprocessors(device) // programs, 1)
-    span = of_numbers * _parts(_parts(numbers, of_numbers), wanted)
+    most = max(_RESIDENT * _multiprocessors(device) // programs, 1)
+    span = of_numbers * _parts(_parts(numbers, of_numbers), most)
     return programs, span, _parts(numbers, span)
 
 
 @lru_cache
 def _multiprocessors(device: torch.device) -> int:
+    """Return the number of multiprocessors of a GPU; 1 for a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
@@ -192,4 +202,5 @@ def _length(vectors: Tensor) -> int:
 
 
 def _parts(whole: int, size: int) -> int:
+    """Return the number of parts of this size that cover the whole."""
     return -(-whole // size)

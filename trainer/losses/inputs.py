@@ -1,7 +1,7 @@
-"""The inputs of a loss from a training step: vectors of rows and of items, and scores of the second phase.
+"""The inputs of a loss in a training step: vectors of users and items, and the scores of the second phase.
 
-Corrections and masks are those of the first phase (Khrylchenko et al., RecSys 2025: `weir.trainer.losses.reference`),
-since the negatives are drawn from the same pool.
+The second phase uses the same negatives as the first, hence the same corrections and masks
+(`weir.trainer.losses.reference`).
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ __all__ = ["LossInputs", "LossResult", "Population", "Rescored", "rescoring_loss
 
 @dataclass(frozen=True, slots=True)
 class Rescored:
-    """Scores of the second phase for b rows: `pos` (b,) of their positives and `neg` (b, N) of the negatives.
+    """Scores of the second phase for b rows: `pos` (b,) of the positives and `neg` (b, N) of the shared negatives.
 
     `keep` (b, N) is False where an item is not a negative of the row; `log_q_pos` (b,) and `log_q_neg` (N,) are as in
     `LossInputs`.
@@ -31,7 +31,7 @@ class Rescored:
 
 
 def rescoring_loss(scores: Rescored, correction: str) -> Tensor:
-    """Return the losses (b,); rows without a negative have loss 0 and gradient 0."""
+    """Return the losses (b,) of the second phase; rows without a negative have loss 0 and gradient 0."""
     improved = correction == "improved"
     return sampled_softmax(
         scores.pos,
@@ -44,7 +44,7 @@ def rescoring_loss(scores: Rescored, correction: str) -> Tensor:
 
 
 class LossResult(NamedTuple):
-    """Losses (b,) of the rows, and the columns that resampling drew (any shape), numbered over pool, then cache."""
+    """Losses (b,) of the rows; for resampling also the drawn candidates, any shape: columns first, then the cache."""
 
     losses: Tensor
     drawn: Tensor | None = None
@@ -52,10 +52,10 @@ class LossResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """Statistics of the whole label matrix, for the losses that correct for popularity.
+    """Statistics of the whole label matrix (users x items), for losses that correct for popularity.
 
     `row_count` (b,) and `column_count` (b,) are the numbers of positives of each row's user and item, `positives` is
-    the total number, `shape` the numbers of users and items.
+    the total number of positives, `shape` the number of users and of items.
     """
 
     row_count: Tensor
@@ -66,18 +66,19 @@ class Population:
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
-    """Inputs for one rank's b rows; None unless the loss requests them in `weir.trainer.settings.losses.LOSSES`.
+    """Inputs of the loss for one rank's b rows.
 
-    All vectors are normalised as in the search; logits are their inner products over the `temperature`.
+    An optional input is None if the loss does not request it in `weir.trainer.settings.losses.LOSSES`. All vectors are
+    normalised as in the search. Logits are inner products of vectors, divided by the `temperature`.
 
     Attributes
     ----------
     users, positives
-        Vectors of the rows and of their positives, (b, d).
+        Vectors of the rows' users and of their positive items, (b, d).
     columns
         Vectors of the negatives shared by all rows of all ranks, (C, d).
     hits
-        (row, column) pairs that are not negatives, (H, 2), each once.
+        (row, column) pairs where the column is not a negative of the row, (H, 2), each once.
     times
         Multiplicity of each column, (C,); None: all 1. Only for losses that weight columns.
     log_q_pos, log_q_columns
@@ -87,19 +88,19 @@ class LossInputs:
     extra_positives
         Vectors of further positives of each row's user, (b, M, d).
     exposed, exposed_keep
-        Vectors (b, E, d) of items that were shown beside each positive and not chosen, and a mask of the valid ones,
-        (b, E): for the exposure loss, with any main loss.
+        Vectors (b, E, d) of items that were shown beside each positive and not chosen, and a mask of valid items,
+        (b, E). For the exposure loss, which is added to any main loss.
     cached, log_q_cached
-        Vectors (S, d) of the cached items, and their log-density in the stream (S,).
+        Vectors of the items in the cache of `resampled_softmax`, (S, d), and their log-density in the stream, (S,).
     population
         Statistics of the label matrix.
     generator
         Source of randomness for losses that sample.
     labels
-        Booleans: which (user, "positive") pairs, (b,), or which of all their combinations, (b, b), are positive; only
-        for losses that sample both labels.
+        Only for losses that sample cells of the label matrix with both labels: whether the item of each row is a
+        positive of its user, (b,), or whether each item is a positive of each user, (b, b).
     rescored
-        Scores of the second phase, for the re-scoring loss, with any main loss.
+        Scores of the second phase. For the re-scoring loss, which is added to any main loss.
     """
 
     users: Tensor
@@ -122,12 +123,12 @@ class LossInputs:
     rescored: Rescored | None = None
 
     def given(self, name: str) -> Any:
-        """Return an input; the loss requires it.
+        """Return the input with this name.
 
         Raises
         ------
         ValueError
-            If the step did not provide it.
+            If the input is None.
         """
         value = getattr(self, name)
         if value is None:
@@ -155,13 +156,13 @@ class LossInputs:
 
     @property
     def unlabelled(self) -> Tensor:
-        """Logits of all negatives, shared and own, (b, C + N), hits included."""
+        """Logits of the shared and the own negatives, (b, C + N); shared ones that are hits are not masked."""
         shared = [] if self.columns is None else [self.pooled]
         return torch.cat([*shared, *self._by_row(self.own)], 1)
 
     @property
     def all_positives(self) -> Tensor:
-        """Logits of the positives and of the extra ones, (b, 1 + M)."""
+        """Logits of the positives and the extra positives, (b, 1 + M)."""
         return torch.cat([self.pos[:, None], *self._by_row(self.extra_positives)], 1)
 
     def _by_row(self, vectors: Tensor | None) -> list[Tensor]:

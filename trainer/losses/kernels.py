@@ -1,14 +1,16 @@
 """Triton kernels of the softmax over the columns of a batch: logits are computed in tiles and never stored.
 
-The rows' kernel is the forward pass of tiled attention (FlashAttention, arXiv 2205.14135) with the columns as keys and
-values: its output is the softmax-weighted mean of the columns. The columns' kernel is its transpose, with softmax
-sums that are already known. Both compute the logits: that is cheaper than storing them.
+`pull_rows` is the forward pass of tiled attention with the columns as keys and values: its output is the
+softmax-weighted mean of the columns. `pull_columns` is its transpose, with the softmax sums of `pull_rows`. Both
+compute the logits, which is cheaper than storing them.
 
 A tile is TM rows x TN columns, and D is at least the width of the vectors. Queries and items are tensor descriptors of
 blocks (TM, D) and (TN, D), which read as 0 beyond the end. Exponents have base 2, as in the hardware.
 
-Pairs outside the sum are bits: word w of a line holds its numbers 64 w to 64 w + 63. `dirty` flags, for a group of
-lines and one word, whether any bit is set: usually none is.
+Pairs left out of the sum are marked in a bit mask: word w of a line (a row or a column) has the bits of the numbers
+64 w to 64 w + 63. A `dirty` flag of a group of lines and a word tells whether any bit is set, which is rare.
+
+Source: Dao et al., "FlashAttention", arXiv 2205.14135.
 """
 
 # ruff: noqa: N803, PLR0917 - Triton: constants are upper case, and a kernel takes its arguments one by one
@@ -19,12 +21,12 @@ import triton.language as tl
 WORD: tl.constexpr = tl.constexpr(64)
 """Bits of a word."""
 TINY: tl.constexpr = tl.constexpr(2.0**-126)
-"""Lower bound of a row's sum, so that a row without columns still has a logarithm."""
+"""Lower bound of a row's sum, so that the sum of a row without columns has a finite logarithm."""
 
 
 @triton.jit
 def note_pairs(line, number, bits, dirty, times, gone, pairs, words, LINES: tl.constexpr, BLOCK: tl.constexpr):
-    """Set the bit of each pair, and add to `gone` the `times` of each line's distinct pairs."""
+    """Set the bit of each pair; add to `gone`, by line, the `times` of the numbers of its distinct pairs."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < pairs
     line, number = tl.load(line + at, there, 0), tl.load(number + at, there, 0)
@@ -38,7 +40,7 @@ def note_pairs(line, number, bits, dirty, times, gone, pairs, words, LINES: tl.c
 
 @triton.jit
 def without_pairs(logits, bits, dirty, lines, numbers, is_line, first, words, WORDS: tl.constexpr):
-    """Return a tile of logits, lines x numbers, with -inf for the pairs outside the sum; `first` is its first word."""
+    """Return a tile of logits, lines x numbers, with -inf for the marked pairs; `first` is the tile's first word."""
     # Unrolled for two words: a loop would keep the compiler from prefetching.
     is_dirty = tl.load(dirty + first) != 0
     if WORDS == 2:
@@ -73,7 +75,10 @@ def pull_rows(
     TN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Compute for TM rows over `span` columns: peak logit, sum of powers relative to it, and their sum of columns."""
+    """Compute the softmax parts of TM rows over `span` columns.
+
+    The parts are the largest logit, the sum of 2^(logit - largest), and the sum of the columns with these weights.
+    """
     top, row, column = tl.program_id(0) * TM, tl.arange(0, TM), tl.arange(0, TN)
     is_row = top + row < rows
     users = query.load([top, 0])
@@ -105,7 +110,7 @@ def pull_rows(
 def join_parts(
     peaks, totals, means, levels, joined, rows, parts, WIDTH: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr
 ):
-    """Join the parts of `pull_rows` into the binary logarithm of a row's sum and the weighted mean of its columns."""
+    """Join the parts of `pull_rows` into the binary logarithm of each row's sum and the weighted mean of columns."""
     row, at = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, D)
     is_row = row < rows
     peak = tl.full((ROWS,), -float("inf"), tl.float32)
@@ -145,7 +150,7 @@ def pull_columns(
     TN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Sum softmax x share x row for TN columns over `span` rows; `levels` are the logs of the rows' sums."""
+    """Sum softmax * share * query for TN columns over `span` rows; `levels` are the logarithms of the rows' sums."""
     top, row, column = tl.program_id(0) * TN, tl.arange(0, TM), tl.arange(0, TN)
     is_column = top + column < columns
     block = items.load([top, 0])

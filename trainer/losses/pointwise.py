@@ -1,7 +1,8 @@
 """Pointwise losses over the whole in-batch grid, with corrections for its sampling bias.
 
-Source: Liu, Lin and Lin, "Examining the Bias of In-Batch Sampling in Similarity Learning with Two-Tower Models". Their
-objective (equation 5) is the mean over all pairs (i, j) of the label matrix of l+ for positives and l- for the others.
+The objective (equation 5) is the mean over all cells (i, j) of the label matrix of l+ for positives and l- for others.
+
+Source: Liu, Lin and Lin, "Examining the Bias of In-Batch Sampling in Similarity Learning with Two-Tower Models".
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ LINKS = ("square", "logistic")
 
 
 def pointwise_of(step: LossInputs, config: TrainerConfig) -> Tensor:
-    """Return the loss of `loss.kind = pointwise`, expanded to the b rows."""
+    """Return the loss of `loss.kind = pointwise`, the same number for all b rows, (b,)."""
     settings = config.loss
     grid = step.users @ step.positives.T / step.temperature
     if settings.needs_labels:
@@ -40,9 +41,9 @@ def pointwise_of(step: LossInputs, config: TrainerConfig) -> Tensor:
 
 
 def sogram_of(step: LossInputs, config: TrainerConfig) -> Tensor:
-    """Return the loss of `loss.kind = sogram`, expanded to the b rows.
+    """Return the loss of `loss.kind = sogram`, the same number for all b rows, (b,).
 
-    The batch is split: pairs from one half, items from the other.
+    The first half of the batch gives the pairs, the second half the items.
     """
     population, half = step.given("population"), len(step.users) // 2
     total = sogram(
@@ -70,7 +71,8 @@ def pointwise_in_batch(
 ) -> Tensor:
     """Loss over the n x n grid of n sampled positives: the diagonal is positive, all other cells count as negative.
 
-    The expectation of each objective over uniform subsets of n positives, drawn without replacement:
+    Expectation of each objective over uniform subsets of n positives, drawn without replacement, with the equation of
+    the loss and that of its expectation:
 
     ==================  ========  ===========================================================================
     objective           equation  expected loss
@@ -95,7 +97,7 @@ def pointwise_in_batch(
     shape
         Rows and columns of the full label matrix.
     objective
-        One name of the table.
+        A name of the table.
     link
         ``"square"``: l+ = (1 - y)^2 / 2, l- = y^2 / 2. ``"logistic"``: l+ = softplus(-y), l- = softplus(y).
     omega
@@ -145,6 +147,7 @@ class _GridWeights:
 
 
 def _grid_weights(objective: str, size: int, num_positives: float, omega: float) -> _GridWeights:
+    """Return the weights of an objective; raises `ValueError` for too few positives."""
     if objective == "in_batch":
         return _GridWeights(by_popularity=False, everywhere=1.0, diagonal_share=0.0, diagonal=1.0)
     if objective == "pos_neg":
@@ -164,10 +167,10 @@ def _grid_weights(objective: str, size: int, num_positives: float, omega: float)
 
 
 def pointwise_labelled(scores: Tensor, labels: Tensor, *, link: str = "logistic") -> Tensor:
-    """Mean over sampled cells of l+ where the cell is a positive and l- where it is not.
+    """Mean over sampled cells of the label matrix: l+ where the cell is a positive, and l- elsewhere.
 
-    With cells drawn uniformly, as pairs or as a grid (naive and cross sampling, equations 20 and 21), its expectation
-    is the mean over the full label matrix (equation 5): it needs no correction, but samples few positives.
+    With cells drawn uniformly, as pairs or as a grid (naive and cross sampling, equations 20 and 21), the expectation
+    is the mean over the full label matrix (equation 5). No correction is needed, but few sampled cells are positives.
 
     Parameters
     ----------
@@ -210,7 +213,7 @@ def sogram(
     """Unbiased loss from two independent samples of the positives (equation 34; Krichene et al., 2019).
 
     |O| / (m n) (mean over the first sample of l+ - l-, plus |O| times the mean over the grid of
-    l- / (row_count col_count)). It needs the towers of two samples where `pointwise_in_batch` needs one.
+    l- / (row_count col_count)). Needs the vectors of two samples; `pointwise_in_batch` needs one sample.
 
     Parameters
     ----------
@@ -250,6 +253,7 @@ def sogram(
 def _check_population(
     row_count: Tensor, col_count: Tensor, num_positives: float, shape: tuple[int, int], sizes: tuple[int, int]
 ) -> None:
+    """Raise `ValueError` for counts of wrong shapes or values, and for a population smaller than the sample."""
     for name, count, size in (("row_count", row_count, sizes[0]), ("col_count", col_count, sizes[1])):
         checks.check_shape(name, count, n=size)
         bad = ~(count > 0) | ~count.isfinite()

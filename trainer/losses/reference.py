@@ -1,13 +1,10 @@
-"""The reference of the softmax losses on whole matrices of logits, and the densities that they are corrected by.
+"""Softmax losses on whole matrices of logits, as a reference, and the sampling densities for their corrections.
+
+Training uses the losses of this module for exposure and re-scoring only. For the main loss they are an oracle: the
+tests compare value and gradient of `weir.trainer.losses.softmax` with them.
 
 Source: Khrylchenko et al., "Correcting the LogQ Correction: Revisiting Sampled Softmax for Large-Scale Retrieval",
 RecSys 2025, sections 3.2, 3.3 and 4.
-
-Training computes only the exposure and re-scoring losses here. Use it for small experiments and as an oracle: the
-tests compare value and gradient of the trained loss with it.
-
-Source: Khrylchenko et al., "Correcting the LogQ Correction: Revisiting Sampled Softmax for Large-Scale Retrieval",
-RecSys 2025, sections 3.2 and 3.3.
 """
 
 import math
@@ -24,7 +21,7 @@ CORRECTIONS: Final = ("none", "standard", "improved")
 
 
 def log_without_positive(log_q_pos: Tensor) -> Tensor:
-    """Return log(1 - Q(p)); raises ValueError for Q(p) >= 1."""
+    """Return log(1 - Q(p)) from log Q(p) (B,); raises `ValueError` for Q(p) >= 1."""
     if bool((log_q_pos >= 0).any()):
         raise ValueError(f"log_q_pos must be below 0 (Q(p) < 1), got a maximum of {float(log_q_pos.max())}")
     return torch.log(-torch.expm1(log_q_pos))
@@ -34,8 +31,8 @@ def mixture_log_q(log_q_in_batch: Tensor, log_q_uniform: Tensor | float, num_in_
     """Log-density of a negative drawn from in-batch items and uniform items together.
 
     A pool of n_b in-batch and n_u uniform negatives is a sample of the mixture
-    Q(d) = (n_b Q_b(d) + n_u Q_u(d)) / (n_b + n_u), whichever half an item came from. (The paper's mixed setting uses
-    the unigram log Q for both halves; pass `num_uniform=0` for that.)
+    Q(d) = (n_b Q_b(d) + n_u Q_u(d)) / (n_b + n_u), for items of both sources. The paper's mixed setting uses the
+    unigram log Q for both sources: pass `num_uniform=0` for it.
 
     Parameters
     ----------
@@ -88,8 +85,8 @@ def sampled_softmax(
     With f the logits and the sums over the kept negatives d of a row:
 
     - ``"none"``: -log(e^f(p) / (e^f(p) + sum e^f(d))).
-    - ``"standard"``: the same with f - log Q in place of f, for the positive too (equation 1; the correction of the
-      numerator adds a constant to the loss and nothing to the gradient). Never negative.
+    - ``"standard"``: the same with f - log Q in place of f, for the positive too (equation 1; correcting the numerator
+      adds a constant to the loss, which has no gradient). Never negative.
     - ``"improved"``: w (log sum e^(f(d) - log Q'(d)) - f(p)), where w is the estimated probability
       1 - P(p) = sigmoid(log((1/n) sum e^(f(d) - log Q'(d))) - f(p)), held constant in the gradient, and n counts the
       kept negatives of the row (section 3.3). Its value may be negative; its gradient is that of the full softmax
@@ -146,6 +143,7 @@ def sampled_softmax(
 def _check_densities(
     neg: Tensor, log_q_pos: Tensor | None, log_q_neg: Tensor | None, keep: Tensor | None, correction: str
 ) -> None:
+    """Raise `ValueError` for a missing density that the correction needs, wrong shapes, NaN or infinities."""
     rows, columns = neg.shape
     if log_q_neg is None and correction != "none":
         raise ValueError(f"log_q_neg must be given for correction={correction!r}, got None")
@@ -178,7 +176,7 @@ def exclude_positive(log_q_neg: Tensor, log_q_pos: Tensor) -> Tensor:
     log_q_neg
         log Q(d) of the negatives, (N,) or (B, N). -inf (never drawn) passes through.
     log_q_pos
-        log Q(p) of the positives, (B,), below 0. -inf leaves the row as it is.
+        log Q(p) of the positives, (B,), below 0. -inf leaves the row unchanged.
 
     Returns
     -------
@@ -203,7 +201,7 @@ def exclude_positive(log_q_neg: Tensor, log_q_pos: Tensor) -> Tensor:
 
 
 def full_softmax(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy over the whole catalogue, which the sampled losses estimate (section 3.1).
+    """Cross-entropy over the whole catalogue, of which the sampled losses are estimates (section 3.1).
 
     Parameters
     ----------
@@ -232,7 +230,8 @@ def full_softmax(logits: Tensor, target: Tensor) -> Tensor:
 def info_nce(pos: Tensor, neg: Tensor, keep: Tensor | None = None) -> Tensor:
     """InfoNCE, the multi-class N-pair loss: -log(e^f(p) / (e^f(p) + sum_kept e^f(d))), (B,).
 
-    Equation 1 of Troeshestova and Isachenko, "Mitigating Distributional Biases in Contrastive Learning". The same as
-    `sampled_softmax` without correction, whose parameters and errors it shares.
+    The same as `sampled_softmax` without correction; parameters and errors as there.
+
+    Source: Troeshestova and Isachenko, "Mitigating Distributional Biases in Contrastive Learning", equation 1.
     """
     return sampled_softmax(pos, neg, keep=keep, correction="none")

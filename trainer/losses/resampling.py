@@ -1,10 +1,9 @@
 """Importance resampling of in-batch negatives, and the cache of items from earlier batches (XIR).
 
-Source: Chen et al., "Cache-Augmented Inbatch Importance Resampling for Training Recommender Retriever", NeurIPS 2022.
+Without a cache, the loss is the paper's BIR. With one it is XIR: lam * resampled_softmax(cache) + (1 - lam) *
+resampled_softmax(batch), each part with its own draws.
 
 Source: Chen et al., "Cache-Augmented Inbatch Importance Resampling for Training Recommender Retriever", NeurIPS 2022.
-The batch alone gives their BIR; XIR is lam * resampled_softmax(cache) + (1 - lam) * resampled_softmax(batch), each part
-with its own index set.
 """
 
 from collections.abc import Mapping
@@ -25,14 +24,14 @@ __all__ = ["ItemCache"]
 
 
 _BLOCK: Final = 64
-"""Ids per block; counts are summed by block."""
+"""Ids per block; the sum of the counts of each block is stored."""
 
 
 class ItemCache:
     """Cache of items that resampling drew often, used as extra candidates in later batches (algorithm 2).
 
-    An item id is an index into `counts`: `add` appends ids at the end, `remove` retires ids without moving the others,
-    and `restore` assigns ids to new items, as a table does that reuses its rows.
+    An item id is an index into `counts`. `add` appends ids at the end, `remove` retires ids without moving other ids,
+    and `restore` gives ids to new items, for a table that reuses its rows.
 
     Parameters
     ----------
@@ -41,9 +40,9 @@ class ItemCache:
     num_items
         Number of ids at the start.
     generator
-        Source of randomness. The cache lives on its device; its state is part of `state_dict`.
+        Source of randomness. All tensors are on its device, and its state is part of `state_dict`.
     ids
-        Ids in use at the start, of any shape, at least one; the others are retired. None: all.
+        Ids in use at the start, of any shape, at least one; all other ids are retired. None: all ids are in use.
 
     Attributes
     ----------
@@ -82,7 +81,7 @@ class ItemCache:
         self.items = self._draw(len(self.items))
 
     def add(self, n: int, in_use: bool = True) -> None:
-        """Append n ids with count 0: items or, with `in_use` False, free ids that `restore` assigns later."""
+        """Append n ids with count 0; with `in_use` False they are retired until `restore` assigns them."""
         if n < 0:
             raise ValueError(f"n must be at least 0, got {n}")
         if n:
@@ -91,7 +90,7 @@ class ItemCache:
             self._sum_up()
 
     def remove(self, ids: Tensor) -> None:
-        """Retire ids: their counts become 0, they are never drawn, and their cache slots are redrawn.
+        """Retire ids: set their counts to 0, draw them no more, and redraw their slots in the cache.
 
         Raises ValueError for ids outside [0, num_items) and if no item would remain. `restore` can reuse retired ids.
         """
@@ -106,9 +105,8 @@ class ItemCache:
     def restore(self, ids: Tensor) -> None:
         """Assign ids to new items with count 0: retired ids become active, the counts of active ids are reset.
 
-        Cache slots that hold such an id are redrawn. If items leave and others take over some of their ids, call
-        `restore` first, then `remove` the ids that stay free. Raises ValueError for ids outside [0, num_items), see
-        `add`.
+        Cache slots with these ids are redrawn. If items leave and new items get some of their ids, call `restore`
+        first, then `remove` the ids that stay free. Raises ValueError for ids outside [0, num_items).
         """
         new = torch.unique(self._checked(ids))
         self._in_use += len(new) - int(self._present[new].sum())
@@ -129,12 +127,12 @@ class ItemCache:
         return self._state(self.counts.clone(), self._present.clone())
 
     def state_of(self, ids: npt.NDArray[np.int64]) -> dict[str, Tensor]:
-        """Return the state with the counts of the given ids (n,) only."""
+        """Return the state as `state_dict` does, but with the counts of the given ids (n,) only."""
         index = torch.from_numpy(ids).to(self.counts.device)
         return self._state(self.counts[index], self._present[index])
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a state of `state_dict`; the number of items becomes that of the state.
+        """Restore the result of `state_dict`; the number of items becomes that of the state.
 
         Raises ValueError for a state with other keys or another cache size, and then changes nothing.
         """
@@ -152,7 +150,7 @@ class ItemCache:
         self._sum_up()
 
     def load_rows(self, ids: npt.NDArray[np.int64], state: Mapping[str, Tensor]) -> None:
-        """Restore a state of `state_of` for the same ids (n,); all other counts stay."""
+        """Restore the result of `state_of` for the same ids (n,); all other counts stay."""
         index, device = torch.from_numpy(ids).to(self.counts.device), self.counts.device
         self._generator.set_state(state["generator"].cpu())
         self.items = state["items"].to(device, copy=True)
@@ -160,6 +158,7 @@ class ItemCache:
         self._sum_up()
 
     def _state(self, counts: Tensor, present: Tensor) -> dict[str, Tensor]:
+        """Return a state with these counts, a copy of the cached ids and the generator's state."""
         generator = self._generator.get_state()
         return {"items": self.items.clone(), "counts": counts, "present": present, "generator": generator}
 
@@ -187,8 +186,8 @@ class ItemCache:
     def _draw(self, size: int) -> Tensor:
         """Draw ids exactly in proportion to the integer counts, for catalogues of any size.
 
-        A draw first finds its block by the block sums, then its id within the block: it reads one number per `_BLOCK`
-        ids and `size` blocks. While all counts are 0, it reads all ids.
+        Each draw finds a block by the block sums, then an id within the block: only the block sums and the counts of
+        the drawn blocks are read. While all counts are 0, all ids in use are equally likely.
         """
         if not bool(self._sums.any()):
             bounds = self._present.long().cumsum(0)
@@ -207,8 +206,8 @@ class ItemCache:
 def resampled_softmax_of(step: LossInputs, config: TrainerConfig) -> LossResult:
     """Return the losses (b,) of `loss.kind = resampled_softmax` (algorithms 1 and 2), and the columns drawn (b, D).
 
-    Columns are numbered over the pool, then the cache. Each part draws as many candidates as it holds; with a cache,
-    half as many.
+    Columns are numbered over the pool, then the cache. From each of the two, as many candidates are drawn as it has;
+    with a cache, half as many.
     """
     columns, cached = step.given("columns"), step.cached
     share = 1 if cached is None else 2
@@ -221,6 +220,7 @@ def resampled_softmax_of(step: LossInputs, config: TrainerConfig) -> LossResult:
 
 
 def _part(step: LossInputs, candidates: Tensor, log_q: Tensor, share: int) -> tuple[Tensor, Tensor]:
+    """Draw 1 / `share` as many as there are candidates (n, d); return the losses (b,) and the drawn indices."""
     scores = step.users @ candidates.T / step.temperature
     drawn = resample(scores.detach(), log_q, max(len(candidates) // share, 1), step.given("generator"))
     return resampled_softmax(step.pos, scores, drawn), drawn
@@ -288,8 +288,8 @@ def resample(scores: Tensor, log_pop: Tensor, num_samples: int, generator: torch
 def resampled_softmax(pos: Tensor, scores: Tensor, index: Tensor, include_positive: bool = True) -> Tensor:
     """Softmax of the positive over the candidates that `resample` drew for its row.
 
-    -log(e^pos / sum over the drawn of e^score): equations 3 and 4, which are printed without logarithm and minus sign.
-    As they are drawn from w(i|u), the candidates already follow the softmax distribution and need no log Q.
+    -log(e^pos / sum over the drawn of e^score), equations 3 and 4, which are printed without logarithm and minus sign.
+    Candidates drawn from w(i|u) follow the softmax distribution, so no log Q is needed.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Sampled softmax over all columns of a batch, without the whole matrix of logits in memory.
 
-Cost: the three products that loss and gradient need (logits, gradient of the queries, gradient of the items), and
-memory for `chunk_rows` x N logits and O((B + N) d): O(B + N), as `chunk_rows` does not grow with B. Inputs that the
-reference (`weir.trainer.losses.reference`) takes as (B, N) matrices have a compact form here: embeddings instead of
-logits, a list of masked pairs instead of a mask, and log Q as one number per column.
+Cost: the three matrix products of loss and gradient (logits, gradient of the queries, gradient of the items), and
+memory for `chunk_rows` x N logits and O((B + N) d) numbers. The reference (`weir.trainer.losses.reference`) takes
+matrices (B, N); the inputs here are compact: embeddings instead of logits, a list of masked pairs instead of a mask,
+and log Q as one number per column.
 """
 
 from typing import Any
@@ -28,11 +28,12 @@ def sampled_softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:
 
 
 def softmax_of(step: LossInputs, config: TrainerConfig) -> Tensor:
-    """Return the losses (b,) of `loss.kind = full_softmax` (its columns are all items) and `info_nce`."""
+    """Return the losses (b,) of `loss.kind = full_softmax`, whose columns are all items, and of `info_nce`."""
     return _of(step, config, "none")
 
 
 def _of(step: LossInputs, config: TrainerConfig, correction: str) -> Tensor:
+    """Return the losses (b,) with a correction, from bfloat16 vectors where the fused kernels support them."""
     users, columns = step.users, step.given("columns")
     if config.precision == "bfloat16" and is_fused(users):
         users, columns = users.bfloat16(), columns.bfloat16()
@@ -62,14 +63,14 @@ def sampled_softmax_in_batch(
     temperature: float = 1.0,
     chunk_rows: int = 256,
 ) -> Tensor:
-    """`sampled_softmax` of `pos` against the logits query @ items.T / temperature: every column is a negative.
+    """Return the losses of `sampled_softmax`, with all columns of the batch as negatives of every row.
 
-    The gradient is computed together with the loss, for rows of equal weight, as a mean or a sum of the losses needs
-    it. Other weights are exact too, but cost a second pass in the backward.
+    The logits of the negatives are query @ items.T / temperature. The gradient for equal row weights (a mean or a sum
+    of the losses) is computed together with the loss; other weights cost a second pass in the backward.
 
-    bfloat16 embeddings are multiplied as such, with softmax weights and row weights of the gradient rounded to it;
-    products are summed in float32, and everything else is float32. On a CPU this gives the same precision but no
-    speed-up. Where fused GPU kernels support the embeddings (`fused.is_fused`), logits take no memory at all.
+    bfloat16 embeddings are multiplied as bfloat16, as are the softmax weights and row weights of the gradient; products
+    are summed in float32, and everything else is float32. On a CPU this gives the same precision but no speed-up. Where
+    fused GPU kernels support the embeddings (`fused.is_fused`), logits take no memory.
 
     Parameters
     ----------
@@ -78,15 +79,15 @@ def sampled_softmax_in_batch(
     items
         Embeddings of the columns, (N, d): the items of the batch and all other shared negatives.
     pos
-        Logits of the positives, (B,), already divided by the temperature; float32 or as `query`.
+        Logits of the positives, (B,), already divided by the temperature; float32 or the dtype of `query`.
     hits
-        (row, column) pairs to leave out, (H, 2), in any order, repeated or not: the columns that hold the row's
-        positive, its other known positives, padding.
+        (row, column) pairs to leave out, (H, 2), in any order, repeated or not: columns that are the row's positive,
+        another known positive, or padding.
     log_q_pos
         log Q(p) of the positives, (B,): finite for ``"standard"``, below 0 for ``"improved"``. Not used by
         ``"none"``.
     log_q_neg
-        log Q(d) of the columns, (N,), finite. ``"improved"`` takes the row's positive out of it, as `exclude_positive`
+        log Q(d) of the columns, (N,), finite. ``"improved"`` converts it as `exclude_positive`
         does. Not used by ``"none"``.
     times
         Multiplicity of each column, (N,), integers from 1; None: all 1. Passing each frequent item once, with its
@@ -96,7 +97,7 @@ def sampled_softmax_in_batch(
     temperature
         Divides the products of the embeddings; above 0.
     chunk_rows
-        Rows whose logits exist at the same time. Affects memory and speed; results change only by rounding.
+        Rows whose logits are in memory at a time. Affects memory and speed; results change only by rounding.
 
     Returns
     -------
@@ -107,8 +108,8 @@ def sampled_softmax_in_batch(
     Raises
     ------
     ValueError
-        For an unknown correction, a missing density that it needs, NaN or infinities in a density, wrong shapes or
-        dtypes, rows or columns out of range, `times` or `chunk_rows` below 1, or a temperature that is not positive.
+        For an unknown correction, a missing density, NaN or infinities in a density, wrong shapes or dtypes, rows or
+        columns out of range, `times` or `chunk_rows` below 1, or a temperature that is not positive.
     """
     _check_batch(query, items, pos, hits)
     checks.check_choice("correction", correction, CORRECTIONS)
@@ -132,7 +133,7 @@ def sampled_softmax_in_batch(
 
 
 class _InBatch(Function):
-    """Losses of all rows; the forward also computes and stores their gradient for equal row weights."""
+    """Autograd function of the losses; the forward also stores the gradients for equal row weights."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, items: Tensor, pos: Tensor, plan: Plan) -> Tensor:
@@ -158,10 +159,11 @@ class _InBatch(Function):
 def _pass(
     query: Tensor, items: Tensor, pos: Tensor, plan: Plan, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the losses and, for given row weights, the gradients of their weighted sum (else empty tensors).
+    """Return the losses (B,), and the gradients of their weighted sum with respect to query, items and pos.
 
-    The gradient of a row is c sum_d s_d items_d for its query and -c for its positive logit, with s the softmax over
-    its kept columns and c the chance to misclassify, in all three corrections.
+    `weight` (B,) are the weights of the rows; without it, the first two gradients are empty tensors. In all three
+    corrections, the gradient of a row's loss is c sum_d s_d items_d for the query and -c for the positive logit, where
+    s is the softmax over the kept columns and c the probability of misclassification.
     """
     return (fused_pass if is_fused(query) else pass_in_chunks)(query, items, pos, plan, weight)
 
@@ -194,6 +196,7 @@ def _biases(
 
 
 def _density(name: str, density: Tensor | None, size: int, correction: str) -> Tensor:
+    """Return a density (size,); raises `ValueError` if it is missing, has another shape or NaN."""
     if density is None:
         raise ValueError(f"{name} must be given for correction={correction!r}, got None")
     checks.check_log_density(name, density)
@@ -202,6 +205,7 @@ def _density(name: str, density: Tensor | None, size: int, correction: str) -> T
 
 
 def _check_batch(query: Tensor, items: Tensor, pos: Tensor, hits: Tensor) -> None:
+    """Raise `ValueError` for wrong shapes or dtypes, or hits out of range."""
     may_be_wider = query.dtype == torch.bfloat16 and pos.dtype == torch.float32
     checks.check_logits("B+ d, N d, B", query=query, items=items, pos=pos.bfloat16() if may_be_wider else pos)
     checks.check_shape("hits", hits, H=None, pair=2)

@@ -1,8 +1,10 @@
-"""From the settings to the losses of a step: the function that the table of losses names, and the term of exposure.
+"""The losses of a training step: the main loss of the settings, the exposure loss and the re-scoring loss.
 
-Source: McFadden, "Conditional Logit Analysis of Qualitative Choice Behavior" (1973): the probability of a choice, given
-the items on offer. With one item beside the chosen one it is `bpr` for "click > skip above" of Joachims et
-al., "Accurately Interpreting Clickthrough Data as Implicit Feedback" (SIGIR 2005).
+The exposure loss is the conditional logit: the probability of the chosen item among the items shown. With one other
+item it is `bpr` on the preference "click > skip above" of Joachims et al.
+
+Sources: McFadden, "Conditional Logit Analysis of Qualitative Choice Behavior", 1973; Joachims et al., "Accurately
+Interpreting Clickthrough Data as Implicit Feedback", SIGIR 2005.
 """
 
 from pkgutil import resolve_name
@@ -21,8 +23,8 @@ __all__ = ["step_loss"]
 def exposure_of(step: LossInputs, config: TrainerConfig) -> Tensor:
     """Return the weighted exposure loss (b,), added to the main loss; 0 for rows without shown alternatives.
 
-    It needs no log Q, as nothing is sampled: the list of shown items is known, so the probability that a list shows an
-    item cancels.
+    No log Q is needed, since nothing is sampled: the list of shown items is given, so the probability that a list shows
+    an item cancels.
     """
     exposed = step.given("exposed")
     logits = torch.einsum("bd,bed->be", step.users, exposed) / step.temperature
@@ -30,10 +32,9 @@ def exposure_of(step: LossInputs, config: TrainerConfig) -> Tensor:
 
 
 def step_loss(step: LossInputs, config: TrainerConfig) -> LossResult:
-    """Return the losses (b,) of a step by `config.loss`; a batch without rows has none.
+    """Return the losses (b,) of a step by `config.loss`, with the exposure and re-scoring losses added if configured.
 
-    A single row, as the last batch of a window may hold, has loss 0 if the loss compares rows of a batch. The exposure
-    and re-scoring losses, where configured, are added to any loss.
+    b may be 0. A single row, as in the last batch of a window, has loss 0 if the loss compares the rows of a batch.
     """
     needs = config.loss.needs
     if len(step.users) < (2 if needs.user_counts else 1):

@@ -1,4 +1,4 @@
-"""Bayesian negative sampling: choose from uniform candidates the hardest one that is probably a true negative.
+"""Bayesian negative sampling: choose from uniform candidates a hard negative that is probably a true negative.
 
 Source: Liu and Wang, "Bayesian Negative Sampling for Recommendation", ICDE 2023 (BNS).
 """
@@ -13,9 +13,10 @@ __all__ = ["bayesian_choice", "true_negative"]
 def true_negative(scores: Tensor, prior: Tensor | float, keep: Tensor | None = None) -> Tensor:
     """Estimate the probability that each candidate is a true negative (`unbias` in the paper).
 
-    (1 - F)(1 - P) / (1 - F - P + 2 F P), with P the prior of a false negative and F the empirical distribution of the
-    scores at the candidate's. F is estimated from the row's own candidates and divided by their number plus one, which
-    keeps it below 1 (the authors use all items that are not positives of the user, with the same division).
+    (1 - F)(1 - P) / (1 - F - P + 2 F P), where P is the prior probability of a false negative, and F the empirical
+    distribution function of the scores, at the candidate's score. F is estimated from the candidates of the row and
+    divided by their number plus one, so that it is below 1. The authors estimate it from all items that are not
+    positives of the user.
 
     Parameters
     ----------
@@ -25,12 +26,12 @@ def true_negative(scores: Tensor, prior: Tensor | float, keep: Tensor | None = N
         Probability that each candidate is a false negative, in [0, 1], (..., C) or a scalar: the published choice is
         the item's share of all interactions; a constant tau+ ignores popularity.
     keep
-        Booleans (..., C): False = masked, also left out of F. None keeps all.
+        Booleans (..., C): False = masked, and not counted in F. None keeps all.
 
     Returns
     -------
     Tensor
-        Probabilities, (..., C). Those of masked candidates are meaningless.
+        Probabilities, (..., C); meaningless for masked candidates.
 
     Raises
     ------
@@ -57,9 +58,9 @@ def bayesian_choice(
 
     The risk is info * (1 - (1 + weight) * unbias), with info = 1 - sigmoid(pos - score) and unbias of `true_negative`.
 
-    The choice is a function of the candidates. Even if these are drawn uniformly, the density of the chosen item
-    depends on the whole list through F and has no closed form. There is therefore no log Q: use the chosen items as
-    negatives for pairwise losses, not for a corrected softmax.
+    The density of the chosen item depends on the whole list of candidates through F and has no closed form, even if the
+    candidates are drawn uniformly. So there is no log Q: use the chosen items as negatives of pairwise losses, not of a
+    corrected softmax.
 
     Parameters
     ----------
@@ -68,12 +69,12 @@ def bayesian_choice(
     scores, prior, keep
         As for `true_negative`.
     weight
-        lambda, the gain of a true negative over the loss by a false one, at least 0; the authors take 5.
+        lambda, the gain by a true negative relative to the loss by a false one, at least 0; the authors use 5.
 
     Returns
     -------
     Tensor
-        Index of the chosen candidate in [0, C), (...), int64; the first on ties, and 0 where none is kept.
+        Index of the chosen candidate in [0, C), (...), int64; the first on ties, 0 in rows without a kept candidate.
 
     Raises
     ------

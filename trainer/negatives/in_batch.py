@@ -26,9 +26,9 @@ class InBatch:
     limit
         Most negatives, drawn from the pool without replacement; None: no limit.
     deduplicate
-        Whether the pool holds every item once, however often it is in the batch. The density is then that of
-        docs/logq.md, "Each item once", with which the mean of e^f / Q estimates the sum over the catalogue without
-        bias.
+        Whether the pool has every item once, however often the item is in the batch. The density is then the one of
+        docs/logq.md, "Each item once": with it the mean of e^f / Q is an unbiased estimate of the sum over the
+        catalogue.
     """
 
     stream_log_q: RowValues
@@ -36,12 +36,12 @@ class InBatch:
     deduplicate: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse limits below 1."""
+        """Raise `ValueError` for a limit below 1."""
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1, or None for no limit, got {self.limit}")
 
     def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
-        """Return the pool (N,); with neither `limit` nor `deduplicate`, column b is row b's positive."""
+        """Return the pool of negatives (N,); with neither `limit` nor `deduplicate`, column b is row b's positive."""
         if self.limit is None and not self.deduplicate:
             return Draw(positives, real)
         items = distinct(positives[real]) if self.deduplicate else positives[real]
@@ -50,12 +50,12 @@ class InBatch:
         return Draw(items, torch.ones_like(items, dtype=torch.bool))
 
     def size(self, pool: Pool) -> int:
-        """Return the number of real negatives that a draw from the pool has."""
+        """Return the number of real negatives in a draw from a batch with this pool."""
         size = pool.distinct if self.deduplicate else pool.positives
         return size if self.limit is None else min(size, self.limit)
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return the density of the stream or, deduplicated (m distinct items), log P(item in pool) - log m."""
+        """Return the log-density of the stream or, deduplicated to m distinct items, log P(item in pool) - log m."""
         log_q = self.stream_log_q[items]
         if not self.deduplicate:
             return log_q
@@ -71,7 +71,7 @@ class InBatch:
 
 
 def log_inclusion(log_q: Tensor, draws: int) -> Tensor:
-    """Return log(1 - (1 - q)^draws), the probability that an item is drawn at least once; exact for tiny q too."""
+    """Return log(1 - (1 - q)^draws) from log q: the log-probability of at least one draw, exact for tiny q too."""
     if not draws:
         return torch.full_like(log_q, -torch.inf)
     return torch.log(-torch.expm1(draws * torch.log1p(-log_q.exp())))

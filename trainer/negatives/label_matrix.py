@@ -1,4 +1,4 @@
-"""Sampling of cells (i, j) from a label matrix of users and items, for losses that sample both labels.
+"""Sampling of cells (i, j) from a label matrix of users and items, positive or not, for pointwise losses.
 
 Source: Liu, Lin and Lin, "Examining the Bias of In-Batch Sampling in Similarity Learning with Two-Tower Models",
 section 3.2 and appendix B (naive and cross sampling).
@@ -16,9 +16,9 @@ __all__ = ["Cells", "LabelMatrix", "cross", "naive"]
 
 
 class Cells(NamedTuple):
-    """Sampled cells: pairs of `rows` and `cols`, or the grid of all their combinations.
+    """Sampled cells of a label matrix: pairs of `rows` and `cols` (s,), or the grid of rows (r,) and columns (c,).
 
-    `log_density`, (s,) or (rows, cols) for a grid, is the log-probability that sampling puts the cell at its position.
+    `log_density`, (s,) or (r, c), is the log-probability that sampling puts this cell at this position.
     """
 
     rows: Tensor
@@ -43,7 +43,7 @@ class LabelMatrix:
     shape: tuple[int, int]
 
     def __post_init__(self) -> None:
-        """Refuse an empty list, pairs outside the matrix, and repeated pairs."""
+        """Raise `ValueError` for an empty list, pairs outside the matrix, and repeated pairs."""
         if self.rows.shape != self.cols.shape or self.rows.ndim != 1 or not len(self.rows):
             raise ValueError(
                 f"rows and cols must be (P,), P >= 1, got {tuple(self.rows.shape)}, {tuple(self.cols.shape)}"
@@ -59,9 +59,9 @@ class LabelMatrix:
 
     def labels(self, rows: Tensor, cols: Tensor) -> Tensor:
         """Return booleans, True for positives; `rows` and `cols` broadcast, as in ``labels(rows[:, None], cols)``."""
-        wanted = rows * self.shape[1] + cols
-        place = torch.searchsorted(self._cells, wanted).clamp(max=len(self) - 1)
-        return self._cells[place] == wanted
+        cells = rows * self.shape[1] + cols
+        place = torch.searchsorted(self._cells, cells).clamp(max=len(self) - 1)
+        return self._cells[place] == cells
 
     @cached_property
     def _cells(self) -> Tensor:
@@ -76,7 +76,7 @@ def naive(matrix: LabelMatrix, size: int, generator: torch.Generator) -> Cells:
 
 
 def cross(matrix: LabelMatrix, sizes: tuple[int, int], generator: torch.Generator) -> Cells:
-    """Draw rows and columns uniformly, with replacement, and take their grid (equation 21).
+    """Draw rows and columns uniformly, with replacement, and return the grid of all their cells (equation 21).
 
     Every position of the grid holds each cell with probability 1 / (m n).
     """
@@ -86,8 +86,10 @@ def cross(matrix: LabelMatrix, sizes: tuple[int, int], generator: torch.Generato
 
 
 def _uniform(side: int, size: int, generator: torch.Generator, matrix: LabelMatrix) -> Tensor:
+    """Draw `size` indices in [0, side) with replacement, on the device of the matrix."""
     return torch.randint(side, (size,), generator=generator).to(matrix.rows.device)
 
 
 def _constant(matrix: LabelMatrix, like: Tensor) -> Tensor:
+    """Return the log-density of a cell under uniform sampling, in the shape of `like`, float64."""
     return torch.full_like(like, -math.log(math.prod(matrix.shape)), dtype=torch.float64)

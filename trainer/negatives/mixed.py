@@ -1,4 +1,4 @@
-"""Mixed negatives: the batch's positives and uniform draws in one pool, or items of the cache.
+"""Mixed negatives: in-batch positives and uniform draws in one pool; and negatives from the item cache.
 
 Source: Yang et al., "Mixed Negative Sampling for Learning Two-tower Neural Networks in Recommendations", WWW 2020;
 the unigram density of both halves is that of Khrylchenko et al. (RecSys 2025), appendix on the experiments.
@@ -23,8 +23,8 @@ __all__ = ["Cached", "Mixed", "shared_pool"]
 class Cached(Sampler):
     """Use the cached items as negatives of all rows; their ids are table rows.
 
-    XIR then resamples them by `weir.trainer.losses.resample`, which draws candidate i for row u with probability
-    `resampling_log_weights`; the log Q here is that of the cached candidates before resampling.
+    The loss `resampled_softmax` then resamples them for each row; the log Q here is that of the cached items before
+    resampling.
     """
 
     cache: ItemCache
@@ -35,7 +35,10 @@ class Cached(Sampler):
         return Draw(items, torch.ones_like(items, dtype=torch.bool))
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:  # noqa: ARG002 - the protocol's
-        """Return the density of `redraw`; -inf for items that are never drawn. Call before `update`."""
+        """Return the log-density with which the cache was filled; -inf for items that are never drawn.
+
+        Call it before the cache is updated.
+        """
         return self.cache.log_density().to(items.device)[items]
 
 
@@ -46,10 +49,10 @@ class Mixed:
     Parameters
     ----------
     in_batch, uniform
-        Samplers of the two halves.
+        Samplers of the two sources.
     density
-        ``"mixture"``: density of the pool, weighted by the actual counts of both halves. ``"unigram"``: the in-batch
-        density for both halves, as published; it overweights rare items that were drawn uniformly.
+        ``"mixture"``: density of the pool, weighted by the actual counts of both sources. ``"unigram"``: the in-batch
+        density for both sources, as published; it overweights rare items that were drawn uniformly.
     """
 
     in_batch: InBatch
@@ -57,19 +60,20 @@ class Mixed:
     density: Literal["mixture", "unigram"] = "mixture"
 
     def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:
-        """Return the negatives of both halves (N,)."""
+        """Return the negatives of both sources (N,), in-batch first."""
         halves = [half.draw(positives, real, generator) for half in (self.in_batch, self.uniform)]
         return Draw(*(torch.cat(parts) for parts in zip(*halves, strict=True)))
 
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return log of (n_b Q_b + n_u Q_u) / (n_b + n_u), or log Q_b."""
+        """Return log((n_b Q_b + n_u Q_u) / (n_b + n_u)) or, with ``unigram``, log Q_b."""
         return self._mix(self.in_batch.log_q(items, pool), items, pool)
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
-        """Return the mixture for a row's own positive, or log Q_b of it."""
+        """Return the same density for a row's own positive, from `InBatch.log_q_own`; below 0."""
         return below_one(self._mix(self.in_batch.log_q_own(items, pool), items, pool))
 
     def _mix(self, log_q: Tensor, items: Tensor, pool: Pool) -> Tensor:
+        """Return the density of the pool, given the in-batch density `log_q` of the items."""
         if self.density == "unigram":
             return log_q
         log_uniform = self.uniform.log_q(items, pool).to(log_q)
@@ -82,7 +86,7 @@ def shared_pool(config: NegativesConfig, stream_log_q: RowValues, live: RowList)
     Parameters
     ----------
     config
-        Settings that choose the sources; without any, the pool is empty.
+        Settings that choose the sources; without a source, the pool is empty.
     stream_log_q
         Log-probability of each item among the interactions of the stream, by table row.
     live

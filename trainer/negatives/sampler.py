@@ -1,8 +1,7 @@
 """Protocol of negative samplers (a seeded draw and its density), and the mask of accidental hits.
 
-Every rank knows the whole batch and uses the same seed, so all ranks form the same negatives. In-batch negatives
-"gathered across ranks" are therefore just the positives of the batch, without communication. `accidental_hits` finds
-the negatives that must be masked for a row.
+Every rank knows the whole batch and uses the same seed, so all ranks draw the same negatives. In-batch negatives over
+all ranks are therefore the positives of the batch, without communication.
 """
 
 from typing import Final, NamedTuple, Protocol
@@ -30,19 +29,19 @@ class Pool(NamedTuple):
 
     @property
     def others(self) -> "Pool":
-        """The pool from the view of one of its rows: its own positive is certain, only the others are drawn."""
+        """The pool as one row sees it: the row's own positive is certain, only the other positives are drawn."""
         return Pool(max(self.positives - 1, 0), self.distinct)
 
 
 class Draw(NamedTuple):
-    """Negatives of a step: table rows `items`, (N,) shared or (B, N) by row; `real` (same shape): False = padding."""
+    """Negatives of a step: table rows `items`, shared (N,) or by row (B, N); `real`, same shape, False for padding."""
 
     items: Tensor
     real: Tensor
 
 
 class RowValues(Protocol):
-    """A number for each table row: a tensor (capacity,), or an object that computes the requested ones."""
+    """A number for each table row: a tensor (capacity,), or an object that computes the requested numbers."""
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         """Return the numbers of the given rows, in their shape."""
@@ -50,7 +49,7 @@ class RowValues(Protocol):
 
 
 class RowList(Protocol):
-    """V table rows in some order: a tensor (V,), or an object that computes the requested ones."""
+    """V table rows in some order: a tensor (V,), or an object that computes the requested rows."""
 
     def __len__(self) -> int:
         """Return V."""
@@ -85,39 +84,39 @@ class Sampler(Protocol):
     def log_q(self, items: Tensor, pool: Pool) -> Tensor:
         """Return the log-probability that one negative of the step is each of `items` (any shape).
 
-        `pool` describes the batch of the step, as a whole or from the view of one row (`Pool.others`).
+        `pool` is the size of the step's batch, as a whole or as one row sees it (`Pool.others`).
         """
 
     def log_q_own(self, items: Tensor, pool: Pool) -> Tensor:
         """Return the log-probability of a row's own positive, for `weir.trainer.losses.exclude_positive`; below 0.
 
-        It differs from `log_q` if the row's own positive is certain to be among the negatives and counts once; samplers
-        that ignore the positives keep this implementation.
+        The default is `log_q`. Samplers override it if the row's own positive is certain to be among the negatives and
+        counts once.
         """
         return below_one(self.log_q(items, pool))
 
 
 def below_one(log_q: Tensor) -> Tensor:
-    """Clamp densities below 1: a row whose positive is the only candidate has no negatives, which is not an error."""
+    """Clamp log-densities to at most -1e-6, so that a row whose positive is the only candidate is no error."""
     return log_q.clamp(max=_BELOW_ONE)
 
 
 def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
-    """List the (row, column) pairs where a column is not a valid negative of the row; each once.
+    """Return the (row, column) pairs where the column must be masked as a negative of the row; each once.
 
     Parameters
     ----------
     columns
         Items (C,), numbered from 0 within a small set, such as the distinct rows of the batch.
     forbidden
-        Items (b, F), in the same numbering, that must not be negatives of the row: its positive and, if masked, its
-        known positives. Items that are not a column, such as -1 for items outside the set, mask nothing.
+        Items (b, F), in the same numbering, that must not be negatives of the row: the row's positive and, if masked,
+        its known positives. -1 stands for items outside the set, which mask nothing.
 
     Returns
     -------
     Tensor
-        (row, column) pairs, (H, 2), by row. Time and memory grow with C log C + b F + P log P + H, where P of the
-        forbidden items are columns: no (b, C) matrix is made.
+        (row, column) pairs, (H, 2), by row. Time and memory are O(C log C + b F + P log P + H), where P is the number
+        of forbidden items that are columns: no (b, C) matrix is made.
     """
     size = int(columns.max()) + 1 if len(columns) else 0
     # One extra, always empty count: for items beyond the columns and, as index -1, for -1.
@@ -136,7 +135,7 @@ def accidental_hits(columns: Tensor, forbidden: Tensor) -> Tensor:
 
 
 def _each_copy(rows: Tensor, firsts: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
-    """Repeat each of rows (h,) `times` (h,) times, with positions counted on from its `firsts` (h,)."""
+    """Repeat each row (h,) `times` (h,) times, with the positions `firsts` (h,), `firsts` + 1, and so on."""
     starts = firsts - (times.cumsum(0) - times)
     places = starts.repeat_interleave(times)
     return rows.repeat_interleave(times), places.add_(torch.arange(len(places), device=places.device))

@@ -32,7 +32,7 @@ class Uniform(Sampler):
     count: int
 
     def __post_init__(self) -> None:
-        """Refuse an empty table and negative counts."""
+        """Raise `ValueError` for an empty table or a negative count."""
         if not len(self.live):
             raise ValueError("live must hold at least one table row, shape (V,), got (0,)")
         if self.count < 0:

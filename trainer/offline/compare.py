@@ -1,4 +1,4 @@
-"""The methods that `weir bench losses` compares, each trained by seeds under one budget.
+"""The methods (rows) that `weir bench losses` compares, each trained with several seeds under the same budget.
 
 A row sets the loss and the negatives; tower, batch, optimiser and temperature come from the base configuration, the
 same for all rows of a comparison.
@@ -42,7 +42,7 @@ class Row:
     estimator: Estimator = "exact"
 
     def configure(self, base: TrainerConfig, seed: int) -> TrainerConfig:
-        """Return the configuration of a run."""
+        """Return the configuration of a run: `base` with the changes of the row, and a seed."""
         plain = base.model_dump() | {"seed": seed}
         # Settings that a row leaves out take the default, so that rows are the same in every comparison.
         masked = {"mask_history": base.negatives.mask_history}
@@ -122,8 +122,8 @@ FAMILIES: Final[dict[str, dict[str, Row]]] = {
 ROWS: Final = {name: row for family in FAMILIES.values() for name, row in family.items()}
 
 
-def choose_rows(wanted: str) -> dict[str, Row]:
-    """Return the rows listed in `wanted`: families, ``all``, or single rows, separated by semicolons.
+def choose_rows(names: str) -> dict[str, Row]:
+    """Return the rows with these names: families, ``all``, or single rows, separated by semicolons.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def choose_rows(wanted: str) -> dict[str, Row]:
         For an unknown name.
     """
     chosen: dict[str, Row] = {}
-    for name in (part.strip() for part in wanted.split(";")):
+    for name in (part.strip() for part in names.split(";")):
         if name == "all":
             chosen |= ROWS
         elif name in FAMILIES:
@@ -146,7 +146,7 @@ def choose_rows(wanted: str) -> dict[str, Row]:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Settings shared by all runs of a comparison; limits on validation and test cases (None: all)."""
+    """Data and settings shared by all runs of a comparison, with limits on the numbers of cases (None: all)."""
 
     interactions: Interactions
     split: Split
@@ -157,7 +157,7 @@ class Plan:
     validation_cases: int = 2000
 
     def evaluators(self) -> tuple[Evaluator, Evaluator]:
-        """Return the evaluators of the learning curve, on a sample of the validation cases, and of the test."""
+        """Return two evaluators: for the learning curve, on a sample of the validation cases, and for the test."""
         train = self.split.train
         return (
             Evaluator.of(self.interactions, train, self.split.validation, self.rules, at_most=self.validation_cases),
@@ -186,7 +186,7 @@ def missing_runs(rows: Iterable[str], seeds: tuple[int, ...], folder: Path) -> l
 def run(
     plan: Plan, row: Row, job: tuple[str, int], evaluators: tuple[Evaluator, Evaluator], report: StepReport
 ) -> RunResult:
-    """Train a row and test it; `job` is its name and seed."""
+    """Train a row with a seed and test it; `job` is the name of the row, and the seed."""
     name, seed = job
     validation, test = evaluators
     config = row.configure(plan.base, seed)

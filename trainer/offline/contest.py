@@ -1,4 +1,4 @@
-"""All peers on the cases of one test, each tuned on the validation part of the same plan."""
+"""Contest of simple methods (peers) on the cases of one test, each tuned on the validation part of the same plan."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -35,29 +35,6 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
-class Candidate:
-    """The peer `name` with one choice of `settings`, and its scores for the cases of an evaluator."""
-
-    name: str
-    settings: dict[str, float]
-    scores: Callable[[Evaluator], Scores]
-
-
-def best(candidates: Iterable[Candidate], validation: Evaluator) -> list[Candidate]:
-    """Return for each name the candidate with the highest headline metric; the first on ties or without cases."""
-    rules = validation.rules
-    found = dict[str, Candidate]()
-    highest = dict[str, float]()
-    for candidate in candidates:
-        value = -math.inf
-        if len(validation.cases):
-            value = means(validation.rank_by(candidate.scores(validation)), rules.cutoffs)[rules.headline]
-        if candidate.name not in found or value > highest[candidate.name]:
-            found[candidate.name], highest[candidate.name] = candidate, value
-    return list(found.values())
-
-
 LAST_DAYS: Final = "popularity of the last days"
 ITEM_KNN: Final = "item-kNN"
 EASE: Final = "EASE"
@@ -71,9 +48,40 @@ NEIGHBOURS: Final = (50, 5, 10, 20, 200)
 L2: Final = (250.0, 50.0, 10.0, 1250.0, 6250.0)
 _HALF_LIVES: Final = (5.0, 30.0, 10.0, 2.0, 1.0)
 
+LARGEST: Final = 12_500
+"""Most items for an item-item matrix: 625 MB, and minutes on a core to invert it."""
+
+POPULARITY: Final = "popularity"
+
+PeerReport = Callable[[str], None]
+"""Called with the name of each method before it starts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """The peer `name` with one choice of `settings`, and its scores for the cases of an evaluator."""
+
+    name: str
+    settings: dict[str, float]
+    scores: Callable[[Evaluator], Scores]
+
+
+def best(candidates: Iterable[Candidate], validation: Evaluator) -> list[Candidate]:
+    """Return for each name the candidate with the highest headline metric; the first on ties or without cases."""
+    rules = validation.rules
+    leaders = dict[str, Candidate]()
+    highest = dict[str, float]()
+    for candidate in candidates:
+        value = -math.inf
+        if len(validation.cases):
+            value = means(validation.rank_by(candidate.scores(validation)), rules.cutoffs)[rules.headline]
+        if candidate.name not in leaders or value > highest[candidate.name]:
+            leaders[candidate.name], highest[candidate.name] = candidate, value
+    return list(leaders.values())
+
 
 def last_days(interactions: Interactions, train: Ints) -> Iterator[Candidate]:
-    """Yield popularity over the last days of training, for several numbers of days within its span.
+    """Yield popularity over the last days of training, for several numbers of days.
 
     Raises
     ------
@@ -109,6 +117,7 @@ def eases(catalogue: Catalogue, penalties: Iterable[float] = L2, *, decay: bool)
 def _queries(
     name: str, settings: dict[str, float], catalogue: Catalogue, weights: ItemWeights | Matrix, *, decay: bool
 ) -> Iterator[Candidate]:
+    """Yield a method without and, with `decay`, with recency decay in the query."""
     yield Candidate(name, settings, _by_history(catalogue, weights, None))
     for half_life in _HALF_LIVES if decay else ():
         more = settings | {"half_life_items": half_life}
@@ -116,21 +125,15 @@ def _queries(
 
 
 def _the_same(values: Tensor) -> Callable[[Evaluator], Scores]:
+    """Return the same scores (I,) for every case."""
     return lambda _: lambda numbers: values.repeat(len(numbers), 1)
 
 
 def _by_history(
     catalogue: Catalogue, weights: ItemWeights | Matrix, half_life: float | None
 ) -> Callable[[Evaluator], Scores]:
+    """Return scores of an item-item matrix for the histories of cases."""
     return lambda cases: catalogue.scores(weights, cases.past, half_life)
-
-
-LARGEST: Final = 12_500
-"""Most items for an item-item matrix: 625 MB, and minutes on a core to invert it."""
-POPULARITY: Final = "popularity"
-
-PeerReport = Callable[[str], None]
-"""Called with the name of each method before it starts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +146,7 @@ class Peer:
 
 
 class Contest:
-    """The peers for one training part; item-kNN and EASE only up to a number of items.
+    """Tunes and ranks the peers for one training part; item-kNN and EASE only up to a number of items.
 
     Parameters
     ----------
@@ -164,17 +167,17 @@ class Contest:
     @property
     def left_out(self) -> dict[str, str]:
         """Peers that cannot run, each with the reason."""
-        found = {}
+        reasons = {}
         if self.interactions.timestamps is None:
-            found[LAST_DAYS] = "the log has no times"
+            reasons[LAST_DAYS] = "the log has no times"
         items = len(self.catalogue)
         for method in (ITEM_KNN, EASE):
             if items > self.largest:
                 why = f"{items:,} items in training; a matrix of items by items is made of at most {self.largest:,}"
-                found |= {method: why, method + DECAY: why}
+                reasons |= {method: why, method + DECAY: why}
             elif not self.decay:
-                found[method + DECAY] = "a random split has no order of time"
-        return found
+                reasons[method + DECAY] = "a random split has no order of time"
+        return reasons
 
     def run(self, validation: Evaluator, test: Evaluator, report: PeerReport | None = None) -> list[Peer]:
         """Tune every available peer on validation, and rank the test cases with it; popularity comes first."""
@@ -183,10 +186,11 @@ class Contest:
             if report:
                 report(name)
             chosen = best(candidates, validation)
-            peers += [Peer(one.name, one.settings, test.rank_by(one.scores(test))) for one in chosen]
+            peers += [Peer(peer.name, peer.settings, test.rank_by(peer.scores(test))) for peer in chosen]
         return peers
 
     def _methods(self) -> Iterator[tuple[str, Iterator[Candidate]]]:
+        """Yield the name and the candidates of each available method."""
         absent = self.left_out
         if LAST_DAYS not in absent:
             yield LAST_DAYS, last_days(self.interactions, self.train)

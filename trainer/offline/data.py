@@ -1,7 +1,7 @@
 """Interactions from a log or a store: users and items as codes, rows in order of time.
 
-The log is read by the rules of the pipeline (`weir.readers`), so the same rows are valid and the same events positive.
-It also reads ``.txt`` (and ``.gz``) files with a user, a space and an item per line, each user's lines in order of
+A log is read by the rules of the pipeline (`weir.readers`), so the same rows are valid and the same events positive.
+Also read are ``.txt`` (and ``.gz``) files with a user, a space and an item per line, each user's lines in order of
 time.
 """
 
@@ -56,8 +56,11 @@ _SUFFIXES: Final = {**LOG_SUFFIXES, **PAIR_SUFFIXES}
 _KEPT: Final = [columns.USER_ID, columns.ITEM_ID, columns.TIMESTAMP, columns.FEATURES]
 
 
+_COMMITTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
+
+
 class InteractionsError(ValueError):
-    """Unusable interactions; the message names the source, the value found and the values allowed."""
+    """Interactions cannot be used; the message names the source, the value found and the values allowed."""
 
 
 class TooFewError(InteractionsError):
@@ -81,7 +84,7 @@ class Interactions:
     user_ids: npt.NDArray[Any]
     """The users' ids, (U,): objects of type str."""
     item_ids: npt.NDArray[Any]
-    """(I,)."""
+    """The items' ids, (I,): objects of type str."""
     split: npt.NDArray[np.object_] | None = None
     """Labels of a predefined split, as in the source, (N,); None for a row without a label."""
     newest_rows: int | None = None
@@ -102,8 +105,8 @@ def read_interactions(path: str, config: LogConfig | None = None, *, newest: int
     path
         Several files are read in order of name.
     config
-        Names of the log's fields, meaning of its event types, and valid values; its `log` and its item
-        features are not used.
+        Names of the log's fields, meaning of its event types, and valid values; `log` and the item features are not
+        used.
     newest
         Read only this many rows from the end of the log, or a few more (`weir.readers.read_newest`); None: all.
 
@@ -130,26 +133,27 @@ def read_interactions(path: str, config: LogConfig | None = None, *, newest: int
 
 
 def _read(path: str, rules: LogConfig, newest: int | None) -> tuple[pa.Table, Counter[str], int | None]:
-    """Return the valid positive interactions, refused rows by reason, and the number of rows read, None for all."""
-    found, letters = list[pa.RecordBatch](), list[DeadLetter]()
+    """Return the valid positive interactions, refused rows by reason, and the number of rows read (None: all)."""
+    batches, letters = list[pa.RecordBatch](), list[DeadLetter]()
     refused = Counter[str]()
     try:
         blocks, rows = _blocks(path, rules, newest)
         for block, dead in blocks:
-            found.append(block.rows.filter(pc.equal(block.rows[columns.LABEL], int(Label.POSITIVE))).select(_KEPT))
+            batches.append(block.rows.filter(pc.equal(block.rows[columns.LABEL], int(Label.POSITIVE))).select(_KEPT))
             refused.update(letter.reason for letter in dead.letters)
             letters += dead.letters[: 1 - len(letters)]
     except OSError as error:
         raise InteractionsError(f"{path}: cannot be read: {error}") from error
-    if not sum(map(len, found)):
+    if not sum(map(len, batches)):
         why = f"; {letters[0].partition}, position {letters[0].position}: {letters[0].detail}" if letters else ""
         raise InteractionsError(f"{path}: has no valid positive interaction; at least one is needed{why}")
-    return pa.Table.from_batches(found), refused, rows
+    return pa.Table.from_batches(batches), refused, rows
 
 
 def _blocks(
     path: str, rules: LogConfig, newest: int | None
 ) -> tuple[Iterable[tuple[ValidatedBlock, Letters]], int | None]:
+    """Return blocks of validated rows with their refused rows, and the number of rows read (None: all)."""
     if newest is None:
         return read_log(_partitions(path), rules), None
     end = read_newest(_partitions(path), rules, newest)
@@ -157,19 +161,20 @@ def _blocks(
 
 
 def _partitions(path: str) -> list[Partition]:
+    """Return the files of a path; raises `InteractionsError` if there are none."""
     try:
-        found = discover(path, _SUFFIXES)
+        partitions = discover(path, _SUFFIXES)
     except FileNotFoundError:
-        found, came = [], "there is no such file"
+        partitions, problem = [], "there is no such file"
     else:
-        came = "there is no file of a format that can be read"
-    if not found:
-        raise InteractionsError(f"{path}: {came}; allowed are files, folders and globs of *{', *'.join(_SUFFIXES)}")
-    return found
+        problem = "there is no file of a format that can be read"
+    if not partitions:
+        raise InteractionsError(f"{path}: {problem}; allowed are files, folders and globs of *{', *'.join(_SUFFIXES)}")
+    return partitions
 
 
 def _encode(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[Any]]:
-    """Return codes by first occurrence, and the ids of the codes."""
+    """Return the codes of ids, numbered by first occurrence, and the id of each code."""
     encoded = column.cast(pa.large_string()).combine_chunks().dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy(zero_copy_only=False)
 
@@ -183,9 +188,6 @@ def _labels(table: pa.Table) -> npt.NDArray[np.object_] | None:
     places, values = values_of(lists)
     labels[places] = values.to_numpy(zero_copy_only=False)
     return labels
-
-
-_COMMITTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.TIMESTAMP, columns.LABEL]
 
 
 def is_store(path: str) -> bool:
@@ -221,8 +223,8 @@ def read_store(path: str, *, newest: int | None = None) -> Interactions:
     if events is None or not len(events):
         raise InteractionsError(f"{path}: the store has no window with a positive interaction; at least one is needed")
     order = np.argsort(events[columns.TIMESTAMP].to_numpy(), kind="stable")
-    kept = order if newest is None else order[-newest:]
-    user_keys, item_keys, times = (events[name].to_numpy()[kept] for name in _COMMITTED[:3])
+    rows = order if newest is None else order[-newest:]
+    user_keys, item_keys, times = (events[name].to_numpy()[rows] for name in _COMMITTED[:3])
     users, user_ids = _numbered(user_keys)
     items, item_ids = _numbered(item_keys)
     return Interactions(
@@ -232,12 +234,12 @@ def read_store(path: str, *, newest: int | None = None) -> Interactions:
         times,
         user_ids.astype(str).astype(np.object_),
         np.array([named[key] for key in item_ids.tolist()], np.object_),
-        newest_rows=None if len(kept) == len(order) else len(kept),
+        newest_rows=None if len(rows) == len(order) else len(rows),
     )
 
 
 def _numbered(keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return codes by first occurrence, (N,), and the keys of the codes."""
+    """Return the codes of keys (N,), numbered by first occurrence, and the key of each code."""
     encoded = pa.array(keys).dictionary_encode()
     return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_numpy()
 

@@ -1,4 +1,4 @@
-"""Evaluate a model on test cases: histories of the users, ranking and metrics."""
+"""Evaluation of a model on test cases: histories of the users, rankings and metrics."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Rules:
     ----------
     protocol
         ``interaction``: a case per interaction, with all earlier interactions of its user as history; ``user``: a case
-        per user, with all of the user's test interactions relevant and those in training as history.
+        per user, with all of the user's test interactions relevant, and the user's training interactions as history.
     cutoffs
         The values of k.
     filter_seen
@@ -62,6 +62,7 @@ class Rules:
 
     @property
     def _headline_k(self) -> int:
+        """The k of the headline."""
         return 20 if 20 in self.cutoffs else max(self.cutoffs)
 
 
@@ -97,7 +98,7 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """C cases with their histories; `counts` (I,) are the items' interactions in training."""
+    """Test cases (C) with their histories (`past`); `counts` (I,) are the items' interactions in training."""
 
     rules: Rules
     cases: Cases
@@ -110,7 +111,7 @@ class Evaluator:
     def of(
         cls, interactions: Interactions, train: Ints, held_out: Ints, rules: Rules, *, at_most: int | None = None
     ) -> "Evaluator":
-        """Return an evaluator on the interactions `held_out` (n,), given the training part `train`, both as numbers.
+        """Return an evaluator on the interactions `held_out` (n,), given the training part `train`, as row numbers.
 
         `at_most` limits the cases to a fixed random sample.
         """
@@ -129,7 +130,7 @@ class Evaluator:
 
     @property
     def new_share(self) -> float:
-        """Share of the cases' relevant items that are not in training, so that no method can rank them."""
+        """Share of relevant items that are not in training, and which no method can rank."""
         relevant = self.cases.relevant.values
         return float((self.counts[relevant] == 0).mean()) if len(relevant) else 0.0
 
@@ -151,14 +152,14 @@ class Evaluator:
         return self.rank_by(lambda numbers: popularity.repeat(len(numbers), 1))
 
     def difference(self, models: Sequence[Ranked], other: Ranked, metric: str | None = None) -> Difference:
-        """Return by how much a model leads another one in `metric` (None: the headline), averaged over cases.
+        """Return the lead of a model over another one in `metric` (None: the headline), averaged over cases.
 
         Rankings of the same model with several seeds are averaged per case, so the interval covers only the choice
         of users.
         """
         name = metric or self.rules.headline
         k = [int(name.partition("@")[2])]
-        apart = np.mean([per_case(one, k)[name] for one in models], 0) - per_case(other, k)[name]
+        apart = np.mean([per_case(ranked, k)[name] for ranked in models], 0) - per_case(other, k)[name]
         low, high = interval(apart, self.cases.users, generator=np.random.default_rng(0))
         return Difference(name, float(apart.mean()), low, high, len(apart), len(np.unique(self.cases.users)))
 
@@ -169,17 +170,17 @@ class Evaluator:
         """
         rules, index, new = self.rules, None, torch.from_numpy(self.counts == 0)
 
-        def known(numbers: Tensor) -> Tensor:
-            found = scores(numbers)
-            return found.masked_fill(new.to(found.device), -torch.inf)
+        def in_training(numbers: Tensor) -> Tensor:
+            values = scores(numbers)
+            return values.masked_fill(new.to(values.device), -torch.inf)
 
         if rules.index_top is not None:
             index = top_items_and_positives(self.counts, rules.index_top, np.unique(self.cases.relevant.values))
         seen = self.past.take if rules.filter_seen else None
-        return rank(self.cases, known, len(self.counts), depth=max(rules.cutoffs), seen=seen, index=index)
+        return rank(self.cases, in_training, len(self.counts), depth=max(rules.cutoffs), seen=seen, index=index)
 
     def _scores(self, model: OfflineModel) -> Scores:
-        """Return a function from case numbers to scores."""
+        """Return a function from case numbers (n,) to a model's scores (n, I)."""
         items, users = model.vectors()[1], self._users(model)
         return lambda numbers: users(numbers) @ items.T
 
@@ -190,7 +191,7 @@ class Evaluator:
         return torch.cat([users(some) for some in torch.split(numbers, _USERS)])
 
     def _users(self, model: OfflineModel) -> Callable[[Tensor], Tensor]:
-        """Return a function from case numbers to user vectors."""
+        """Return a function from case numbers (n,) to user vectors (n, d)."""
         model.tower.eval()
         vectors = model.vectors()[0]
         unknown = torch.ones(len(vectors), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Training batches from a closed set of interactions, with a seeded order per epoch."""
+"""Training batches from a closed set of interactions, in another random order in each epoch."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -17,11 +17,11 @@ from weir.trainer.step.seeds import Purpose, derive
 __all__ = ["training_batches"]
 
 _KNOWN: Final = 16
-"""Number of the user's other positives per pair."""
+"""Number of positives of the user drawn with each pair."""
 
 
 def training_batches(config: TrainerConfig, interactions: Interactions, train: Ints) -> Iterator[Batch]:
-    """Yield batches forever: of histories, with a positive at each position, or of pairs.
+    """Yield batches without end: of histories with a positive at each position, or of (user, item) pairs.
 
     `config.batch_size` counts histories or pairs. All batches are full: the remainder of an epoch's random order is
     dropped.
@@ -53,7 +53,7 @@ class _ByUser:
         self.first_user_row = FIRST_ITEM + len(interactions.item_ids)
 
     def histories(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Yield segments of every user's items, cut at other positions in each epoch; the newest may overlap."""
+        """Yield batches of segments of users' items, cut at other positions in each epoch; the newest may overlap."""
         length = config.tower.history_length
         steps = np.arange(len(self.rows)) - self.starts[self.users]
         # A segment ends with its last positive; ends are `length` apart, and the user's newest item is one.
@@ -72,7 +72,7 @@ class _ByUser:
             yield Batch(positives, histories, torch.ones(len(users)), positives != PADDING, counts, histories)
 
     def pairs(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Yield the interactions in random order, each with some other positives of its user."""
+        """Yield batches of the interactions in random order, each with 16 drawn positives of its user."""
         for chosen in _shuffled(np.arange(len(self.rows)), config.batch_size, draw):
             users = self.users[chosen]
             positives = torch.from_numpy(self.rows[chosen])
@@ -84,7 +84,7 @@ class _ByUser:
             yield Batch(positives, histories, ones, ones > 0, counts, known)
 
     def cells(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Yield cells of the label matrix of known users and items, as many batches as an epoch of pairs."""
+        """Yield batches of cells of the label matrix of training users and items, as many as in an epoch of pairs."""
         size, torch_draw = config.batch_size, torch.Generator().manual_seed(int(draw.integers(2**62)))
         known_users, users = np.unique(self.users, return_inverse=True)
         known_rows, items = np.unique(self.rows, return_inverse=True)

@@ -1,4 +1,4 @@
-"""One offline training run, until its steps, patience or seconds are used up; keeps its best step."""
+"""An offline training run: train until steps, patience or seconds are used up, and keep the best step."""
 
 import math
 import time
@@ -20,8 +20,13 @@ from weir.trainer.step.step import train_step
 __all__ = ["BestStep", "Budget", "Fit", "Step", "StepReport", "fit"]
 
 
+_CLOSEST: Final = 20
+_FARTHEST: Final = 200
+"""Fewest and most steps between validations when they follow epochs."""
+
+
 class BestStep:
-    """Keeps a copy of the model with the highest validation metric, in memory; the first one on ties.
+    """Copy in memory of the model with the highest validation metric so far; on ties, the first one.
 
     Parameters
     ----------
@@ -61,11 +66,6 @@ class BestStep:
         return self.point.step
 
 
-_CLOSEST: Final = 20
-_FARTHEST: Final = 200
-"""Fewest and most steps between validations when they follow epochs."""
-
-
 @dataclass(frozen=True)
 class Budget:
     """Budget of a run.
@@ -77,10 +77,10 @@ class Budget:
     validate_every
         Steps between validations; None: an epoch, but at least 20 and at most 200 steps.
     patience
-        Validations in a row without improvement after which the run stops; the model is then that of its best step.
-        None: no early stopping; the model is that of the last step.
+        Validations in a row without improvement after which the run stops; the model of the best step is kept.
+        None: no early stopping; the model of the last step is kept.
     seconds
-        Most seconds of training and validation together; a run stopped by it is not reproducible. None: no limit.
+        Most seconds of training and validation together; a run that stops for it is not reproducible. None: no limit.
     """
 
     steps: int
@@ -105,10 +105,11 @@ StepReport = Callable[[Step], None]
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of a run: its learning curve, the number of positives trained on, and its seconds without validation.
+    """Result of a run.
 
-    The run did `steps` in `epochs` (positives trained on per training interaction) and stopped for the reason `ended`;
-    the model is that of `best_step`.
+    `curve` is the learning curve, `examples` the number of positives trained on, `seconds` the time without validation,
+    `epochs` the positives trained on per training interaction, and `ended` the reason for the stop. The model has the
+    parameters of `best_step`.
     """
 
     curve: tuple[CurvePoint, ...]
@@ -164,9 +165,11 @@ class _Run:
 
     @property
     def epochs(self) -> float:
+        """Positives trained on per training interaction."""
         return self.examples / self.interactions
 
     def add(self, loss: float, examples: int, seconds: float) -> None:
+        """Record a step, validate if this is due, and decide whether the run ends."""
         self.step += 1
         self.examples += examples
         self.seconds += seconds
@@ -183,6 +186,7 @@ class _Run:
             self._validate(self.validation)
 
     def _is_due(self) -> bool:
+        """Return whether a validation is due."""
         since = len(self._losses)
         if self.budget.validate_every is not None:
             return since == self.budget.validate_every
@@ -190,6 +194,7 @@ class _Run:
         return since >= _FARTHEST or (is_epoch and since >= _CLOSEST)
 
     def _validate(self, validation: Evaluator) -> None:
+        """Add a point to the learning curve, and apply the stopping rule."""
         mean = sum(self._losses) / len(self._losses)
         metrics = validation.validate(self.model)
         self._curve.append(CurvePoint(step=self.step, seconds=self.seconds, loss=mean, metrics=metrics))
@@ -201,6 +206,7 @@ class _Run:
                 self.ended = "patience"
 
     def finish(self) -> Fit:
+        """Restore the best model, and return the result."""
         assert self.ended is not None  # noqa: S101 - the caller's loop
         best = self.best.restore(self.model) if self.best else self.step
         return Fit(tuple(self._curve), self.examples, self.seconds, self.step, best, self.epochs, self.ended)

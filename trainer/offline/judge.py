@@ -1,4 +1,4 @@
-"""One model against the simple methods on the same cases, and what the test found as Parquet files.
+"""Test of one model against the simple methods on the same cases, with its results as Parquet files.
 
 | file | a row is | columns |
 |---|---|---|
@@ -33,10 +33,14 @@ from weir.trainer.ranks.workers import deterministic
 __all__ = ["Comparison", "Outcome", "SeedReport", "against_peers", "export_model", "export_ranks"]
 
 
+SeedReport = Callable[[int, Step], None]
+"""Called after each step, with the seed of the model."""
+
+
 def export_model(
     folder: Path, interactions: Interactions, test: Evaluator, model: OfflineModel, ranked: Ranked
 ) -> None:
-    """Write a model's vectors, and its rankings of the test cases with their scores."""
+    """Write the files of a model: vectors, and rankings of the test cases with scores."""
     seed, items = model.config.seed, model.vectors()[1].cpu()
     catalogue = {"item_id": interactions.item_ids, "vector": _lists(items), "interactions": test.counts}
     _write(folder, f"items-seed{seed}.parquet", catalogue)
@@ -75,18 +79,15 @@ def _lists(vectors: Tensor) -> pa.Array:
 
 
 def _write(folder: Path, name: str, columns: Mapping[str, object]) -> None:
+    """Write a table as a Parquet file, atomically."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(dict(columns)), sink)
     Store(str(folder)).write(name, sink.getvalue().to_pybytes())
 
 
-SeedReport = Callable[[int, Step], None]
-"""Called after each step, with the seed of the model."""
-
-
 @dataclass(frozen=True)
 class Comparison:
-    """A peer with its tuned settings, its mean metrics, and the model's lead over it in each compared metric.
+    """A peer with its tuned settings and mean metrics, and the model's lead over the peer in each compared metric.
 
     `by_seed` has the lead of each seed separately, in order.
     """
@@ -130,14 +131,14 @@ def against_peers(
     told: PeerReport | None = None,
     out: Path | None = None,
 ) -> Outcome:
-    """Train the model of a plan and test it against its peers; without validation cases, train all its steps.
+    """Train the model of a plan and test it against the peers; without validation cases, all steps are trained.
 
     Parameters
     ----------
     report
         Called after each step.
     seeds
-        Number of models, with seeds counted up from that of the plan.
+        Number of models, with consecutive seeds from the seed of the plan.
     largest
         Most items for which item-kNN and EASE are computed.
     told
@@ -155,11 +156,11 @@ def against_peers(
     validation, test = evaluators = plan.evaluators()
     first = plan.base.seed
     runs = {seed: _trained(plan, seed, evaluators, report, out) for seed in range(first, first + seeds)}
-    ranked = [one for one, _ in runs.values()]
+    ranked = [ranking for ranking, _ in runs.values()]
     contest = Contest(plan.interactions, plan.split.train, plan.rules, largest)
     peers = contest.run(validation, test, told)
     if out:
-        rankings = {f"model, seed {seed}": one for seed, (one, _) in runs.items()}
+        rankings = {f"model, seed {seed}": ranking for seed, (ranking, _) in runs.items()}
         export_ranks(out, plan.interactions, test, rankings | {peer.name: peer.ranked for peer in peers})
     return Outcome(
         len(test.cases),
@@ -195,8 +196,10 @@ def _trained(
 
 
 def _compared(test: Evaluator, models: Sequence[Ranked], peer: Peer) -> Comparison:
+    """Compare the rankings of all seeds with those of a peer."""
     leads = {metric: test.difference(models, peer.ranked, metric) for metric in test.rules.compared}
     by_seed = {
-        metric: tuple(test.difference([one], peer.ranked, metric) for one in models) for metric in test.rules.compared
+        metric: tuple(test.difference([model], peer.ranked, metric) for model in models)
+        for metric in test.rules.compared
     }
     return Comparison(peer.name, peer.settings, means(peer.ranked, test.rules.cutoffs), leads, by_seed)

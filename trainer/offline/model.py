@@ -109,11 +109,14 @@ class OfflineModel:
 
     @property
     def in_use(self) -> Tensor:
-        """Same as `live`."""
+        """The rows of `live`, which are few enough for a list."""
         return self.live
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that a step needs: the used ones, or all rows if vectors are propagated over the graph."""
+        """Return the rows that a step needs, and the index of each used row among them.
+
+        These are the distinct rows of `used`, or all rows if vectors are propagated over the graph.
+        """
         return self.embeddings.places.distinct(used) if self.graph is None else (self._every_row, used)
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:  # noqa: ARG002 - the protocol's
@@ -121,7 +124,7 @@ class OfflineModel:
         return Fetched(route.fetch(self.embeddings.weight), self.item_counts, self.log_q)
 
     def compose(self, vectors: Tensor, features: FeatureInputs | None = None) -> Tensor:  # noqa: ARG002 - no features
-        """Return the embeddings, propagated over the graph if there is one."""
+        """Return the embeddings of rows, propagated over the graph if the model has one."""
         return vectors if self.graph is None else self.graph.propagate(vectors, self.config.tower.layers)
 
     @torch.no_grad()
@@ -133,6 +136,7 @@ class OfflineModel:
 
     @property
     def _every_row(self) -> Tensor:
+        """All rows of the table."""
         weight = self.embeddings.weight
         return torch.arange(len(weight), device=weight.device)
 
@@ -140,10 +144,11 @@ class OfflineModel:
     def parameters(self) -> int:
         """Number of trained parameters, in the tower and in rows that occur in training."""
         reached = len(self.live) + (self.totals.users if self.config.tower.knows_users else 0)
-        return sum(one.numel() for one in self.tower.parameters()) + reached * self.config.tower.dimension
+        return sum(parameter.numel() for parameter in self.tower.parameters()) + reached * self.config.tower.dimension
 
 
 def _embeddings(config: TrainerConfig, capacity: int, device: torch.device) -> Embeddings:
+    """Return embeddings with all rows initialised, except the padding."""
     table = Embeddings(torch.zeros(capacity, config.tower.dimension, device=device))
     rows, draw = TableRows(np.delete(np.arange(capacity), PADDING)), generator(config.seed, Purpose.ROWS)
     table.initialise(rows, draw, config.optimizer.embedding_scale)

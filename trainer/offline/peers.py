@@ -1,9 +1,7 @@
-"""Scores of simple methods: popularity, item-kNN and EASE.
+"""Item-item matrices of simple methods (item-kNN and EASE), and scores of items by the history of a user.
 
-Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, equations 7 and 8.
-
-Deshpande and Karypis, "Item-Based Top-N Recommendation Algorithms", TOIS 2004: cosine similarity, keeping only the
-nearest neighbours of each item.
+Sources: Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", WWW 2019, equations 7 and 8 (EASE); Deshpande and
+Karypis, "Item-Based Top-N Recommendation Algorithms", TOIS 2004 (item-kNN by cosine similarity).
 """
 
 from typing import Final, TypeAlias
@@ -29,10 +27,10 @@ _FORGOTTEN: Final = 1e-3
 
 
 def recency(ages: Ints, half_life: float | None) -> npt.NDArray[np.float32]:
-    """Return the weight of the items of a history, (m,), from the number of newer items, 0 for the newest (weight 1).
+    """Return the weights of the items of a history, (m,); `ages` (m,) are the numbers of newer items.
 
-    Order is used instead of time: every log has it, and items of one visit belong together, however long the pause
-    before it was. `half_life` is in items; None: all weights are 1.
+    `half_life` is in items; None: all weights are 1. Order is used instead of time: every log has an order, and the
+    items of one visit belong together, however long the pause before the visit was.
     """
     if half_life is None:
         return np.ones(len(ages), np.float32)
@@ -69,9 +67,9 @@ class Catalogue:
         """
 
         def scores(numbers: Tensor) -> Tensor:
-            found = self.query(past, numbers.numpy(), half_life) @ weights
+            values = self.query(past, numbers.numpy(), half_life) @ weights
             full = torch.full((len(numbers), self.items), -torch.inf)
-            dense = found.toarray() if sparse.issparse(found) else found
+            dense = values.toarray() if sparse.issparse(values) else values
             full[:, torch.from_numpy(self.known)] = torch.from_numpy(dense)
             return full
 

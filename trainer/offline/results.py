@@ -170,16 +170,17 @@ def load_results(folder: Path, comparison: Comparison) -> dict[tuple[str, int], 
     ResultsError
         If a file cannot be read, holds another run than its name indicates, or lacks the headline metric.
     """
-    found = {}
+    results = {}
     for row in comparison.rows:
         for seed in comparison.seeds:
             path = folder / result_name(row, seed)
             if path.exists():
-                found[row, seed] = _checked(path, row, seed, comparison.headline)
-    return found
+                results[row, seed] = _checked(path, row, seed, comparison.headline)
+    return results
 
 
 def _checked(path: Path, row: str, seed: int, headline: str) -> RunResult:
+    """Read a result; raises `ResultsError` for another run than expected, or without the headline metric."""
     result = _load(path, RunResult)
     if (result.row, result.seed) != (row, seed):
         message = f"{path}: holds row {result.row!r}, seed {result.seed}, but is named for row {row!r}, seed {seed}"

@@ -1,6 +1,6 @@
-"""Splits of interactions into training, validation and test, and the test cases that they give.
+"""Splits of interactions into training, validation and test, and test cases from the test part.
 
-Each leaks in its own way, documented per function.
+Each split lets training see something of the test (a leak), which its function documents.
 
 `each_interaction` makes a case per test interaction, with one relevant item (sequential models, temporal and
 leave-one-out splits); `each_user` makes a case per user, with all of the user's test items relevant (collaborative
@@ -36,7 +36,7 @@ __all__ = [
 
 _LABELS: Final = ("train", "val", "test")
 _FEWEST: Final = 3
-"""With fewer interactions a user would have none left for training."""
+"""Least number of interactions of a user who is tested, so that one is left for training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +171,7 @@ def each_user(interactions: Interactions, rows: Ints) -> Cases:
 
 
 def top_items_and_positives(counts: Ints, k: int, test_items: Ints) -> Ints:
-    """Return the `k` items of the highest `counts`, (I,), and all `test_items`, ascending and each once.
+    """Return the `k` items with the highest `counts` (I,), and all `test_items`, ascending and each once.
 
     The evaluation index of "Correcting the LogQ Correction" (evaluation protocol; k was 2 million there). Ties go to
     the lower code.
@@ -211,12 +211,12 @@ class Past:
 
 
 def items_by_user(interactions: Interactions, rows: Ints) -> Lists:
-    """Return the items of the interactions `rows` by user, (U,), each user's in the order of `rows`."""
+    """Return U lists: for each user, the items of the interactions `rows`, in the order of `rows`."""
     return Lists.grouped(interactions.users[rows], interactions.items[rows], len(interactions.user_ids))
 
 
 def newest_rows(rows: Ints, starts: Ints, ends: Ints, length: int) -> Tensor:
-    """Return the last `length` rows before each of `ends` (n,), none before `starts` (n,), padded on the left."""
+    """Return the newest `length` of ``rows[starts[i] : ends[i]]`` for each i, (n, length), padded on the left."""
     positions = ends[:, None] - np.arange(length, 0, -1)
     # Positions before the start may be negative; they are masked.
     newest = np.where(positions >= starts[:, None], rows[np.clip(positions, 0, len(rows) - 1)], PADDING)

@@ -25,6 +25,10 @@ _BLOCK: Final = 1 << 21
 """Weights held at a time."""
 
 
+STRATA: Final = {"head": 0.5, "torso": 0.3, "tail": 0.2}
+"""Share of the training interactions in each stratum, most popular items first."""
+
+
 def interval(
     values: Floats, users: Ints, level: float = 0.95, resamples: int = 1000, *, generator: np.random.Generator
 ) -> tuple[float, float]:
@@ -69,10 +73,6 @@ def _resampled(sums: Floats, count: int, generator: np.random.Generator) -> Floa
     weights = np.bincount(drawn.ravel(), minlength=count * users).reshape(count, users)
     total, cases = (weights @ sums).T
     return np.asarray(total / cases)
-
-
-STRATA: Final = {"head": 0.5, "torso": 0.3, "tail": 0.2}
-"""Share of the training interactions in each stratum, most popular items first."""
 
 
 def popularity_strata(ranked: Ranked, counts: Ints, cutoffs: Iterable[int]) -> dict[str, dict[str, float]]:

@@ -51,10 +51,11 @@ def precision(ranked: Ranked, k: int) -> Floats:
 
 
 def ndcg(ranked: Ranked, k: int) -> Floats:
-    """Return the discounted gains of relevant items among the first k, divided by the ideal sum (NDCG), (C,).
+    """Return NDCG@k, (C,): the discounted gains of relevant items among the first k, divided by the ideal sum.
 
-    The ideal ranking starts with min(k, relevant) relevant items. With one relevant item the
-    ideal is 1. Järvelin & Kekäläinen (2002) with gains 0 and 1.
+    The ideal ranking starts with min(k, relevant) relevant items; with one relevant item the ideal sum is 1.
+
+    Source: Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques", 2002, with gains 0 and 1.
     """
     gains = hits(ranked, k) * gain(torch.from_numpy(ranked.ranks)).numpy()
     ideal: Floats = np.concatenate([[0.0], np.cumsum(gain(torch.arange(1, k + 1)).numpy())])
@@ -78,14 +79,14 @@ def per_case(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, Floats]:
 def means(ranked: Ranked, cutoffs: Iterable[int]) -> dict[str, float]:
     """Return the means of `per_case` over cases, and ``coverage@k``; NaN without cases."""
     cutoffs = tuple(cutoffs)
-    found = {
+    averages = {
         name: float(values.mean()) if len(values) else np.nan for name, values in per_case(ranked, cutoffs).items()
     }
-    return found | {f"coverage@{k}": coverage(ranked, k) for k in cutoffs}
+    return averages | {f"coverage@{k}": coverage(ranked, k) for k in cutoffs}
 
 
 def hits(ranked: Ranked, k: int) -> npt.NDArray[np.bool_]:
-    """Return whether each relevant item is among the first k, (R,); raises `ValueError` for k beyond the depth."""
+    """Return whether each relevant item is among the first k, (R,); raises `ValueError` for k above the depth."""
     if not 1 <= k <= ranked.depth:
         raise ValueError(f"k is {k}; allowed are 1 to {ranked.depth}, the depth of the ranking: rank deeper")
     return ranked.ranks <= k
@@ -98,11 +99,11 @@ def _sum_by_case(ranked: Ranked, values: npt.NDArray[Any]) -> Floats:
 
 
 class MetricSums:
-    """Sums over events of the model's and popularity's metrics, (6, cutoffs), which add up over batches and ranks.
+    """Sums over events of the metrics of model and popularity, (6, cutoffs), which add up over batches and ranks.
 
-    All metrics are means over events (macro: each event counts once, not each user). One item is relevant per event,
-    so Recall@k is the share of events with the item among the first k, and NDCG@k is the mean gain, 0 beyond k;
-    the ideal ranking has the item at rank 1. An item that is not ranked is a miss.
+    All metrics are means over events: each event counts once, whatever its user. One item is relevant per event, so
+    Recall@k is the share of events with the item among the first k, and NDCG@k is the mean gain, 0 beyond k; the ideal
+    ranking has the item at rank 1. An item that is not ranked is a miss.
 
     Parameters
     ----------
@@ -116,10 +117,10 @@ class MetricSums:
 
     def add(self, ranks: Tensor, popularity_ranks: Tensor) -> None:
         """Add events by the ranks (n,) of their items in the model's and the popularity ranking."""
-        for row, found in ((0, ranks), (2, popularity_ranks)):
-            gains = gain(found)
+        for row, places in ((0, ranks), (2, popularity_ranks)):
+            gains = gain(places)
             for column, k in enumerate(self.cutoffs):
-                hit = found <= k
+                hit = places <= k
                 self.sums[row, column] += hit.sum().cpu()
                 self.sums[row + 1, column] += gains[hit].sum().cpu()
 

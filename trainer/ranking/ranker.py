@@ -35,7 +35,7 @@ _GROUP: Final = 16
 
 
 def distinct(columns: Tensor) -> Tensor:
-    """Replace repeated columns in each row (n, L) by -1; the order changes."""
+    """Return the columns of each row (n, L) sorted, with repetitions replaced by -1."""
     ordered = columns.sort(1)[0]
     repeated = functional.pad(ordered[:, 1:] == ordered[:, :-1], (1, 0))
     return ordered.masked_fill(repeated, -1)
@@ -62,7 +62,7 @@ def highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """The rankings of C cases with R relevant items in total."""
+    """Rankings of the items for C cases with R relevant items in total."""
 
     cases: Cases
     ranks: Ints
@@ -129,17 +129,17 @@ def rank(
             values = _without(values, seen(block), (relevant, row))
         if index is not None:
             values = values[:, torch.as_tensor(ranked_items, device=device)]
-        found = _first(values, depth)
-        top[block, : found.shape[1]] = np.where(found >= 0, ranked_items[found], -1)
-        matches = found[row] == columns[relevant][:, None]
-        known = matches.any(1) & (columns[relevant] >= 0)
+        best = _first(values, depth)
+        top[block, : best.shape[1]] = np.where(best >= 0, ranked_items[best], -1)
+        matches = best[row] == columns[relevant][:, None]
+        is_ranked = matches.any(1) & (columns[relevant] >= 0)
         own = slice(*cases.relevant.offsets[[start, start + len(block)]])
-        ranks[own][known] = matches.argmax(1)[known] + 1
+        ranks[own][is_ranked] = matches.argmax(1)[is_ranked] + 1
     return Ranked(cases, ranks, top, ranked_items)
 
 
 def _scored(scores: Scores, block: Ints, items: int) -> Tensor:
-    """Return scores in float32, -inf if not finite."""
+    """Return the scores of a block of cases, (n, items), in float32, with -inf for scores that are not finite."""
     with torch.no_grad():
         values = scores(torch.from_numpy(block)).detach().float()
     if values.shape != (len(block), items):
@@ -150,7 +150,7 @@ def _scored(scores: Scores, block: Ints, items: int) -> Tensor:
 
 
 def _without(values: Tensor, hidden: tuple[Ints, Ints], relevant: tuple[Ints, Ints]) -> Tensor:
-    """Exclude hidden items from the ranking, except relevant ones; modifies `values`, the block's own copy."""
+    """Set the scores of hidden items, except relevant ones, to -inf in place; `values` are the block's own copy."""
     kept, kept_place = (torch.as_tensor(part, device=values.device) for part in relevant)
     gone, gone_place = (torch.as_tensor(part, device=values.device) for part in hidden)
     own = values[kept_place, kept]
@@ -172,7 +172,7 @@ def _first(values: Tensor, depth: int) -> Ints:
 
 
 def _keys(values: Tensor) -> Tensor:
-    """Return integers that sort by value, then lower column: the bits of a float sort like its value."""
+    """Return integer sort keys (n, V): higher for higher values and, among ties, for lower columns."""
     bits = (values + 0.0).view(torch.int32)
     ordered = torch.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).long()
     column = torch.arange(values.shape[1] - 1, -1, -1, device=values.device)

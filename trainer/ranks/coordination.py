@@ -1,4 +1,4 @@
-"""How ranks work as one: nodes that leave, ranks that are slow, and work that ranks divide."""
+"""Coordination of ranks: nodes that leave a run, the time of each rank's steps, and tasks divided over ranks."""
 
 import logging
 import time
@@ -14,9 +14,11 @@ from weir.trainer.ranks.workers import Workers
 
 __all__ = ["NodeLeftError", "Pace", "Stop", "done_by_all", "is_left_to_others", "require_asked"]
 
+logger = logging.getLogger(__name__)
+
 
 _TOGETHER_SECONDS: Final = 1.0
-"""Seconds within which a stop of the whole run reaches all its nodes, one after another."""
+"""Seconds within which a stop of the whole run reaches all nodes."""
 
 
 class Stop(Protocol):
@@ -27,13 +29,13 @@ class Stop(Protocol):
 
 
 class NodeLeftError(UserError):
-    """Another node was asked to stop, this one was not: its launcher must restart it with the remaining nodes."""
+    """Another node was asked to stop, and this node was not: its launcher must restart it with the remaining nodes."""
 
     exit_status: ClassVar[int] = 75
 
 
 def is_left_to_others(stop: Stop, workers: Workers) -> bool:
-    """Return whether the run continues without some nodes: they were asked to stop, and rank 0's node was not.
+    """Return whether the run continues without some nodes, because they were asked to stop and rank 0 was not.
 
     Collective.
     """
@@ -53,7 +55,7 @@ def require_asked(stop: Stop, workers: Workers) -> None:
 
 @dataclass
 class Pace:
-    """Seconds of this rank's steps, excluding the time spent waiting for other ranks."""
+    """Timer of this rank's steps, without the time spent waiting for other ranks."""
 
     workers: Workers
     _seconds: float = field(default=0.0, init=False)
@@ -61,7 +63,7 @@ class Pace:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Measure a step, run inside the context."""
+        """Context manager that measures a step."""
         started, waited = time.monotonic(), self.workers.waited
         yield
         self._seconds += time.monotonic() - started - (self.workers.waited - waited)
@@ -74,18 +76,15 @@ class Pace:
         return [float(each) for each in self.workers.gather(mean).flatten()]
 
 
-logger = logging.getLogger(__name__)
-
-
-def done_by_all(workers: Workers, work: Callable[[], int], wanted: int) -> None:
-    """Run this rank's part of a task, `work`, which returns the amount done; wait for all ranks. Collective.
+def done_by_all(workers: Workers, work: Callable[[], int], expected: int) -> None:
+    """Run this rank's part of a task, `work`, which returns the number of items done; wait for all ranks. Collective.
 
     Raises
     ------
     Exception
-        On rank 0, the error of its own part; other ranks log theirs and continue.
+        On rank 0, the error of its own part; other ranks log their errors and continue.
     RuntimeError
-        On rank 0, if all parts together did not do `wanted`.
+        On rank 0, if all parts together did not do `expected` items.
     """
     done = 0
     try:
@@ -96,5 +95,5 @@ def done_by_all(workers: Workers, work: Callable[[], int], wanted: int) -> None:
         logger.exception("rank %d could not do its part of what rank 0 asked for", workers.rank)
     finally:
         total = int(workers.sum(torch.tensor(done)))
-    if workers.is_first and total != wanted:
-        raise RuntimeError(f"ranks have done {total} items of {wanted}: the log of a rank that failed says why")
+    if workers.is_first and total != expected:
+        raise RuntimeError(f"ranks have done {total} items of {expected}: the log of a rank that failed says why")

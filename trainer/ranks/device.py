@@ -11,11 +11,11 @@ __all__ = ["device_of", "keep_freed_memory"]
 
 _TRIM_THRESHOLD: Final = -1, 128 << 20
 _MMAP_THRESHOLD: Final = -3, 32 << 20
-"""``mallopt(3)`` parameters, in bytes: free memory that is kept, and the block size from which blocks use mmap."""
+"""Parameters of ``mallopt(3)`` with values in bytes: free memory that is kept, and least size of blocks for mmap."""
 
 
 def keep_freed_memory() -> None:
-    """Keep freed memory in the C library.
+    """Make the C library keep freed memory for this process.
 
     By default glibc returns the tensors of a step to the system and gets new pages for the next step, which the kernel
     fills with zeros: a tenth of a step's CPU time.
@@ -25,7 +25,7 @@ def keep_freed_memory() -> None:
             ctypes.CDLL(None).mallopt(parameter, size)
 
 
-def device_of(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.device:
+def device_of(setting: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.device:
     """Return the device for a setting; ``auto`` is the GPU `number` if the machine has one, else the CPU.
 
     Raises
@@ -33,6 +33,6 @@ def device_of(wanted: Literal["auto", "cpu", "cuda"], number: int = 0) -> torch.
     ValueError
         If ``cuda`` is set and the machine has no CUDA device.
     """
-    if wanted == "cuda" and not torch.cuda.is_available():
+    if setting == "cuda" and not torch.cuda.is_available():
         raise ValueError("device = cuda, but this machine offers no CUDA device: set device = cpu or auto")
-    return torch.device("cuda", number) if wanted != "cpu" and torch.cuda.is_available() else torch.device("cpu")
+    return torch.device("cuda", number) if setting != "cpu" and torch.cuda.is_available() else torch.device("cpu")

@@ -1,7 +1,7 @@
-"""Pack lines of several tensors into bytes, so that one exchange sends all.
+"""Exchange of tensors between the ranks of one machine through shared memory, and packing of several tensors.
 
-Over loopback every byte goes through the kernel twice, and each message wakes several threads. Here a rank writes
-its data where the others can read it, sends each of them the range of its part, and copies their parts for it.
+Over loopback every byte goes through the kernel twice, and each message wakes several threads. Here a rank writes its
+data to shared memory, tells each other rank the range of its part, and copies the parts that it gets from the others.
 """
 
 import math
@@ -25,18 +25,34 @@ from torch.distributed.distributed_c10d import Store
 __all__ = ["SharedMemory", "bytes_of", "packed", "unpacked"]
 
 
+Bytes = npt.NDArray[np.uint8]
+Places = list[tuple[int, int]]
+
+_BOXES: Final = 2
+"""Boxes of a rank, used in turn: all other ranks have read a box before it is written again."""
+
+_KEPT: Final = 1 << 24
+"""Bytes of a box; a box enlarged for one exchange shrinks again at its next use."""
+
+_PLACE: Final = struct.Struct("qq")
+"""Start and end of a part in a box."""
+
+_OWNER: Final = struct.Struct("iii")
+"""Peer credentials on Linux: process, user and group."""
+
+
 def packed(parts: tuple[Tensor, ...]) -> Tensor:
-    """Return the bytes of each line of tensors (n, ...), of any types and shapes after n, as (n, bytes)."""
+    """Pack several tensors (n, ...) into one (n, bytes), line by line, so that one exchange sends all of them."""
     return torch.cat([bytes_of(part) for part in parts], 1)
 
 
 def unpacked(lines: Tensor, like: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the tensors of packed lines (n, bytes), with types and shapes as in `like` except for n."""
-    found = tuple(one.new_empty(len(lines), *one.shape[1:]) for one in like)
-    into = [bytes_of(one) for one in found]
-    for one, part in zip(into, torch.split(lines, [one.shape[1] for one in into], 1), strict=True):
-        one.copy_(part)
-    return found
+    """Return the tensors of packed lines (n, bytes), with dtypes and shapes as in `like` except for n."""
+    tensors = tuple(part.new_empty(len(lines), *part.shape[1:]) for part in like)
+    into = [bytes_of(tensor) for tensor in tensors]
+    for target, part in zip(into, torch.split(lines, [target.shape[1] for target in into], 1), strict=True):
+        target.copy_(part)
+    return tensors
 
 
 def bytes_of(lines: Tensor) -> Tensor:
@@ -46,31 +62,18 @@ def bytes_of(lines: Tensor) -> Tensor:
     return lines.contiguous().as_strided((len(lines), width), (width, 1)).view(torch.uint8)
 
 
-Bytes = npt.NDArray[np.uint8]
-Places = list[tuple[int, int]]
-
-_BOXES: Final = 2
-"""Boxes used in turn: before a rank writes to a box again, all others have confirmed that they read it."""
-_KEPT: Final = 1 << 24
-"""Bytes of a box; a box enlarged for one exchange shrinks again at its next use."""
-_PLACE: Final = struct.Struct("qq")
-"""Start and end of a part in a box."""
-_OWNER: Final = struct.Struct("iii")
-"""Peer credentials on Linux: process, user and group."""
-
-
 @dataclass
 class Box:
-    """A shared-memory file: one rank writes to it, all others may read."""
+    """A shared-memory file, written by one rank and read by all others."""
 
     file: int
     _bytes: Bytes | None = None
 
     def fit(self, needed: int) -> None:
-        """Resize to `needed` bytes, at least the usual size; called by its writer only."""
-        wanted = max(needed, _KEPT)
-        if os.fstat(self.file).st_size != wanted:
-            os.ftruncate(self.file, wanted)
+        """Resize the file to `needed` bytes, but at least 16 MiB; for the writer only."""
+        size = max(needed, _KEPT)
+        if os.fstat(self.file).st_size != size:
+            os.ftruncate(self.file, size)
 
     def bytes(self, first: int, last: int) -> Bytes:
         """Return the bytes [first, last), which must exist."""
@@ -81,7 +84,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Peer:
-    """Another rank: the connection to it, and its boxes."""
+    """Another rank of the machine: the connection to it, and its boxes."""
 
     rank: int
     connection: socket.socket
@@ -89,31 +92,35 @@ class Peer:
 
     @classmethod
     def greeted(cls, connection: socket.socket, rank: int, own: list[Box]) -> Self:
-        """Return the peer at the other end of a connection, after both have exchanged their boxes."""
+        """Exchange boxes over a connection, and return the peer at its other end.
+
+        Raises `RuntimeError` if the process has another user or has ended.
+        """
         user = _OWNER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _OWNER.size))[1]
         if user != os.getuid():
             raise RuntimeError(f"a process of user {user} pretends to be a rank of this run")
         socket.send_fds(connection, [_PLACE.pack(rank, 0)], [box.file for box in own])
-        said, files, _, _ = socket.recv_fds(connection, _PLACE.size, _BOXES)
-        if not said:
+        message, files, _, _ = socket.recv_fds(connection, _PLACE.size, _BOXES)
+        if not message:
             raise RuntimeError("a rank has ended before it had met the others")
-        return cls(_PLACE.unpack(said)[0], connection, [Box(file) for file in files])
+        return cls(_PLACE.unpack(message)[0], connection, [Box(file) for file in files])
 
     def tell(self, first: int, last: int) -> None:
-        """Send the peer the range of its part."""
+        """Tell the peer the range of its part in this rank's box."""
         with self._named():
             self.connection.send(_PLACE.pack(first, last))
 
     def part(self, turn: int) -> Bytes:
-        """Wait for the peer's part for this rank."""
+        """Wait for the peer, and return its part for this rank, in the box number `turn`."""
         with self._named():
-            said = self.connection.recv(_PLACE.size)
-            if not said:
+            message = self.connection.recv(_PLACE.size)
+            if not message:
                 raise ConnectionError
-        return self.boxes[turn].bytes(*_PLACE.unpack(said))
+        return self.boxes[turn].bytes(*_PLACE.unpack(message))
 
     @contextmanager
     def _named(self) -> Iterator[None]:
+        """Turn errors of the connection into a `RuntimeError` that names the rank."""
         try:
             yield
         except TimeoutError as error:
@@ -131,7 +138,7 @@ class SharedMemory:
     rank
         Number of this rank.
     own
-        Its boxes.
+        Boxes of this rank.
     peers
         All other ranks.
     """
@@ -158,9 +165,9 @@ class SharedMemory:
                 raise RuntimeError(
                     f"not all of {ranks} ranks have started within {patience:g} s of rank {rank}"
                 ) from error
-        for one in connections:
-            one.settimeout(patience)
-        return cls(rank, own, [Peer.greeted(one, rank, own) for one in connections])
+        for connection in connections:
+            connection.settimeout(patience)
+        return cls(rank, own, [Peer.greeted(connection, rank, own) for connection in connections])
 
     def all_to_all(self, into: Tensor, lines: Tensor, receive: list[int], send: list[int]) -> None:
         """Send each rank its part of `lines` (sum(send), ...); fill `into` (sum(receive), ...) with the parts received.
@@ -192,10 +199,12 @@ class SharedMemory:
 
 
 def _connected(name: str) -> socket.socket:
+    """Return a connection to the abstract socket `name`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(f"\0{name}")
     return connection
 
 
 def _places(counts: list[int], width: int) -> Places:
+    """Return the byte ranges of parts with these numbers of lines of `width` bytes."""
     return list(pairwise([0, *accumulate(count * width for count in counts)]))

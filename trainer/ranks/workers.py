@@ -1,4 +1,4 @@
-"""Rendezvous of the ranks of a run: the store they connect through, and the network interface.
+"""The ranks of a run: their rendezvous, collectives, and work of rank 0 in which other ranks answer queries.
 
 Every rank sees the whole stream; the rows of a step are split over ranks, and the item table is sharded
 (`weir.trainer.items.embeddings`). With one rank, collectives do nothing. Sums are taken in the order of ranks, so
@@ -22,6 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+
+# torch.optim imports torch.distributed.nn, too. Its defaults would hold a process group that exists by then: never
+# released, its threads would end with Python, and crash the process if one still holds a tensor. So import it now.
 import torch.distributed.nn
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -33,20 +36,24 @@ from weir.trainer.ranks.shared_memory import SharedMemory
 __all__ = ["RENDEZVOUS", "Workers", "deterministic", "meet", "stay_on_loopback"]
 
 
-# torch.optim imports it, too, and its defaults would hold a process group that exists by then: never released, its
-# threads would end with Python, and crash the process if one still holds a tensor.
-
-
 RENDEZVOUS: Final = "RANKS_RENDEZVOUS"
-"""Environment variable: file through which the ranks of one machine meet, so that no port is opened."""
+"""Environment variable with a file through which the ranks of one machine meet, so that no port is opened."""
+
+
+PayloadT = TypeVar("PayloadT")
+
+_POLL_SECONDS: Final = 0.01
+_SOON_SECONDS: Final = 0.0002  # after an answer, since another question often follows
+_PATIENCE: Final = 300.0
+"""Default for the seconds that ranks wait for another rank."""
 
 
 def meet(rank: int, world_size: int) -> Store:
-    """Return an empty rendezvous store.
+    """Return an empty store through which the ranks of a run meet.
 
-    On one node torchrun keeps its store over restarts. New ranks would dial the addresses that killed ranks left there,
-    so each restart gets its own name space, or file. Over several nodes the restart counts may differ;
-    there ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun start with a new store.
+    On one node, torchrun keeps its store over restarts. New ranks would dial the addresses of killed ranks in it, so
+    each restart gets its own name space, or file. Over several nodes the restart counts may differ; there
+    ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`` makes torchrun start with a new store.
     """
     restart = f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     store: Store
@@ -67,17 +74,9 @@ def stay_on_loopback() -> None:
             os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
 
 
-PayloadT = TypeVar("PayloadT")
-
-_POLL_SECONDS: Final = 0.01
-_SOON_SECONDS: Final = 0.0002  # after an answer, since another question often follows
-_PATIENCE: Final = 300.0
-"""Default for the seconds that ranks wait for another rank."""
-
-
 @dataclass
 class Workers(AbstractContextManager["Workers"]):
-    """One process in its process group, as a context manager that joins and leaves it.
+    """One rank and its process group; a context manager that joins the group and leaves it.
 
     A rank that does not take part in a collective within `patience` counts as lost. `waited` sums the seconds spent
     waiting for other ranks or exchanging data.
@@ -113,7 +112,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     @property
     def has_nodes(self) -> bool:
-        """Whether the run has ranks on other nodes, with other launchers."""
+        """Whether the run has ranks on several nodes, each with its own launcher."""
         return int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1
 
     def __enter__(self) -> Self:
@@ -146,11 +145,11 @@ class Workers(AbstractContextManager["Workers"]):
 
     def objects(self, here: PayloadT) -> list[PayloadT]:
         """Return the object of each rank; collective."""
-        found = [here] * self.world_size
+        objects = [here] * self.world_size
         if self.world_size > 1:
             with self._waiting():
-                dist.all_gather_object(found, here)
-        return found
+                dist.all_gather_object(objects, here)
+        return objects
 
     def share(self, rows: int) -> slice:
         """Return this rank's share of a batch; shares differ by at most one row.
@@ -179,7 +178,7 @@ class Workers(AbstractContextManager["Workers"]):
         Parameters
         ----------
         tensor
-            Lines for rank 0, then those for rank 1, and so on.
+            Lines for rank 0, then lines for rank 1, and so on.
         send, receive
             Number of lines to each rank, and from each rank.
         """
@@ -199,11 +198,11 @@ class Workers(AbstractContextManager["Workers"]):
         return self.exchange(torch.tensor(send), ones, ones).tolist()
 
     def most(self, count: int) -> int:
-        """Return the maximum of `count` over ranks."""
+        """Return the maximum of `count` over ranks; collective."""
         return max(self.counts([count] * self.world_size))
 
     def deliver(self, lines: Tensor, owners: npt.NDArray[np.int64]) -> Tensor:
-        """Send lines (n, ...) to the ranks `owners` (n,); return the lines received, in the order of ranks."""
+        """Send lines (n, ...) to the ranks `owners` (n,); return those received, in the order of ranks; collective."""
         if self.world_size == 1:
             return lines
         order = torch.from_numpy(np.argsort(owners, kind="stable"))
@@ -216,24 +215,24 @@ class Workers(AbstractContextManager["Workers"]):
         return self.exchange(tensor.expand(self.world_size, *tensor.shape), ones, ones)
 
     def collect(self, lines: Tensor) -> Tensor:
-        """Return the lines (n, ...) of all ranks, concatenated."""
+        """Return the lines (n, ...) of all ranks, concatenated; n may differ; collective."""
         return torch.cat(self.collected(lines))
 
     def collected(self, lines: Tensor) -> tuple[Tensor, ...]:
-        """Return the lines (n, ...) of each rank; numbers of lines may differ."""
+        """Return the lines (n, ...) of each rank; n may differ; collective."""
         if self.world_size == 1:
             return (lines,)
         return self.spread(lines, self.gather(torch.tensor(len(lines))).tolist())
 
     def spread(self, lines: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-        """Return the lines of each rank, given their numbers `sizes`."""
+        """Return the lines (n, ...) of each rank, given the n of all ranks, `sizes`; collective."""
         everywhere = torch.cat([lines] * self.world_size)
         return torch.split(self.exchange(everywhere, [len(lines)] * self.world_size, sizes), sizes)
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Sum a tensor over all ranks, in their order, in place; bit-identical on every rank.
+        """Sum a tensor over all ranks, in the order of ranks, in place; collective, with the same bits on all ranks.
 
-        Each rank sums one share of the numbers, so the bytes it sends hardly depend on the number of ranks.
+        Each rank sums one share of the numbers, so the bytes that it sends hardly depend on the number of ranks.
         """
         if self.world_size == 1:
             return tensor
@@ -260,14 +259,15 @@ class Workers(AbstractContextManager["Workers"]):
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
+        """Add the time in the context to `waited`."""
         since = time.monotonic()
         yield
         self.waited += time.monotonic() - since
 
     def first(self, work: Callable[[], object], answer: Callable[[str], object] | None = None) -> None:
-        """Run `work` on rank 0 while the other ranks wait, without a timeout, unlike in a collective.
+        """Run `work` on rank 0 while the other ranks wait, without the timeout of a collective; call it on all ranks.
 
-        Rank 0 may `ask` them to take part in a collective; each of them then calls `answer` with the question.
+        Rank 0 may `ask` the other ranks to take part in a collective; each then calls `answer` with the question.
         """
         if self._store is None:
             work()
@@ -286,12 +286,16 @@ class Workers(AbstractContextManager["Workers"]):
             self._asked = None
 
     def ask(self, question: str) -> None:
-        """In `first`, make the waiting ranks call `answer`, so that they join the next collective; else do nothing."""
+        """Inside `first`, make the waiting ranks call `answer`, so that they join the next collective.
+
+        Outside `first`, do nothing: all ranks then call the collective themselves.
+        """
         if self._store is not None and self._asked is not None:
             self._store.set(self._question(len(self._asked)), question)
             self._asked.append(question)
 
     def _lead(self, store: Store, work: Callable[[], object]) -> None:
+        """Run `work` on rank 0, then tell the other ranks that it is done."""
         self._asked = []
         try:
             work()
@@ -299,6 +303,7 @@ class Workers(AbstractContextManager["Workers"]):
             store.set(self._done, "")
 
     def _wait(self, store: Store, answer: Callable[[str], object] | None) -> None:
+        """Answer the questions of rank 0 until it is done."""
         answered, pause = 0, _POLL_SECONDS
         while True:
             is_over = store.check([self._done])  # looked at first: rank 0 may ask just before its end
@@ -323,7 +328,7 @@ class Workers(AbstractContextManager["Workers"]):
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Select torch's deterministic algorithms (on a GPU some operations may have none)."""
+    """Context manager that selects torch's deterministic algorithms; on a GPU, operations without one only warn."""
     memory: Any = torch.utils.deterministic  # its types do not know the attribute
     before, filled = torch.get_deterministic_debug_mode(), memory.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("warn" if torch.cuda.is_available() else "error")

@@ -27,6 +27,42 @@ __all__ = [
 ]
 
 
+_OPERATIONAL: Final = frozenset(
+    {
+        "device",
+        "compiled",
+        "evaluation_memory_mb",
+        "checkpoint_every_steps",
+        "checkpoints_kept",
+        "export_every_windows",
+        "export_every_seconds",
+        "bundles_kept",
+        "bundle_chain",
+        "rollback_window_seconds",
+        "gate_tolerance",
+        "gate_windows",
+        "index",
+        "nprobe",
+        "index_training_every_seconds",
+        "publish_bound",
+        "last_bundle_seconds",
+        "poll_seconds",
+        "rank_timeout_seconds",
+        "metrics_host",
+        "metrics_port",
+        "variants",
+        "promote_by",
+    }
+)
+
+_OF_BUNDLES: Final = frozenset({"compiled", "index", "nprobe", "publish_bound"})
+"""Operational settings that affect a bundle's content."""
+
+_NOT_DEFINING: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
+
+_Positive = Annotated[float, Field(gt=0)]
+
+
 class FeaturesConfig(FrozenModel):
     """Features of items and users; which there are, the windows say (`pipeline.item_features`, `user_features`)."""
 
@@ -93,42 +129,6 @@ class RescoringConfig(FrozenModel):
     def on(self) -> bool:
         """Whether the second phase is on."""
         return self.kind != "none"
-
-
-_OPERATIONAL: Final = frozenset(
-    {
-        "device",
-        "compiled",
-        "evaluation_memory_mb",
-        "checkpoint_every_steps",
-        "checkpoints_kept",
-        "export_every_windows",
-        "export_every_seconds",
-        "bundles_kept",
-        "bundle_chain",
-        "rollback_window_seconds",
-        "gate_tolerance",
-        "gate_windows",
-        "index",
-        "nprobe",
-        "index_training_every_seconds",
-        "publish_bound",
-        "last_bundle_seconds",
-        "poll_seconds",
-        "rank_timeout_seconds",
-        "metrics_host",
-        "metrics_port",
-        "variants",
-        "promote_by",
-    }
-)
-
-_OF_BUNDLES: Final = frozenset({"compiled", "index", "nprobe", "publish_bound"})
-"""Operational settings that affect a bundle's content."""
-
-_NOT_DEFINING: Final[dict[str, Any]] = dict.fromkeys(_OPERATIONAL, True) | {"rescoring": {"candidates"}}
-
-_Positive = Annotated[float, Field(gt=0)]
 
 
 class TrainerConfig(FrozenModel):

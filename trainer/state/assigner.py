@@ -1,7 +1,7 @@
 """Assignment of vectors to their nearest centroids, split over all ranks.
 
-Ranks of one machine read the vectors from a memory-mapped file. Machines may have no common disk: there each rank
-gets its part of the vectors from the ranks that own them.
+Ranks of one machine read the vectors from a memory-mapped file. With several machines, which may have no common disk,
+each rank gets its part of the vectors from the ranks that own them.
 """
 
 import json
@@ -45,7 +45,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Assigned(NamedTuple):
-    """The list number of each item, (n,), and the cosine of the item and the list's centroid, (n,)."""
+    """For each item, the number of its list, (n,), and the cosine of the item and the list's centroid, (n,)."""
 
     lists: npt.NDArray[np.int32]
     cosines: Floats
@@ -64,7 +64,7 @@ class _Sizes(NamedTuple):
 
 
 class _Paths(NamedTuple):
-    """NumPy files of the `vectors` (n, d), the `chosen` indices (m,), the `centroids` (c, d), and the results."""
+    """Paths of NumPy files: `vectors` (n, d), `chosen` indices (m,), `centroids` (c, d), and the results (m,)."""
 
     vectors: str
     chosen: str
@@ -75,14 +75,14 @@ class _Paths(NamedTuple):
 
 @dataclass(frozen=True)
 class Assigner:
-    """Assigns vectors with all ranks; bit-identical to `assign`.
+    """Assigns vectors to lists with all ranks; the results have the same bits as those of `assign`.
 
     Parameters
     ----------
     workers
         The ranks.
     vectors_of
-        Returns the vectors (n, d) of distinct table rows (n,), different ones on each rank; collective
+        Collective function that returns the vectors (n, d) of distinct table rows (n,), different rows on each rank
         (`ItemVectors.searched`).
     """
 
@@ -90,7 +90,7 @@ class Assigner:
     vectors_of: Callable[[Tensor], Tensor]
 
     def assign(self, vectors: Path, chosen: Ints, centroids: Floats) -> Assigned:
-        """Do `assign` for an array in a file; called as `Embeddings.fetch`.
+        """Assign vectors of a file to their nearest centroids. Collective, or called by rank 0 in `Workers.first`.
 
         Parameters
         ----------
@@ -102,17 +102,17 @@ class Assigner:
             Unit vectors, (c, d).
         """
         given = [_shared(array) for array in (chosen, centroids)]
-        found = [_shared(np.zeros(len(chosen), kind)) for kind in (np.int32, np.float32)]
-        paths = _Paths(str(vectors), *(str(draft.path) for draft in (*given, *found)))
+        results = [_shared(np.zeros(len(chosen), kind)) for kind in (np.int32, np.float32)]
+        paths = _Paths(str(vectors), *(str(draft.path) for draft in (*given, *results)))
         self.workers.ask(f"{_ASSIGN}{json.dumps(paths)}")
         self._assign_own(paths)
-        lists, cosines = (draft.mapped() for draft in found)
+        lists, cosines = (draft.mapped() for draft in results)
         return Assigned(lists, cosines)
 
     def assign_rows(self, rows: TableRows, centroids: Floats) -> Assigned:
-        """Do `assign` for the vectors of distinct rows (m,), at least one; called as `Embeddings.fetch`.
+        """Assign the items of distinct rows (m,), m >= 1. Collective, or called by rank 0 in `Workers.first`.
 
-        Ranks need no common disk. `centroids` (c, d) are unit vectors.
+        Needs no common disk of the ranks. `centroids` (c, d) are unit vectors.
         """
         sizes = _Sizes(len(rows), *centroids.shape)
         self.workers.ask(f"{_ASSIGN_ROWS}{json.dumps(sizes)}")
@@ -130,11 +130,11 @@ class Assigner:
         return True
 
     def _assign_own(self, paths: _Paths) -> None:
-        """Assign this rank's blocks; collective, as `done_by_all`."""
+        """Assign this rank's blocks of vectors in files; collective (`done_by_all`)."""
         done_by_all(self.workers, partial(self._assign_part, paths), len(mapped(Path(paths.chosen))))
 
     def _assign_part(self, paths: _Paths) -> int:
-        """Assign this rank's blocks, and return their number of vectors."""
+        """Assign this rank's blocks, and return the number of vectors in them."""
         vectors, chosen, centroids = (mapped(Path(path)) for path in (paths.vectors, paths.chosen, paths.centroids))
         lists, cosines = (mapped(Path(path), "r+") for path in (paths.lists, paths.cosines))
         quantizer = _quantizer(centroids)
@@ -145,20 +145,23 @@ class Assigner:
 
     @torch.no_grad()
     def _assign_together(self, sizes: _Sizes, rows: Tensor, centroids: Tensor) -> Assigned:
-        """Assign rows (m,) to centroids (c, d); rank 0 gives both and receives all results."""
-        ranks, found = self.workers.world_size, list[Tensor]()
+        """Assign rows (m,) to centroids (c, d) together; rank 0 passes both and receives all results."""
+        ranks, results = self.workers.world_size, list[Tensor]()
         quantizer = _quantizer(self.workers.spread(centroids, [sizes.lists, *[0] * (ranks - 1)])[0].numpy())
         for first in range(0, sizes.rows, ranks * _BLOCK):
             some = rows[first : first + ranks * _BLOCK]
             own = self.workers.deliver(some, np.arange(len(some)) // _BLOCK)
             nearest = packed(tuple(map(torch.from_numpy, _nearest(quantizer, self.vectors_of(own).numpy()))))
-            found.append(self.workers.deliver(nearest, np.zeros(len(nearest), np.int64)))
-        lists, cosines = unpacked(torch.cat(found), (torch.empty(0, dtype=torch.int64), torch.empty(0)))
+            results.append(self.workers.deliver(nearest, np.zeros(len(nearest), np.int64)))
+        lists, cosines = unpacked(torch.cat(results), (torch.empty(0, dtype=torch.int64), torch.empty(0)))
         return Assigned(lists.int().numpy(), cosines.numpy())
 
 
 def assign(quantizer: Any, vectors: Floats, chosen: Ints | None = None) -> Assigned:
-    """Return the nearest list of each of the vectors (n, d), or of the `chosen` ones (m,), block by block."""
+    """Return the nearest list of each of the vectors (n, d), or of those at the indices `chosen` (m,).
+
+    `quantizer` is a FAISS index of the lists' centroids.
+    """
     count = len(vectors) if chosen is None else len(chosen)
     lists, cosines = np.empty(count, np.int32), np.empty(count, np.float32)
     for at in _blocks(count):
@@ -173,14 +176,16 @@ def lengths_of(vectors: Floats) -> Floats:
 
 
 def _quantizer(centroids: Floats) -> Any:
+    """Return a flat FAISS index of centroids (c, d)."""
     quantizer: Any = faiss.IndexFlatIP(centroids.shape[1])
     quantizer.add(centroids)
     return quantizer
 
 
 def _nearest(quantizer: Any, vectors: Floats) -> tuple[Ints, Floats]:
-    scores, found = quantizer.search(vectors, 1)
-    return found[:, 0], scores[:, 0] / lengths_of(vectors)
+    """Return the nearest list of each vector (n, d), and the cosine with its centroid."""
+    scores, lists = quantizer.search(vectors, 1)
+    return lists[:, 0], scores[:, 0] / lengths_of(vectors)
 
 
 def _shared(array: npt.NDArray[Any]) -> ArrayDraft:
@@ -191,4 +196,5 @@ def _shared(array: npt.NDArray[Any]) -> ArrayDraft:
 
 
 def _blocks(count: int) -> list[slice]:
+    """Return slices that cut `count` vectors into blocks."""
     return [slice(first, min(first + _BLOCK, count)) for first in range(0, count, _BLOCK)]

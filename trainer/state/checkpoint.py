@@ -1,10 +1,10 @@
 """Checkpoints: the whole state, saved so that a killed run continues bit for bit.
 
 ``checkpoints/<name>/`` holds the tensors' bytes (`weir.trainer.state.tensor_files`) and, written last,
-``CHECKPOINT.json`` (`weir.contracts.bundles.checkpoint`): without it the directory is incomplete and is never read.
+``CHECKPOINT.json`` (`weir.contracts.bundles.checkpoint`). A directory without this mark is incomplete and never read.
 Every byte is verified before any tensor is used, and loading executes nothing. Most checkpoints are deltas
-(`weir.trainer.state.checkpoint_chain`): they store only the rows changed since their parent, which is retained as long
-as they are.
+(`weir.trainer.state.checkpoint_chain`): a delta stores only the rows changed since its parent, and the parent is kept
+as long as the delta.
 """
 
 import logging
@@ -49,7 +49,7 @@ _WRITE: Final = "write "
 
 
 class CheckpointMismatchError(UserError):
-    """The newest checkpoint has other settings, named with both values, or another format."""
+    """The newest checkpoint has other settings or another format; the message names them, with both values."""
 
 
 class DamagedCheckpointError(CorruptArtefactError):
@@ -70,7 +70,7 @@ class CheckpointLog:
         return checkpoint_names(self.store)
 
     def save(self, state: TrainerState, workers: Workers) -> str:
-        """Save the state and return the checkpoint's name; collective, and rank 0 writes the mark."""
+        """Save the state, with the mark written by rank 0, and return the checkpoint's name; collective."""
         at = state.position
         name = f"{at.step:010d}-{at.sequence:08d}-{at.batch:08d}"
         workers.first(lambda: self._save(name, state), partial(self._answer, state))
@@ -84,9 +84,10 @@ class CheckpointLog:
             state.answer(question)
 
     def _save(self, name: str, state: TrainerState) -> None:
+        """Write a checkpoint on rank 0, a delta if possible, and remove old checkpoints."""
         if name in self.names():
             return
-        # A killed run may have left an incomplete one.
+        # A killed run may have left an incomplete checkpoint.
         self.store.remove(f"checkpoints/{name}")
         before, rows = self._before(state)
         if before is None:
@@ -102,13 +103,13 @@ class CheckpointLog:
 
     def _before(self, state: TrainerState) -> tuple[SavedChain | None, TableRows]:
         """Return the chain that a delta would extend and the delta's rows; None for a full checkpoint."""
-        found = state.saved.continued(state.layout(), state.touched.rows(Reader.CHECKPOINT)) if state.saved else None
-        if found is None or not all(self._is_there(link.checkpoint) for link in found[0].links):
+        delta = state.saved.continued(state.layout(), state.touched.rows(Reader.CHECKPOINT)) if state.saved else None
+        if delta is None or not all(self._is_there(link.checkpoint) for link in delta[0].links):
             return None, no_rows()
-        return found
+        return delta
 
     def _is_there(self, checkpoint: CheckpointRef) -> bool:
-        """Return whether a checkpoint is still in this store: it may have been removed, or saved in another store."""
+        """Return whether a checkpoint is in this store, with the same content."""
         try:
             return checksum(self.store.read(mark_path(checkpoint.name))) == checkpoint.checksum
         except FileNotFoundError:
@@ -141,6 +142,7 @@ class CheckpointLog:
         files: tuple[FileEntry, ...],
         parent: CheckpointRef | None = None,
     ) -> FileEntry:
+        """Write the mark of a checkpoint, which completes the checkpoint."""
         at = state.position
         mark = CheckpointMark(
             format=CURRENT_FORMAT if state.featured_users is None else WITH_USER_FEATURES,
@@ -157,32 +159,33 @@ class CheckpointLog:
         return write_document(self.store, mark_path(name), mark)
 
     def continued(self, config: TrainerConfig, workers: Workers) -> TrainerConfig:
-        """Return `config` with every setting left at its default replaced by the newest checkpoint's value. Collective.
+        """Return `config` with settings left at their defaults replaced by the newest checkpoint's values; collective.
 
-        A new version may change defaults; a store that it continues keeps its own.
+        A new version of the software may change defaults; a store that it continues keeps the old ones.
         """
         newest = workers.broadcast(self.names()[-1:])
         if not newest:
             return config
         try:
-            found = config.continuing(read_checkpoint_mark(self.store, newest[0]).settings)
+            merged = config.continuing(read_checkpoint_mark(self.store, newest[0]).settings)
         except (CorruptArtefactError, FileNotFoundError, ValidationError):
             return config  # `load` raises the error, or the mismatch
-        defaults, kept = config.defining(), found.defining()
-        for name in sorted(kept) if workers.is_first else ():
-            if kept[name] != defaults[name]:
-                logger.info("%s is %r, as in the checkpoint: the default is %r now", name, kept[name], defaults[name])
-        return found
+        defaults, stored = config.defining(), merged.defining()
+        for name in sorted(stored) if workers.is_first else ():
+            if stored[name] != defaults[name]:
+                logger.info("%s is %r, as in the checkpoint: the default is %r now", name, stored[name], defaults[name])
+        return merged
 
     def require_log(self, log: CommitLog, workers: Workers) -> None:
-        """Check that the newest checkpoint was trained on the windows of this log; all ranks must call it.
+        """Check that the newest checkpoint was trained on the windows of this log; collective.
 
-        Raises `LogMismatchError`, which says which checkpoints to remove.
+        Raises `LogMismatchError` otherwise, which names the checkpoints to remove.
         """
         if (error := workers.broadcast(self._mismatch(log) if workers.is_first else None)) is not None:
             raise error
 
     def _mismatch(self, log: CommitLog) -> LogMismatchError | None:
+        """Return the error of `require_log`; None if the newest checkpoint fits the log, or there is none."""
         newest: LogMismatchError | None = None
         names, gone = self.names(), list[str]()
         for name in reversed(names):
@@ -215,9 +218,9 @@ class CheckpointLog:
         Raises
         ------
         CheckpointMismatchError
-            If it has other settings than `config`, or another format.
+            If the checkpoint has other settings than `config`, or another format.
         DamagedCheckpointError
-            If one of its files is missing or corrupt.
+            If a file of the checkpoint is missing or corrupt.
         """
         newest = workers.broadcast(self.names()[-1:])
         if not newest:
@@ -238,17 +241,18 @@ class CheckpointLog:
         return state
 
     def _compare(self, name: str, mark: CheckpointMark, config: TrainerConfig) -> None:
+        """Raise `CheckpointMismatchError` if a checkpoint was made with other settings."""
         saved, given = mark.settings, config.given()
         # Ignore settings that the checkpoint's version lacked and the user has not set: their default changes nothing.
-        wanted = {key: value for key, value in config.defining().items() if key in saved or key in given}
-        differences = _differences(saved, wanted)
+        current = {key: value for key, value in config.defining().items() if key in saved or key in given}
+        differences = _differences(saved, current)
         if differences:
             path = self.store.path(mark_path(name))
             remedy = "use the same settings, or another store, or remove its checkpoints/"
             raise CheckpointMismatchError(f"{path}: made with other settings: {'; '.join(differences)}; {remedy}")
 
     def _remedy(self, path: str, newest: str) -> str:
-        """Return the remedy: which checkpoints to remove, i.e. the damaged one and all its descendants."""
+        """Return a sentence that names the checkpoints to remove: the one with the damaged file and its descendants."""
         names = self.names()
         damaged = path.removeprefix(self.store.path("checkpoints/")).partition("/")[0]
         lost = {name for name in names if damaged in self._ancestors(name)} | ({damaged} & set(names)) | {newest}
@@ -259,24 +263,25 @@ class CheckpointLog:
 
     def _ancestors(self, name: str) -> list[str]:
         """Return a checkpoint and its ancestors, as far as their marks are readable."""
-        found = [name]
+        names = [name]
         with suppress(CorruptArtefactError, FileNotFoundError):
-            while (parent := read_checkpoint_mark(self.store, found[-1]).parent) is not None:
-                found.append(parent.name)
-        return found
+            while (parent := read_checkpoint_mark(self.store, names[-1]).parent) is not None:
+                names.append(parent.name)
+        return names
 
     def _retire(self) -> None:
+        """Remove all checkpoints except the newest `keep` and their ancestors."""
         kept = {ancestor for name in self.names()[-self.keep :] for ancestor in self._ancestors(name)}
         for folder in {name.split("/")[1] for name in self.store.glob("checkpoints/*/*")} - kept:
             self.store.remove(mark_path(folder))
             self.store.remove(f"checkpoints/{folder}")
 
 
-def _differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
+def _differences(saved: Mapping[str, object], current: Mapping[str, object]) -> list[str]:
     """Return a text for each setting that differs, with both values."""
     absent = "absent"
     return [
-        f"{name} was {saved.get(name, absent)!r} and is now {wanted.get(name, absent)!r}"
-        for name in sorted(saved.keys() | wanted.keys())
-        if saved.get(name, absent) != wanted.get(name, absent)
+        f"{name} was {saved.get(name, absent)!r} and is now {current.get(name, absent)!r}"
+        for name in sorted(saved.keys() | current.keys())
+        if saved.get(name, absent) != current.get(name, absent)
     ]

@@ -1,10 +1,10 @@
-"""A checkpoint and all that it continues, as a rank reads them: of what ranks share, its own rows.
+"""Chains of checkpoints: a full checkpoint and its deltas, of which each rank reads its own rows.
 
-A new delta absorbs the last one unless that is more than twice as large. So sizes at least halve from link to link:
-chains are short, and each row is rewritten only a few times before the next full checkpoint.
-If every window touches the same rows, the chain is a single delta.
+A new delta replaces the previous delta, and includes its rows, unless that is more than twice as large. So sizes at
+least halve from delta to delta: chains are short, and each row is rewritten only a few times before the next full
+checkpoint. If every window touches the same rows, the chain has a single delta.
 
-A delta is read after the previous one was applied and freed, so a rank holds its lines of one delta at a time.
+A delta is read after the previous one was applied and freed, so a rank has its rows of one delta in memory at a time.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,11 +36,17 @@ __all__ = ["Layout", "SavedChain", "SavedRows", "StoredLinks", "is_feature_line"
 
 
 _SHARE: Final = 4
-"""A full checkpoint is due when the deltas of a chain together exceed this fraction of the table's rows, 1 / 4."""
+"""A full checkpoint is due when the deltas of a chain together have more than 1 / `_SHARE` of the table's rows."""
+
+
+_FEATURES: Final = "features.table"
 
 
 class Layout(NamedTuple):
-    """Capacity of the table, type and shape of each array with a line per row, and the names of all parts."""
+    """What two states must have in common to exchange rows.
+
+    Capacity of the table, dtype and shape of each array with a line per row, and the names of all parts.
+    """
 
     capacity: int
     lines: dict[str, tuple[torch.dtype, tuple[int, ...]]]
@@ -48,7 +54,7 @@ class Layout(NamedTuple):
 
 
 class SavedRows(NamedTuple):
-    """A checkpoint and the `rows` (n,) that it stores; empty for a full checkpoint."""
+    """A checkpoint and the `rows` (n,) that it stores; no rows stand for a full checkpoint."""
 
     checkpoint: CheckpointRef
     rows: TableRows
@@ -76,31 +82,29 @@ class SavedChain:
         links, rows = list(self.links), touched
         while len(links) > 1 and len(links[-1].rows) <= 2 * len(rows):
             rows = TableRows(ascending(np.concatenate([links.pop().rows, rows])))
-        held = len(rows) + sum(len(link.rows) for link in links)
-        return None if _SHARE * held > layout.capacity else (SavedChain(layout, tuple(links)), rows)
+        stored = len(rows) + sum(len(link.rows) for link in links)
+        return None if _SHARE * stored > layout.capacity else (SavedChain(layout, tuple(links)), rows)
 
     def extended(self, checkpoint: CheckpointRef, rows: TableRows) -> "SavedChain":
         """Return the chain with one more link."""
         return SavedChain(self.layout, (*self.links, SavedRows(checkpoint, rows)))
 
 
-_FEATURES: Final = "features.table"
-
-
 def lines_of_all(table: ItemTable, counts: RowCounts, featured: FeaturedItems | None) -> dict[str, SharedLines]:
-    """Return the arrays at all rows by flat name, without embeddings, which each rank writes itself."""
+    """Return the sharded arrays at all rows, by flat name, except the embeddings, which each rank writes itself."""
     return _named("table", tabled(table)) | _named("counts", counted(counts)) | _features(featured)
 
 
 def lines_of_some(
     rows: TableRows, embeddings: Embeddings, table: ItemTable, counts: RowCounts, featured: FeaturedItems | None
 ) -> dict[str, SharedLines]:
-    """Return the arrays at distinct rows (n,) by flat name."""
+    """Return the sharded arrays at distinct rows (n,), by flat name."""
     items = _named("table", tabled(table, rows)) | _named("counts", counted(counts, rows))
     return _named("embeddings", fetched(embeddings, rows)) | items | _features(featured, rows)
 
 
 def _features(featured: FeaturedItems | None, rows: TableRows | None = None) -> dict[str, SharedLines]:
+    """Return the arrays of item features at some rows or all, by flat name; empty without features."""
     return {} if featured is None else _named(_FEATURES, described(featured.table, rows))
 
 
@@ -110,12 +114,13 @@ def is_feature_line(name: str) -> bool:
 
 
 def _named(part: str, lines: Mapping[str, SharedLines]) -> dict[str, SharedLines]:
-    return {f"{part}.{name}": one for name, one in lines.items()}
+    """Return arrays by flat name, ``<part>.<name>``."""
+    return {f"{part}.{name}": array for name, array in lines.items()}
 
 
 @dataclass(frozen=True)
 class StoredLinks:
-    """The `links` of a chain, the full checkpoint first, for one of the ranks that share its rows.
+    """Reader of a stored chain for one rank; `links` are its checkpoints, the full one first.
 
     All reads raise `CorruptArtefactError` for a missing or corrupt file.
     """
@@ -131,21 +136,22 @@ class StoredLinks:
 
     @cached_property
     def listed(self) -> list[TableRows]:
-        """The rows of all ranks that each delta stores."""
+        """The rows that each delta stores, of all ranks."""
         return [self._listed(number) for number in range(1, len(self.links))]
 
     def whole(self) -> dict[str, Tensor]:
-        """Read the full checkpoint."""
+        """Read this rank's part of the full checkpoint, as tensors by flat name."""
         embeddings = OwnPlaces(self._places, by_place=True)
         table = OwnRowSharding(self._stripes, self._places.capacity)
         return self._read(0, self._own(0, embeddings, OwnPlaces(self._places, by_place=False), table))
 
     def deltas(self) -> Iterator[Delta]:
-        """Read the deltas one after another."""
+        """Read this rank's part of the deltas, one after another."""
         for number, listed in enumerate(self.listed, start=1):
             yield self._delta(number, listed)
 
     def _delta(self, number: int, listed: TableRows) -> Delta:
+        """Read this rank's part of a delta that stores the rows `listed` (n,)."""
         places, stripes = self._places, self._stripes
         by_place = OwnListed(listed, lambda rows: places.own(torch.from_numpy(rows)).numpy())
         by_stripe = OwnListed(listed, lambda rows: stripes.own(rows).nonzero()[0])
@@ -156,10 +162,11 @@ class StoredLinks:
     def saved(self, layout: Layout) -> SavedChain:
         """Return the chain that the state's next checkpoint may extend."""
         rows = zip(self.links, [no_rows(), *self.listed], strict=True)
-        return SavedChain(layout, tuple(SavedRows(one, held) for (one, _), held in rows))
+        return SavedChain(layout, tuple(SavedRows(checkpoint, stored) for (checkpoint, _), stored in rows))
 
     @property
     def _places(self) -> Places:
+        """Shard of this rank among the rows of the full checkpoint."""
         (capacity,) = self.marks[0].tensors["embeddings.squares"].shape
         return Places(capacity, self.workers.rank, self.workers.world_size)
 
@@ -168,9 +175,10 @@ class StoredLinks:
         return RowSharding(self.workers.rank, self.workers.world_size)
 
     def _listed(self, number: int) -> TableRows:
-        one, mark = self.links[number]
+        """Read the rows that a delta stores."""
+        checkpoint, mark = self.links[number]
         first = {ROWS: mark.tensors[ROWS]}
-        return TableRows(read_tensors(self.store, f"checkpoints/{one.name}", first, mark.files)[ROWS].numpy())
+        return TableRows(read_tensors(self.store, f"checkpoints/{checkpoint.name}", first, mark.files)[ROWS].numpy())
 
     def _own(
         self, number: int, embeddings: ShardSelection, others: ShardSelection, table: OwnRowSharding | OwnListed
@@ -185,5 +193,6 @@ class StoredLinks:
         return own | {f"table.{array}": lines for array, lines in own_table(table).items()}
 
     def _read(self, number: int, own: Mapping[str, ShardSelection]) -> dict[str, Tensor]:
-        one, mark = self.links[number]
-        return read_tensors(self.store, f"checkpoints/{one.name}", mark.tensors, mark.files, own)
+        """Read the tensors of a link, with this rank's lines only for the names in `own`."""
+        checkpoint, mark = self.links[number]
+        return read_tensors(self.store, f"checkpoints/{checkpoint.name}", mark.tensors, mark.files, own)

@@ -24,12 +24,14 @@ def ingest_window(
     users: tuple[bytes, UserKeys] | None = None,
     features: pa.Table | None = None,
 ) -> RowChanges:
-    """Add a window's items and frequencies to a state, before any step on it: rows change owners only here.
+    """Add a window's items and frequencies to a state, before any step on the window; collective.
+
+    Table rows change owners only here. Returns the admitted and the evicted rows.
 
     Parameters
     ----------
     state
-        The same on all ranks; the call is collective.
+        The state, the same on all ranks.
     manifest
         The window's manifest.
     sketch
@@ -50,8 +52,9 @@ def ingest_window(
     seen = np.maximum(state.frequencies.agreed(estimates), occurrences) >= state.config.admit_after
     changes = _change_rows(state, manifest, keys, ids, seen)
     rows = state.table.rows_alike(keys)
-    known = rows >= FIRST_ITEM
-    state.embeddings.touch(torch.from_numpy(state.counts.follow(TableRows(rows[known]), estimates[known], changes)))
+    has_row = rows >= FIRST_ITEM
+    changed = state.counts.follow(TableRows(rows[has_row]), estimates[has_row], changes)
+    state.embeddings.touch(torch.from_numpy(changed))
     _renew_cache(state, changes)
     _ingest_features(state, manifest, rows, features, changes)
     _ingest_user_features(state, manifest)
@@ -65,7 +68,7 @@ def _change_rows(
     ids: npt.NDArray[np.object_],
     seen: npt.NDArray[np.bool_],
 ) -> RowChanges:
-    """Evict items that have not occurred for the time to live, and admit those `seen` (n,) often enough."""
+    """Evict items that have not occurred for the time to live, and admit items that are `seen` (n,) often enough."""
     table, config, now = state.table, state.config, manifest.max_event_ms
     table.touch(keys, now)
     ttl = config.item_ttl_seconds

@@ -1,8 +1,8 @@
-"""The vectors of all items: what towers and index read, and the files of a bundle that ranks write together.
+"""Item vectors as towers and index read them, and the writer of a bundle's vector files.
 
-Ranks of one machine each write the items of their shard, and no vector is exchanged. With several machines, each rank
-writes consecutive items, fetched from their shards, so that two machines never change the same page of a
-file. Where machines have no common disk, rank 0 fetches and writes all.
+On one machine, each rank writes the items of its shard, and no vector is exchanged. With several machines, each rank
+writes consecutive items, fetched from their shards, so that two machines never change the same page of a file. Without
+a common disk, rank 0 fetches and writes all items.
 """
 
 import json
@@ -33,7 +33,14 @@ __all__ = ["ItemPaths", "ItemVectors", "ItemWriter"]
 
 
 _FETCH: Final = "vectors"
-"""Query of rank 0 when it fetches vectors alone."""
+"""Query of rank 0 for `fetch`."""
+
+
+_WRITE: Final = "items "
+"""Prefix of rank 0's query for `ItemWriter.write`; the paths of the files follow."""
+
+_AT_ONCE: Final = 1 << 16
+"""Rows written at a time: 16 MB with 64 dimensions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,21 +72,22 @@ class ItemVectors:
         return self.compose(route.fetch(self.embeddings.weight), features)
 
     def searched(self, rows: Tensor) -> Tensor:
-        """Return the vectors as stored in the index, on the CPU; called as `together`."""
+        """Return index vectors of distinct rows (n,), different ones on each rank, on the CPU; collective."""
         return self.both(self.together, rows)[1]
 
     def both(self, read: Callable[[Tensor], Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the vectors of rows (n,) by `read`, a method of this class, and as stored in the index; on the CPU.
+        """Return the item vectors (n, d) and the index vectors (n, d) of rows (n,), on the CPU.
 
+        `read` is the method of this class that returns the item vectors.
         The bits of a vector do not depend on the other rows of the call.
         """
         # On the CPU, a vector has the same bits in any batch of two or more rows, but not alone.
         several = rows.expand(2) if len(rows) == 1 else rows
-        found = read(several.to(self.embeddings.weight.device)).cpu()
-        return found[: len(rows)], project(found, self.tower)[: len(rows)]
+        vectors = read(several.to(self.embeddings.weight.device)).cpu()
+        return vectors[: len(rows)], project(vectors, self.tower)[: len(rows)]
 
     def fetch(self, rows: Tensor) -> Tensor:
-        """Return the vectors of distinct rows (n,); called as `Embeddings.fetch`."""
+        """Return the vectors (n, d) of distinct rows (n,). Collective, or called by rank 0 in `Workers.first`."""
         self.workers.ask(_FETCH)
         return self.together(rows)
 
@@ -91,15 +99,8 @@ class ItemVectors:
         return True
 
 
-_WRITE: Final = "items "
-"""Prefix of rank 0's query; the paths of the files follow."""
-
-_AT_ONCE: Final = 1 << 16
-"""Rows written at a time: 16 MB with 64 dimensions."""
-
-
 class ItemPaths(NamedTuple):
-    """NumPy files for the `embeddings` (2 + n, d) of the two special rows and n items, and for the items' `vectors`."""
+    """Paths of two NumPy files: `embeddings` (2 + n, d) of two special rows and n items, and index `vectors` (n, d)."""
 
     embeddings: str
     vectors: str
@@ -114,7 +115,7 @@ class ItemWriter:
 
     @torch.no_grad()
     def write(self, paths: ItemPaths) -> None:
-        """Fill files of the right shapes (`weir.contracts.storage.array_files`); called as `Embeddings.fetch`."""
+        """Fill existing files of the right shapes. Collective, or called by rank 0 in `Workers.first`."""
         special, _ = self.vectors.both(self.vectors.fetch, torch.arange(FIRST_ITEM))
         write_lines(Path(paths.embeddings), 0, array_of(special))
         self.vectors.workers.ask(f"{_WRITE}{json.dumps(paths)}")
@@ -130,7 +131,7 @@ class ItemWriter:
 
     @torch.no_grad()
     def _write_together(self, paths: ItemPaths) -> bool:
-        """Write this rank's part, as all ranks do; if any rank cannot open the files, only return False."""
+        """Write this rank's part of the files; return False, and write nothing, if a rank cannot open the files."""
         workers = self.vectors.workers
         if workers.any(not all(os.access(path, os.R_OK | os.W_OK) for path in paths)):
             return False
@@ -157,7 +158,7 @@ class ItemWriter:
         return self._write_part(paths, range(share.start, share.stop), workers.world_size, self.vectors.together)
 
     def _write_part(self, paths: ItemPaths, part: range, parts: int, read: Callable[[Tensor], Tensor]) -> int:
-        """Write the items `part`, one of `parts` equal parts, fetched by `read`, which all ranks call equally often.
+        """Write the items `part`, one of `parts` equal parts; all ranks call `read` equally often.
 
         Raises `OSError` only at the end, since other ranks need this rank's rows until then.
         """
@@ -175,4 +176,5 @@ class ItemWriter:
         return len(part)
 
     def _rows(self, numbers: range) -> Tensor:
+        """Return the table rows of the items with these numbers."""
         return self.in_use[torch.arange(numbers.start, numbers.stop)]

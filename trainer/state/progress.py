@@ -1,6 +1,6 @@
-"""Where training is in the stream, by what it was trained, and the results of prequential evaluation.
+"""Progress of training: position in the stream, training segments, and results of prequential evaluation.
 
-All metrics are means over events (macro: every event counts once, whatever its user).
+All metrics are means over events: every event counts once, whatever its user.
 """
 
 import json
@@ -20,6 +20,10 @@ from weir.trainer.ranks.workers import Workers
 from weir.trainer.step.model import Position
 
 __all__ = ["Evaluation", "Progress", "continued", "mean_metrics", "save", "software"]
+
+
+_STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
+"""Fields of the position that have other names in checkpoints."""
 
 
 class Evaluation(Document):
@@ -45,29 +49,26 @@ class Evaluation(Document):
 
 
 def mean_metrics(evaluations: Iterable[Evaluation]) -> dict[str, float]:
-    """Return means over events as ``recall@20`` and so on; empty if no evaluation has metrics."""
+    """Return the means over all events of some evaluations, by names such as ``recall@20``; empty without metrics."""
     counted = [evaluation for evaluation in evaluations if evaluation.recall]
     total = sum(evaluation.events for evaluation in counted)
     means: dict[str, float] = {}
     for name in ("recall", "ndcg", "popularity_recall", "popularity_ndcg", "novelty_bits"):
         for k in counted[0].recall if counted else ():
-            means[f"{name}@{k}"] = sum(getattr(one, name)[k] * one.events for one in counted) / total
+            means[f"{name}@{k}"] = sum(getattr(pane, name)[k] * pane.events for pane in counted) / total
     return means
 
 
 def save(store: Store, evaluation: Evaluation) -> None:
-    """Write an evaluation; deterministic for the same stream."""
+    """Write an evaluation to the store; the bytes are the same for the same stream."""
     write_document(store, f"evaluations/{evaluation.window}.json", evaluation)
 
 
-_STORED: Final = {"trained_window": "learnt", "trained_sequence": "learnt_sequence"}
-"""Fields of the position whose names in checkpoints differ."""
-
-
 class Progress(NamedTuple):
-    """The position, the newest event time in the frequencies, in milliseconds, and the newest evaluations.
+    """Progress of training, as a checkpoint stores it.
 
-    `stretches` describe the training segments so far (ranks, threads, device, software).
+    `position` is the position in the stream, `time_ms` the newest event time in the frequencies, in milliseconds, and
+    `recent` the newest evaluations. `stretches` are the training segments so far: ranks, threads, device, software.
     """
 
     position: Position
@@ -83,8 +84,8 @@ class Progress(NamedTuple):
             del position["attempt"]
         recent = [evaluation.model_dump(mode="json") for evaluation in self.recent]
         stretches = [stretch.model_dump(mode="json") for stretch in self.stretches]
-        noted = {"stretches": stretches} if stretches else {}
-        progress = {"position": position, "time_ms": self.time_ms, "recent": recent, **noted}
+        segments = {"stretches": stretches} if stretches else {}
+        progress = {"position": position, "time_ms": self.time_ms, "recent": recent, **segments}
         return torch.frombuffer(bytearray(json.dumps(progress).encode()), dtype=torch.uint8)
 
     @classmethod
@@ -99,7 +100,7 @@ class Progress(NamedTuple):
 
 
 def continued(stretches: Sequence[Stretch], position: Position, workers: Workers) -> tuple[Stretch, ...]:
-    """Return the segments including the one that starts now, unless it equals the last."""
+    """Return the training segments so far, with a new one that starts at `position` if the setup has changed."""
     now = Stretch(
         sequence=position.sequence,
         step=position.step,
@@ -109,7 +110,7 @@ def continued(stretches: Sequence[Stretch], position: Position, workers: Workers
         software=software(),
     )
     # A segment that ended before its first step has trained nothing.
-    before = tuple(one for one in stretches if one.step < position.step)
+    before = tuple(stretch for stretch in stretches if stretch.step < position.step)
     return before if before and before[-1].is_like(now) else (*before, now)
 
 

@@ -1,7 +1,8 @@
-"""What has changed since the newest bundle, so that the cost of an export follows the change.
+"""Changes of the state since the newest bundle, so that the cost of an export is proportional to the change.
 
-With item features, every step moves every item a little, and so does every window that changes a feature's moments:
-touched rows do not cover all moved items. So each rank stores the published vectors of its rows on disk.
+With item features, every step moves every item a little, and so does every window that changes a feature's moments, so
+touched rows are not all moved items. Each rank therefore stores the published vectors of its rows on disk, to compare
+them.
 """
 
 import json
@@ -35,13 +36,17 @@ _AT_ONCE: Final = 1 << 14
 
 Floats = npt.NDArray[np.float32]
 Vectors = Callable[[Tensor], Tensor]
-"""Returns the current vectors (n, d) of rows (n,) in this rank's shard."""
+"""A function that returns the current vectors (n, d) of rows (n,) in this rank's shard."""
+
+
+_SHARE: Final = 4
+"""With more than 1 / `_SHARE` of all rows changed, the next bundle is complete anyway, and no rows are saved."""
 
 
 class PublishedItems:
     """The published vectors of items, in the shards of their rows.
 
-    Unless noted otherwise, methods are called as `Embeddings.fetch`.
+    Unless noted otherwise, methods are collective, or called by rank 0 in `Workers.first`.
 
     Parameters
     ----------
@@ -58,7 +63,7 @@ class PublishedItems:
 
     @property
     def is_known(self) -> bool:
-        """Whether vectors were stored for the table's present size; not collective."""
+        """Whether published vectors are stored for the present size of the table; not collective."""
         return self._places == self.embeddings.places
 
     def take(self, rows: TableRows, vectors: Floats) -> None:
@@ -67,7 +72,7 @@ class PublishedItems:
         self._take(rows, vectors)
 
     def moved(self, now: Vectors) -> TableRows:
-        """Return the rows of items that differ by more than the bound, over all ranks, ascending, (n,); on rank 0."""
+        """Return on rank 0 the rows of all items whose vectors differ by more than the bound, ascending, (n,)."""
         self.embeddings.workers.ask(_MOVED)
         return self._moved(now)
 
@@ -80,6 +85,7 @@ class PublishedItems:
         return question in {_TAKE, _MOVED}
 
     def _take(self, rows: TableRows, vectors: Floats) -> None:
+        """Store published vectors at their ranks; collective."""
         places, workers = self.embeddings.places, self.embeddings.workers
         if not self.is_known:
             lines, width = len(places.here), self.embeddings.weight.shape[1]
@@ -89,16 +95,17 @@ class PublishedItems:
         self._vectors[route.asked.numpy()] = route.push(torch.from_numpy(vectors)).numpy()
 
     def _moved(self, now: Vectors) -> TableRows:
+        """Return on rank 0 the moved rows of all ranks; collective."""
         places, count = self.embeddings.places, len(self.embeddings.places.here)
         pieces = (torch.arange(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE))
         here = torch.cat(
-            [torch.empty(0, dtype=torch.int64), *(self._moved_of(places.rows_at(one), now) for one in pieces)]
+            [torch.empty(0, dtype=torch.int64), *(self._moved_of(places.rows_at(lines), now) for lines in pieces)]
         )
         return TableRows(ascending(at_first(self.embeddings.workers, here).numpy()))
 
     @torch.no_grad()
     def _moved_of(self, rows: Tensor, now: Vectors) -> Tensor:
-        """Return the moved ones among rows (n,) of this rank, (m,)."""
+        """Return which of the rows (n,) of this rank have items that moved, (m,)."""
         rows = rows[self.table.in_use.among(rows)]
         before = torch.from_numpy(self._vectors[self.embeddings.places.local(rows).numpy()])
         # A vector has the same bits in any batch of two or more rows, but not alone.
@@ -108,6 +115,7 @@ class PublishedItems:
         return rows[torch.from_numpy(far)]
 
     def _projected(self, vectors: Tensor) -> Tensor:
+        """Return index vectors (n, d) from item vectors (n, d)."""
         return project(vectors, self._config.tower)
 
 
@@ -119,24 +127,22 @@ def are_apart(before: Floats, after: Floats, bound: float) -> npt.NDArray[np.boo
 
 
 def _squares(vectors: Floats) -> Floats:
+    """Return the squared length of each vector (n, d)."""
     squares: Floats = np.einsum("nd,nd->n", vectors, vectors)
     return squares
 
 
-_SHARE: Final = 4
-"""Above this fraction of changed rows, 1 / 4, the next bundle is complete anyway, and no rows are saved."""
-
-
 class SinceBundle:
-    """Rows touched and keys evicted since the bundle `ref`; None if no bundle is known.
+    """Changes since the bundle `ref`: rows touched and keys evicted. `ref` is None if no bundle is known.
 
-    Untouched rows deviate from that bundle by at most `bound` (`publish_bound`). `items` holds the published vectors,
-    for models whose steps move items they do not touch; it is not in checkpoints. `fingerprint` covers all rows.
+    Untouched rows differ from the bundle by at most `bound` (`publish_bound`). `items` are the published vectors, for
+    models whose steps move items without touching their rows; they are not in checkpoints. `fingerprint` is that of all
+    rows.
 
     Parameters
     ----------
     touched
-        Tracks touched rows and evicted keys.
+        Tracker of touched rows and evicted keys.
     config
         Settings of the run.
     """
@@ -148,26 +154,26 @@ class SinceBundle:
         self.fingerprint = Fingerprint(touched.table, touched.embeddings)
 
     def begins_at(self, ref: BundleRef) -> bool:
-        """Return whether untouched rows deviate from the bundle `ref` by at most the current bound."""
+        """Return whether untouched rows differ from the bundle `ref` by at most the current bound."""
         return self.ref == ref and self.bound <= self._config.publish_bound
 
     def note(self, ref: BundleRef, bound: float | None = None) -> None:
-        """Reset: the state equals the bundle `ref`, up to `bound` (default: the current setting).
+        """Record that the state equals the bundle `ref`, up to `bound` (default: the current setting).
 
-        Called as `Embeddings.fetch`.
+        Collective, or called by rank 0 in `Workers.first`.
         """
         self.ref, self.bound = ref, self._config.publish_bound if bound is None else bound
         self.touched.clear(Reader.BUNDLE)
 
     def snapshot(self) -> None:
-        """Start tracking changes for `note_snapshot`; called as `note`.
+        """Start to track changes for `note_snapshot`. Collective, or called by rank 0 in `Workers.first`.
 
-        Until then, all data still refers to the previous bundle.
+        Until `note_snapshot`, all data still refers to the previous bundle.
         """
         self.touched.clear(Reader.SNAPSHOT)
 
     def note_snapshot(self, ref: BundleRef) -> None:
-        """Reset to the snapshot, which was published as the bundle `ref`; called as `note`."""
+        """Record that the snapshot was published as `ref`. Collective, or called by rank 0 in `Workers.first`."""
         self.ref, self.bound = ref, self._config.publish_bound
         self.touched.take_over()
 
@@ -176,24 +182,27 @@ class SinceBundle:
         return self.items.answer(question, now) or self.fingerprint.answer(question)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the state for a checkpoint; called as `Embeddings.fetch`."""
+        """Return the changes for a checkpoint; empty without a known bundle, or if there are too many.
+
+        Collective, or called by rank 0 in `Workers.first`.
+        """
         if self.ref is None:
             return {}
         rows, left = self.touched.rows(Reader.BUNDLE), self.touched.left()
         if _SHARE * len(rows) > self.touched.table.capacity or TOO_MANY in left:
             return {}
-        known = bytearray(json.dumps({"ref": self.ref.model_dump(), "bound": self.bound}).encode())
+        encoded = bytearray(json.dumps({"ref": self.ref.model_dump(), "bound": self.bound}).encode())
         return {
-            "of": torch.frombuffer(known, dtype=torch.uint8),
+            "of": torch.frombuffer(encoded, dtype=torch.uint8),
             "rows": torch.from_numpy(rows),
             "left": torch.from_numpy(left),
         }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Load the result of `state_dict`; an empty state resets to unknown."""
+        """Load the result of `state_dict`; with an empty state, no bundle is known afterwards."""
         self.ref, rows, left = None, torch.from_numpy(no_rows()), torch.empty(0, dtype=torch.int64)
         if state:
-            known = json.loads(state["of"].numpy().tobytes())
-            self.ref, self.bound = BundleRef.model_validate(known["ref"]), known["bound"]
+            bundle = json.loads(state["of"].numpy().tobytes())
+            self.ref, self.bound = BundleRef.model_validate(bundle["ref"]), bundle["bound"]
             rows, left = state["rows"], state["left"]
         self.touched.restart(Reader.BUNDLE, rows, ItemKeys(left.numpy()))

@@ -1,9 +1,10 @@
-"""Parts of a checkpoint as named arrays, and arrays as plain files of a bounded size.
+"""Arrays of the state in files: the parts of the state as named arrays, and plain files of a bounded size.
 
-Parts follow the protocol of `torch.nn.Module`. A checkpoint stores all arrays side by side as ``<part>.<name>``.
+Parts have the methods `state_dict` and `load_state_dict` of `torch.nn.Module`. A checkpoint stores the arrays of all
+parts, by flat names ``<part>.<name>``.
 
 The files have no headers; the checkpoint's mark describes them (`weir.contracts.bundles.checkpoint`). Loading executes
-nothing. Sharded arrays are written in chunks as they arrive, and a rank reads only the files that hold its lines.
+nothing. Sharded arrays are written in chunks as they arrive, and a rank reads only the files with its lines.
 """
 
 import math
@@ -42,11 +43,20 @@ ROWS: Final = "rows"
 Arrays = Mapping[str, Tensor | npt.NDArray[Any]]
 
 
+_FILE_BYTES: Final = 16 << 20
+"""Most bytes per file; bounds the memory that saving and loading need in addition to the tensors."""
+
+_AT_ONCE: Final = 1 << 20
+"""Bytes processed at a time: each line takes several temporary numbers."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
 class Stateful(Protocol):
     """A part of the state with named arrays."""
 
     def state_dict(self) -> Arrays:
-        """Return the part's arrays; empty if it has none. They may be the part's own."""
+        """Return the part's arrays by name, which may share memory with the part."""
         ...
 
     def load_state_dict(self, state: dict[str, Tensor], /) -> object:
@@ -68,33 +78,37 @@ class StatefulRows(Stateful, Protocol):
 
 
 class Delta(NamedTuple):
-    """A delta's `tensors` by flat name, for the rows `listed` (n,); some parts only have this rank's rows, in `own`."""
+    """A delta checkpoint: `tensors` by flat name, for the rows `listed` (n,).
+
+    For the parts in `own`, the tensors have this rank's rows only.
+    """
 
     tensors: dict[str, Tensor]
     listed: TableRows
     own: Mapping[str, TableRows]
 
     def rows(self, part: str) -> TableRows:
-        """Return the rows of a part's tensors."""
+        """Return the table rows of the lines of a part's tensors."""
         return self.own.get(part, self.listed)
 
 
 def flatten(parts: Mapping[str, Stateful], rows: TableRows | None = None) -> dict[str, Tensor]:
-    """Return the arrays of all parts as tensors, in order, as ``<part>.<name>``; at some `rows` only, if given."""
+    """Return the arrays of all parts as tensors by ``<part>.<name>``, in order; at some `rows` only, if given."""
     return {
         f"{part}.{name}": torch.as_tensor(value)
-        for part, one in parts.items()
-        for name, value in _arrays(one, rows).items()
+        for part, stateful in parts.items()
+        for name, value in _arrays(stateful, rows).items()
     }
 
 
 def array_of(value: Tensor) -> npt.NDArray[Any]:
-    """Return a tensor as an array; floats as 32-bit numbers."""
-    found: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
-    return found
+    """Return a tensor as an array on the CPU; floating-point numbers as float32."""
+    array: npt.NDArray[Any] = (value.float() if value.is_floating_point() else value).detach().cpu().numpy()
+    return array
 
 
 def _arrays(part: Stateful, rows: TableRows | None) -> Arrays:
+    """Return the arrays of a part, at some rows if given and the part has rows."""
     return part.state_of(rows) if rows is not None and isinstance(part, StatefulRows) else part.state_dict()
 
 
@@ -107,20 +121,13 @@ def group(flat: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return parts
 
 
-_FILE_BYTES: Final = 16 << 20
-"""Most bytes per file, which bounds the memory that saving and loading need beside the tensors."""
-
-_AT_ONCE: Final = 1 << 20
-"""Bytes processed at a time: each line takes several temporary numbers."""
-
-Bytes = npt.NDArray[np.uint8]
-
-
 def describe(tensors: Mapping[str, Tensor | SharedLines]) -> dict[str, TensorEntry]:
-    """Return the type and shape of each tensor."""
+    """Return the entries of tensors in a checkpoint's mark: dtype and shape by name."""
     return {
-        name: TensorEntry.model_validate({"dtype": str(one.dtype).removeprefix("torch."), "shape": tuple(one.shape)})
-        for name, one in tensors.items()
+        name: TensorEntry.model_validate(
+            {"dtype": str(value.dtype).removeprefix("torch."), "shape": tuple(value.shape)}
+        )
+        for name, value in tensors.items()
     }
 
 
@@ -151,19 +158,19 @@ def read_tensors(
     Raises
     ------
     CorruptArtefactError
-        If a file with any of their bytes is missing, or differs from its entry in size or checksum; names the file.
+        If a file that is needed is missing, or differs from its entry in size or checksum; names the file.
     """
-    run, found, first = _Run(store, folder, files), dict[str, Tensor](), 0
+    run, tensors, first = _Run(store, folder, files), dict[str, Tensor](), 0
     for name, entry in entries.items():
         lines = (own or {}).get(name)
-        found[name] = _whole(run, first, entry) if lines is None else _own(run, first, entry, lines)
+        tensors[name] = _whole(run, first, entry) if lines is None else _own(run, first, entry, lines)
         first += entry.size
-    return found
+    return tensors
 
 
 @dataclass
 class _Run:
-    """The files as one sequence of bytes; each file is verified before its bytes are used."""
+    """The files of a checkpoint as one sequence of bytes; each file is verified before its bytes are used."""
 
     store: Store
     folder: str
@@ -187,6 +194,7 @@ class _Run:
 
 
 def _whole(run: _Run, first: int, entry: TensorEntry) -> Tensor:
+    """Read a whole tensor that starts at byte `first`."""
     tensor = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
     target, at = _bytes_of(tensor), 0
     for piece in run.pieces(first, first + entry.size):
@@ -196,23 +204,23 @@ def _whole(run: _Run, first: int, entry: TensorEntry) -> Tensor:
 
 
 def _own(run: _Run, first: int, entry: TensorEntry, own: ShardSelection) -> Tensor:
-    """Read the rank's own lines, whole lines at a time."""
+    """Read the rank's own lines of a tensor that starts at byte `first`, whole lines at a time."""
     number, shape = own.wanted.start, entry.shape[1:]
     tensor = torch.empty(own.count, *shape, dtype=getattr(torch, entry.dtype))
     size = tensor.element_size() * math.prod(shape)
     rest: Bytes = np.empty(0, np.uint8)
     for piece in run.pieces(first + size * own.wanted.start, first + size * own.wanted.stop):
-        held = np.concatenate([rest, piece])
-        count = len(held) // size
-        own.take(number, torch.from_numpy(held[: count * size]).view(tensor.dtype).view(count, *shape), tensor)
-        number, rest = number + count, held[count * size :]
+        buffer = np.concatenate([rest, piece])
+        count = len(buffer) // size
+        own.take(number, torch.from_numpy(buffer[: count * size]).view(tensor.dtype).view(count, *shape), tensor)
+        number, rest = number + count, buffer[count * size :]
     return tensor
 
 
 def _bytes_of(tensor: Tensor) -> Bytes:
-    """Return the memory of a contiguous CPU tensor."""
-    found: Bytes = tensor.view(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
-    return found
+    """Return the memory of a contiguous CPU tensor as bytes."""
+    memory: Bytes = tensor.view(-1).view(torch.uint8).numpy() if tensor.numel() else np.empty(0, np.uint8)
+    return memory
 
 
 def _cut(pieces: Iterator[Bytes], size: int) -> Iterator[bytes]:

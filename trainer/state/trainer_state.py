@@ -1,4 +1,4 @@
-"""Everything that training remembers, and its position in the stream: what a checkpoint holds."""
+"""The trainer state: model, item table, frequencies and position in the stream, as a checkpoint stores them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,15 +40,22 @@ from weir.trainer.towers.user_features import FeaturedUsers
 __all__ = ["SINCE", "TrainerState", "start_features", "start_saved", "start_user_features"]
 
 
+SINCE: Final = "since"
+"""Part of a checkpoint with the changes since the newest bundle; training does not depend on it."""
+
+_SHARED: Final = ("embeddings", "table", "counts", "features")
+"""Parts that are sharded over ranks."""
+
+
 def start_features(state: "TrainerState") -> FeaturedItems:
-    """Create the part that reads item features, untrained."""
+    """Add an untrained part that reads item features to a state, and return it."""
     state.featured = FeaturedItems.fresh(state.config.features.buckets, state.embeddings)
     state.optimizer.extend(state.featured.parameters())
     return state.featured
 
 
 def start_user_features(state: "TrainerState") -> FeaturedUsers:
-    """Create the part that reads user features, untrained."""
+    """Add an untrained part that reads user features to a state, and return it."""
     place = len(state.optimizer.parameters)
     state.featured_users = FeaturedUsers.fresh(state.config.features.buckets, state.embeddings.weight, place)
     state.optimizer.extend(state.featured_users.parameters())
@@ -56,7 +63,7 @@ def start_user_features(state: "TrainerState") -> FeaturedUsers:
 
 
 def start_saved(state: "TrainerState", saved: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Create the optional parts of a checkpoint, in the order in which AdamW numbers their parameters."""
+    """Add the optional parts that a checkpoint has, in the order in which AdamW numbered their parameters."""
     users = saved.get("user_features")
     users_first = users is not None and FeaturedUsers.place_in(users) == len(state.optimizer.parameters)
     if users_first:
@@ -67,20 +74,13 @@ def start_saved(state: "TrainerState", saved: Mapping[str, Mapping[str, Tensor]]
         start_user_features(state)
 
 
-SINCE: Final = "since"
-"""Part of a checkpoint with the changes since the newest bundle; training does not depend on it."""
-
-_SHARED: Final = ("embeddings", "table", "counts", "features")
-"""Parts that are sharded over ranks."""
-
-
 @dataclass
 class TrainerState:
     """The model, its optimisers, the item table, the frequencies and the position in the stream.
 
-    `saved` is the newest checkpoint of it, which the next one may continue. `stretches` say by what it was trained.
-    `trained_commit` is the commit of the newest window trained on; rank 0 knows it.
-    `touched` are the rows that have changed, for each reader, and `since` what differs from the newest bundle.
+    `recent` are the newest evaluations, `stretches` the training segments, `saved` the chain of the newest checkpoint,
+    `touched` the changed rows for each reader, and `since` the changes since the newest bundle. `trained_commit` is the
+    commit of the newest window trained on, known to rank 0.
     """
 
     config: TrainerConfig
@@ -139,49 +139,50 @@ class TrainerState:
 
     @property
     def in_use(self) -> LiveRows:
-        """Table rows in use, without a list of all."""
+        """Table rows in use, as an object that computes the requested ones only."""
         return self.table.in_use
 
     @property
     def log_q(self) -> LogQ:
-        """Log-probability of each item among the interactions of the stream, by row; called as `RowCounts`."""
+        """Log-probability of each item among the interactions of the stream, by table row (`RowCounts`)."""
         return LogQ(self.counts, self.counts.log_q)
 
     @property
     def totals(self) -> Totals:
-        """Size of the decayed label matrix; its users are known only if the loss needs user counts."""
+        """Size of the decayed label matrix; the number of users is 1 unless the loss needs user counts."""
         users = (self.users.total, max(round(self.users.distinct.count()), 1)) if self.users else (0.0, 1)
         return Totals(max(users[0], self.config.batch_size), users[1], len(self.table))
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct rows (n,) of `used` rows (m,), by `Places.key`, and each used row's index (m,)."""
+        """Return the distinct rows (n,) of `used` (m,), sorted by `Places.key`, and the index (m,) of each used row."""
         return self.embeddings.places.distinct(used)
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
-        """Return the embeddings of a route's `rows` (n,), ordered as by `select`, with their counts and log Q."""
+        """Return the data of distinct rows (n,), as from `select`, over their `route`; collective."""
         places, asked = self.embeddings.places, route.asked
         features = () if self.featured is None else self.featured.table.read(asked)
         embeddings = self.embeddings.weight.index_select(0, asked)
         if places.ranks == 1:
             return Fetched(embeddings, self.counts, self.log_q, self._inputs(*features))
-        embeddings, values, *found = route.answered(embeddings, self.counts.at(asked), *features)
+        embeddings, values, *fetched = route.answered(embeddings, self.counts.at(asked), *features)
         counts = FetchedCounts(places, places.key(rows), values)
-        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q), self._inputs(*found))
+        return Fetched(embeddings, counts, LogQ(counts, self.counts.log_q), self._inputs(*fetched))
 
     def _inputs(self, *features: Tensor) -> FeatureInputs | None:
+        """Return the inputs of the feature part, if the model has one."""
         return None if self.featured is None else self.featured.inputs(*features)
 
     @property
     def vectors(self) -> ItemVectors:
-        """Item vectors for towers and index."""
+        """Reader of item vectors, for towers and index."""
         return ItemVectors(self.embeddings, self.featured, self.config.tower)
 
     def compose(self, vectors: Tensor, features: FeatureInputs | None) -> Tensor:
-        """Return item vectors (n, d), as the towers read them: embeddings plus features."""
+        """Return item vectors (n, d) from embeddings (n, d) and features of n items; differentiable."""
         return self.vectors.compose(vectors, features)
 
     def item_vectors(self, rows: TableRows | Tensor) -> Tensor:
-        """Return the vectors of the items of distinct rows (n,); called as `Embeddings.fetch`."""
+        """Return the item vectors (n, d) of distinct rows (n,). Collective, or called by rank 0 in `Workers.first`."""
         return self.vectors.fetch(torch.as_tensor(rows, device=self.device))
 
     @property
@@ -191,11 +192,11 @@ class TrainerState:
 
     @property
     def assigner(self) -> Assigner:
-        """Assigns items to the lists of an index, by their vectors."""
+        """Assigner of items to the lists of an index, by their vectors."""
         return Assigner(self.embeddings.workers, self.vectors.searched)
 
     def answer(self, question: str) -> None:
-        """Serve a query of rank 0 to sharded data, as the callback of `Workers.first`."""
+        """Serve a query of rank 0 for sharded data, as the callback of `Workers.first`."""
         answers = [self.touched.answer, self.vectors.answer, self.writer.answer, self.assigner.answer]
         answers += [] if self.featured is None else [self.featured.answer]
         if self.since.answer(question, self.vectors.kept) or any(answer(question) for answer in answers):
@@ -208,37 +209,38 @@ class TrainerState:
             self.embeddings.answer(question)
 
     def tensors(self, besides: Collection[str] = ()) -> dict[str, Tensor]:
-        """Return the state as one flat mapping of tensors; of sharded parts, this rank's lines.
+        """Return the state as tensors by flat name, without the parts `besides`; sharded parts with this rank's lines.
 
-        Parts named in `besides` are left out. If the table is included, call it as `Embeddings.fetch`.
+        If the table is included, the call is collective, or by rank 0 in `Workers.first`.
         """
         parts = {name: part for name, part in self._parts().items() if name not in besides}
         return flatten(parts) | {"progress": self._progress()}
 
     def tensors_of(self, rows: TableRows) -> dict[str, Tensor | SharedLines]:
-        """Return the state at some `rows` (n,) as a flat mapping, with the rows themselves first.
+        """Return the state at some `rows` (n,) as tensors by flat name, first the rows themselves.
 
         Sharded arrays are fetched while they are iterated.
         """
-        found: dict[str, Tensor | SharedLines] = {ROWS: torch.from_numpy(rows)}
+        tensors: dict[str, Tensor | SharedLines] = {ROWS: torch.from_numpy(rows)}
         for name, part in self._parts().items():
-            found |= flatten({name: part}, no_rows() if name in _SHARED else rows)
+            tensors |= flatten({name: part}, no_rows() if name in _SHARED else rows)
         shared = lines_of_some(rows, self.embeddings, self.table, self.counts, self.featured)
-        return found | shared | {"progress": self._progress()}
+        return tensors | shared | {"progress": self._progress()}
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Remember the evaluation of a pane, beside the evaluations of the newest `gate_windows` windows."""
-        known = ((one.window, one) for one in (*self.recent, evaluation))
-        self.recent = of_newest_windows(known, self.config.gate_windows)[-GATE_WINDOWS:]
+        """Add the evaluation of a pane to `recent`, and drop those before the newest `gate_windows` windows."""
+        panes = ((pane.window, pane) for pane in (*self.recent, evaluation))
+        self.recent = of_newest_windows(panes, self.config.gate_windows)[-GATE_WINDOWS:]
 
     def layout(self) -> Layout:
-        """Return the table's capacity, all arrays by row, and all parts: states must agree on them to exchange rows."""
+        """Return the layout, which two states must have in common to exchange rows."""
         parts = self._parts()
         with_rows = {name: part for name, part in parts.items() if isinstance(part, StatefulRows)}
         lines = {name: (line.dtype, tuple(line.shape)) for name, line in flatten(with_rows, no_rows()).items()}
         return Layout(self.table.capacity, lines, tuple(parts))
 
     def _progress(self) -> Tensor:
+        """Return the encoded progress."""
         return Progress(self.position, self.frequencies.time_ms, tuple(self.recent), self.stretches).encoded()
 
     @classmethod
@@ -252,7 +254,7 @@ class TrainerState:
     ) -> "TrainerState":
         """Return the state from the result of `tensors`, with the deltas of `tensors_of` applied in order.
 
-        It empties `flat`, and each delta, to free tensors as soon as a part has loaded them.
+        `flat` and each delta are emptied, to free tensors as soon as a part has loaded them.
         """
         saved = group(flat)
         flat.clear()
@@ -277,7 +279,7 @@ class TrainerState:
         return state
 
     def _load_rows(self, delta: Delta) -> None:
-        """Load the result of `tensors_of`; empties the delta."""
+        """Load a delta, the result of `tensors_of`, and empty it."""
         saved, parts = group(delta.tensors), self._parts()
         delta.tensors.clear()
         self._load_progress(saved.pop("progress")[""], saved.pop(SINCE, {}))
@@ -289,6 +291,7 @@ class TrainerState:
                 part.load_state_dict(saved.pop(name))
 
     def _load_progress(self, stored: Tensor, since: dict[str, Tensor]) -> None:
+        """Load the encoded progress, and the changes since the newest bundle."""
         self.since.load_state_dict(since)
         self.position, self.frequencies.time_ms, recent, self.stretches = Progress.decoded(stored)
         self.recent = list(recent)
@@ -313,6 +316,7 @@ class TrainerState:
 
 
 def _tower(config: TrainerConfig, device: torch.device, dtype: torch.dtype) -> tuple[Tower, AdamW]:
+    """Return an untrained user tower and its optimiser."""
     tower = build_tower(config.tower, derive(config.seed, Purpose.TOWER)).to(device, dtype)
     rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
     return tower, AdamW(tower.parameters(), rate, decay)

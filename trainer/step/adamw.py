@@ -1,8 +1,9 @@
 """AdamW for all parameters except the item embeddings.
 
-Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (arXiv 1711.05101), algorithm 2, by PyTorch's
-fused kernel. `torch.optim.AdamW` calls the same kernel, but loads PyTorch's compiler before its first step, which costs
-a second and 79 MB of memory per rank (docs/lab/store.md).
+Uses PyTorch's fused kernel. `torch.optim.AdamW` calls the same kernel, but loads PyTorch's compiler before its first
+step, which costs a second and 79 MB of memory per rank (docs/lab/store.md).
+
+Source: Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019 (arXiv 1711.05101), algorithm 2.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,10 +20,10 @@ _EPSILON: Final = 1e-8
 
 
 class AdamW:
-    """Updates `parameters`, all of one device and type, numbered in the order in which they were added.
+    """AdamW optimiser of `parameters`, all on one device and of one dtype.
 
-    Its state holds the number of steps and both moments of each parameter that has been updated, as ``<number>.<name>``
-    with the names of `torch.optim.AdamW`.
+    Parameters are numbered in the order in which they were added. The state has the number of steps and both moments of
+    each parameter that has been updated, as ``<number>.<name>`` with the names of `torch.optim.AdamW`.
     """
 
     def __init__(self, parameters: Iterable[Tensor], rate: float, decay: float) -> None:
@@ -67,7 +68,7 @@ class AdamW:
         )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the moments of all parameters that have been updated."""
+        """Return the steps and moments of all parameters that have been updated, by ``<number>.<name>``."""
         return {
             f"{number}.{name}": value
             for number, moments in enumerate(self._moments)
@@ -75,7 +76,7 @@ class AdamW:
         }
 
     def load_state_dict(self, state: dict[str, Tensor], /) -> None:
-        """Load the moments; learning rate and weight decay stay."""
+        """Load the result of `state_dict`; learning rate and weight decay stay."""
         moved = self.parameters[: len(state) // len(_MOMENTS)]
         self._moments = [
             (
@@ -88,5 +89,6 @@ class AdamW:
 
 
 def _fresh(parameter: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the step count and both moments of a new parameter, all 0."""
     steps = torch.zeros((), dtype=torch.float32, device=parameter.device)
     return steps, torch.zeros_like(parameter), torch.zeros_like(parameter)

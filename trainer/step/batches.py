@@ -28,9 +28,11 @@ _Reader = Callable[[npt.NDArray[np.int32]], FeatureInputs]
 
 
 class Examples(NamedTuple):
-    """Positives by table row: `positives` (n,), `histories` (n, L), `weights` and `user_counts` (n,), `exposed` (n, E).
+    """Positive examples with items as table rows.
 
-    `user_counts` are the occurrences of each example's user in the stream if a loss needs them, else 1.
+    `positives` (n,) are the items, `histories` (n, L) the users' items before, `exposed` (n, E) the items shown beside
+    the positive and not chosen. `user_counts` (n,) are the occurrences of each example's user in the stream if the loss
+    needs them, else 1.
     """
 
     positives: Tensor
@@ -41,7 +43,7 @@ class Examples(NamedTuple):
 
     @classmethod
     def of(cls, found: Positives, table: ItemTable) -> "Examples":
-        """Look up all keys; an item without its own row gets the shared row."""
+        """Look up the table rows of all keys; an item without its own row gets the shared row."""
         rows, histories, exposed = (
             torch.from_numpy(table.rows(keys)) for keys in (found.items, found.histories, found.exposed)
         )
@@ -57,14 +59,25 @@ class Examples(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The B histories of one step over all ranks and their positives; `real` is False for padding.
+    """The examples of one step: B over all ranks, s in this rank's share (`Workers.share`). Items are table rows.
 
-    Over all ranks: `positives` and `real`, (B,), or (B, L) if every position of a history has a positive, and
-    `weights` and `user_counts`, (B,). This rank's share (`Workers.share`) only: the `histories` (s, L), `known` (s, K),
-    further positives of each row's user, and `exposed` (s, E), items shown beside each positive and not chosen; empty
-    if every position has a positive. Also for this share, user features (`FeatureInputs`): `user_buckets` and
-    `user_shares` (s, V), and `user_numbers` (s, D). `labels` are True for positive pairs, (B,), or combinations, (B,
-    B), for losses that sample both labels.
+    Attributes
+    ----------
+    positives, real
+        Item of each example over all ranks, and False for padding, (B,); (B, L) if every position of a history has a
+        positive.
+    weights, user_counts
+        Over all ranks, (B,); see `Examples`.
+    histories
+        Users' items before, in this share, (s, L).
+    known
+        Further positives of each user, in this share, (s, K).
+    exposed
+        Items shown beside each positive and not chosen, in this share, (s, E); empty if every position has a positive.
+    labels
+        For losses that sample both labels: which (user, item) pairs, (B,), or combinations, (B, B), are positive.
+    user_buckets, user_shares, user_numbers
+        User features of this share (`FeatureInputs`), (s, V), (s, V) and (s, D).
     """
 
     positives: Tensor
@@ -81,7 +94,7 @@ class Batch(NamedTuple):
 
     @property
     def features(self) -> FeatureInputs | None:
-        """User features of the share; None if there are none."""
+        """User features of this rank's share; None if the batch has none."""
         if not self.user_buckets.numel():
             return None
         return FeatureInputs(self.user_buckets, self.user_shares, self.user_numbers)
@@ -96,7 +109,7 @@ class Batch(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Columns of all n positives of a window: `rows`, `weights`, `user_counts` and history `lengths`, (n,)."""
+    """Columns over all positives of a window, (n,): item `rows`, `weights`, `user_counts` and history `lengths`."""
 
     rows: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32]
@@ -105,7 +118,10 @@ class _Columns(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """Lines of histories, exposed items and user features, split at `cuts`; `reader` decodes the features."""
+    """Examples of this rank on disk, `every`: a line has history, exposed items and user features, split at `cuts`.
+
+    `reader` decodes the features.
+    """
 
     every: Shuffled
     cuts: tuple[int, int]
@@ -122,12 +138,11 @@ def batches(
     featured: FeaturedUsers | None = None,
     start: int = 0,
 ) -> Iterator[Batch]:
-    """Yield batches of the positives whose item has its own row, in a seeded order, from batch `start` on.
+    """Yield batches of the positives whose item has its own table row, in a random order, from batch `start` on.
 
-    The last batch is padded to the full size, so that every rank has equally many rows in every step. Histories and
-    exposed items are sent to the ranks that train on them, which spool them to disk: 4 B per item in ``TMPDIR``.
-
-    With `featured`, batches contain user features. The call is collective; the iteration is not.
+    The last batch is padded to the full `size`, so that every rank has the same number of rows in every step. Histories
+    and exposed items are sent to the ranks that train on them and spooled to disk there, 4 B per item in ``TMPDIR``.
+    With `users`, batches have user counts; with `featured`, user features. The call is collective, the iteration not.
 
     Raises
     ------
@@ -145,6 +160,7 @@ def batches(
 
 
 def _columns(found: SharedWindow, table: ItemTable, users: Users | None) -> _Columns:
+    """Return the columns over all positives of a window; collective."""
     own = found.own
     lengths = np.zeros(len(own.items), np.int32)
     for block in found.own_blocks():
@@ -159,9 +175,9 @@ def _columns(found: SharedWindow, table: ItemTable, users: Users | None) -> _Col
 
 
 def _dealt(found: SharedWindow, table: ItemTable, dealt: ShardedBatches) -> Shuffled:
-    """Look up the rows of histories and exposed items, and send each line to the rank that trains on it.
+    """Send the line of each example to the rank that trains on it, and return this rank's lines, on disk.
 
-    A line also carries the encoded user features, unchanged.
+    A line has the table rows of history and exposed items, and the encoded user features.
     """
     sides, places = (found.own.histories, found.own.exposed), dealt.places(len(found))[found.here]
     width = sum(part.shape[1] for part in (*sides, found.own.features))
@@ -173,6 +189,7 @@ def _dealt(found: SharedWindow, table: ItemTable, dealt: ShardedBatches) -> Shuf
 
 
 def _in_order(columns: _Columns, dealt: ShardedBatches, lines: _Lines, start: int) -> Iterator[Batch]:
+    """Yield the batches from `start` on, with histories cut to the longest in the batch."""
     groups = lines.every.groups(start)
     for chosen in dealt.batches(start):
         # The last batch may have no rows for this rank.
@@ -183,18 +200,20 @@ def _in_order(columns: _Columns, dealt: ShardedBatches, lines: _Lines, start: in
 
 
 def _nothing(lines: npt.NDArray[np.int32]) -> FeatureInputs:
+    """Return empty inputs for models without user features."""
     none = torch.empty(len(lines), 0)
     return FeatureInputs(none.int(), none, none)
 
 
 def _said(featured: FeaturedUsers, layout: Layout, lines: npt.NDArray[np.int32]) -> FeatureInputs:
-    """Return the inputs of the user features in lines (s, F)."""
+    """Decode the user features in lines (s, F)."""
     return featured.inputs(UserLines(layout, lines))
 
 
 def _padded(
     columns: _Columns, chosen: Ints, mine: list[npt.NDArray[np.int32]], reader: _Reader, dealt: ShardedBatches
 ) -> Batch:
+    """Return the batch of the `chosen` examples, padded to the full size; `mine` are this rank's split lines."""
     missing, absent = dealt.size - len(chosen), len(dealt.here) - len(mine[0])
     rows, weights, counts, _ = (torch.from_numpy(column[chosen]) for column in columns)
     # -1, all bits set, encodes no bucket and no number.
@@ -214,9 +233,9 @@ def _padded(
 
 
 def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """Yield the items of `batches`, each built by a thread in advance; for a GPU in pinned memory.
+    """Yield the same batches, each built in advance by a thread; in pinned memory if `device` is a GPU.
 
-    An error in building a batch is raised in its place. The thread ends with this generator.
+    An error while a batch is built is raised when the batch is due. The thread ends with this generator.
     """
 
     def make() -> Batch | None:

@@ -24,6 +24,10 @@ from weir.trainer.towers.tower import History
 __all__ = ["GatheredHistories", "Lookup", "Sum"]
 
 
+_AT_ONCE: Final = 1 << 17
+"""Numbers that each thread gathers at a time to compare them: 0.5 MB, a quarter of a core's own cache."""
+
+
 class Lookup:
     """Looks up rows of `vectors` (n, d) by index; only looked-up rows receive a gradient."""
 
@@ -96,10 +100,6 @@ class _Read(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         ctx.total.add(*ctx.saved_tensors, gradient)
         return None, None, None
-
-
-_AT_ONCE: Final = 1 << 17
-"""Numbers that each thread gathers at a time to compare them: 0.5 MB, a quarter of a core's own cache."""
 
 
 class GatheredHistories(History):

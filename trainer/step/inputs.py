@@ -23,11 +23,11 @@ __all__ = ["BatchRows", "RankShare", "SampledInputs", "sample_inputs"]
 
 
 class BatchRows(NamedTuple):
-    """Data of each of the b positions that have a loss; None if the loss does not need it.
+    """Data of the b rows of a rank, which are the history positions that have a loss. Items are table rows.
 
-    Table rows: the `positives` (b,), each row's `own` negatives (b, N), its `extra_positives` (b, M), the items
-    `forbidden` as negatives (b, F), and `exposed` items (b, E), `PADDING` where an item is not a negative; and the
-    `weights` and `user_counts` (b,).
+    `positives` (b,) are the items to predict, `own` (b, N) the negatives of each row alone, `extra_positives` (b, M)
+    further positives of the user, `forbidden` (b, F) items that must not be negatives, and `exposed` (b, E) items shown
+    beside the positive, `PADDING` where an item is not a negative. Parts that the loss does not need are None.
     """
 
     positives: Tensor
@@ -40,7 +40,7 @@ class BatchRows(NamedTuple):
 
 
 class RankShare(NamedTuple):
-    """A rank's `histories` (s, L), their `positions` with a loss (b,), and the `rows` of these positions."""
+    """A rank's part of a step: `histories` (s, L), `positions` (b,) of real examples, and the data of their `rows`."""
 
     histories: Tensor
     positions: Tensor
@@ -48,11 +48,11 @@ class RankShare(NamedTuple):
 
 
 class SampledInputs(NamedTuple):
-    """A step's shared negatives `columns` (C,), the batch's `pool`, the `cached` items (S,), and a rank's share.
+    """Inputs of a step as table rows.
 
-    `used` (m,) are all table rows, repetitions included, that this rank uses in the step: its histories, then its
-    positives, then all others.
-    `rescored` (N,) are the columns that the second phase scores.
+    `columns` (C,) are the negatives shared by all rows, `pool` the size of the batch, `cached` (S,) the items of the
+    cache, `share` the rank's part, and `rescored` (N,) the columns that the second phase scores. `used` (m,) are all
+    table rows that this rank uses, repetitions included: first the histories, then the positives, then all others.
     """
 
     columns: Tensor | None
@@ -64,7 +64,7 @@ class SampledInputs(NamedTuple):
 
 
 def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs:
-    """Sample the inputs of the loss for a batch; the same on every rank, except for its share."""
+    """Sample the inputs of the loss for a batch; all ranks get the same, except for `share`, `used`."""
     config, needs = model.config, model.config.loss.needs
     draw = generator(config.seed, Purpose.NEGATIVES, model.position.step)
     positives, real = batch.positives.flatten(), batch.real.flatten()
@@ -92,12 +92,13 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
 
 
 def _positions(here: slice, batch: Batch) -> slice:
-    """Return the positions of the histories `here`."""
+    """Return the slice of the positions with a loss, given the slice of their histories."""
     each = _each(batch)
     return slice(here.start * each, here.stop * each)
 
 
 def _columns(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -> Tensor:
+    """Return the table rows of the shared negatives (C,): drawn, or all items for a full softmax."""
     if model.config.loss.needs.negatives == "catalogue":
         return model.live
     drawn = shared_pool(model.config.negatives, model.log_q, model.in_use).draw(positives, real, draw)
@@ -105,7 +106,7 @@ def _columns(model: Model, positives: Tensor, real: Tensor, draw: torch.Generato
 
 
 def _own(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -> Tensor | None:
-    """Draw each row's own negatives (B, N), or candidates for them."""
+    """Draw the own negatives of each row (B, N), or candidates for Bayesian negatives; None if the loss needs none."""
     negatives = model.config.negatives
     if not (negatives.per_row and model.config.loss.needs.own):
         return None
@@ -116,7 +117,7 @@ def _own(model: Model, positives: Tensor, real: Tensor, draw: torch.Generator) -
 def _extra_positives(
     config: TrainerConfig, positives: Tensor, known: Tensor, here: slice, *, draw: torch.Generator, workers: Workers
 ) -> Tensor | None:
-    """Draw further positives of the same user (b, M) from the known ones (b, K); without any, repeat the positive."""
+    """Draw further positives of each row's user (b, M) from the known ones (b, K), or repeat the positive if none."""
     count = config.loss.extra_positives
     if not count or config.loss.needs.extra_positives == "none":
         return None
@@ -132,6 +133,7 @@ def _extra_positives(
 
 
 def _joined(parts: Iterable[Tensor | None]) -> Tensor:
+    """Return all parts that are not None as one flat tensor."""
     return torch.cat([part.flatten() for part in parts if part is not None])
 
 
@@ -144,7 +146,7 @@ def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Bat
 
 
 def _by_position(values: Tensor, batch: Batch) -> Tensor:
-    """Repeat values per history (B, ...) for each of its positions that have a loss."""
+    """Repeat the value of each history (B, ...) for all positions of the history that have a loss."""
     each = _each(batch)
     return values if each == 1 else values.repeat_interleave(each, 0)
 

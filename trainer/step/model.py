@@ -1,7 +1,7 @@
-"""What a training step needs of a model, its second phase included: the state of a stream, or of an offline run.
+"""The interface of a model in a training step, implemented by the states of a stream and of an offline run.
 
-It reads vectors of the first phase and passes no gradient back: the first phase is bit-identical with and without
-it.
+A model may have a second phase, a scorer. The scorer reads vectors of the first phase and passes no gradient back, so
+the first phase is bit-identical with and without it.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _TINY: Final = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class SecondPhase:
-    """The scorer and its optimiser; the same on every rank."""
+    """The scorer of the second phase and its optimiser; the same on every rank."""
 
     scorer: MixtureOfLogits
     optimizer: AdamW
@@ -49,14 +49,14 @@ class SecondPhase:
         """Update the parameters by their gradients, scaled down to the norm `limit` if they exceed it."""
         if limit is not None:
             factor = (limit / (nn.utils.get_total_norm(gradients) + _TINY)).clamp(max=1.0)
-            gradients = [factor * one for one in gradients]
+            gradients = [factor * gradient for gradient in gradients]
         self.optimizer.step(gradients)
 
 
 def rescored_columns(config: TrainerConfig, columns: Tensor | None, step: int) -> Tensor | None:
-    """Return the shared negatives, of `columns` (C,), that the second phase scores in a step; None if it is off.
+    """Return which of the shared negatives `columns` (C,) the second phase scores in a step; None if it is off.
 
-    A random subset of at most `rescoring.negatives`, the same on every rank: it has the density of the whole sample.
+    They are a random subset of at most `rescoring.negatives`, the same on every rank, with the density of the columns.
     """
     if columns is None or not config.rescoring.on:
         return None
@@ -66,11 +66,11 @@ def rescored_columns(config: TrainerConfig, columns: Tensor | None, step: int) -
 
 @dataclass
 class Position:
-    """Training position: before batch `batch` of window `sequence`; all earlier batches and windows are trained.
+    """Position of training in the stream: the next batch is `batch` of the window `sequence`.
 
-    `step` counts steps since the beginning; `trained_window` names the newest window with a trained step (its
-    sequence is `trained_sequence`), `max_event_ms` is the newest event in any trained window. `attempt` names the files
-    that `batch` refers to, and is empty between windows.
+    `step` counts steps since the beginning. `trained_window` and `trained_sequence` are name and number of the newest
+    window with a trained step, `max_event_ms` is the time of the newest event in any trained window. `attempt` names
+    the version of the window's files to which `batch` refers; it is empty between windows.
     """
 
     sequence: int = 0
@@ -84,7 +84,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Size of the label matrix as observed: positives, users and items."""
+    """Size of the label matrix as observed: numbers of positives, users and items."""
 
     positives: float
     users: int
@@ -92,9 +92,9 @@ class Totals:
 
 
 class Fetched(NamedTuple):
-    """Embeddings (n, d) of a step's rows, and their items' `counts` and `log_q`, indexed by row.
+    """Data of a step's distinct table rows (n,): `embeddings` (n, d), item `features`, if the model has any.
 
-    `features` are those of the same items, if the model reads features.
+    `counts` and `log_q` return the items' decayed counts and log-probabilities by table row.
     """
 
     embeddings: Tensor
@@ -104,7 +104,7 @@ class Fetched(NamedTuple):
 
 
 class Model(Protocol):
-    """Towers, item embeddings and frequencies, all by table row."""
+    """Towers, item embeddings and item frequencies of a model that can be trained; items are table rows."""
 
     config: TrainerConfig
     tower: Tower
@@ -120,11 +120,11 @@ class Model(Protocol):
 
     @property
     def live(self) -> Tensor:
-        """Rows in use, ascending, (V,)."""
+        """Table rows in use, ascending, (V,)."""
 
     @property
     def in_use(self) -> RowList:
-        """Rows in use, without a list of all."""
+        """Table rows in use, as an object that computes the requested ones only."""
 
     @property
     def log_q(self) -> RowValues:
@@ -135,10 +135,10 @@ class Model(Protocol):
         """The size of the label matrix."""
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the distinct rows (n,) of `used` rows (m,), by `Places.key`, and each used row's index (m,)."""
+        """Return the distinct rows (n,) of `used` (m,), sorted by `Places.key`, and the index (m,) of each used row."""
 
     def fetch(self, route: Route, rows: Tensor) -> Fetched:
-        """Return embeddings, counts and features of a route's rows (n,), ordered as by `select`; collective."""
+        """Return the data of distinct rows (n,), as from `select`, over their `route`; collective."""
 
     def compose(self, vectors: Tensor, features: FeatureInputs | None) -> Tensor:
         """Return the towers' input (n, d) from embeddings (n, d) and features of n rows; differentiable."""

@@ -22,13 +22,13 @@ from weir.trainer.towers.user_features import NO_FEATURES, Layout
 __all__ = ["Positives", "SharedWindow", "read_positives"]
 
 
-_WANTED: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.HISTORY, columns.WEIGHT, columns.LABEL]
+_COLUMNS: Final = [columns.USER_KEY, columns.ITEM_KEY, columns.HISTORY, columns.WEIGHT, columns.LABEL]
 
 
 class Positives(NamedTuple):
-    """Positive examples: `users` and `items` (n,), `histories` (n, L) and `weights` (n,).
+    """Positive examples, as keys: `users`, `items` and `weights` (n,), and the users' items before, `histories` (n, L).
 
-    `exposed` (n, E) were shown beside them and not chosen, padded on the right; E is 0 unless requested.
+    `exposed` (n, E) are items shown beside the positive and not chosen, padded on the right; E is 0 unless requested.
     `features` (n, F) are encoded user features (`weir.trainer.towers.user_features`); F is 0 if the window has none.
     """
 
@@ -45,9 +45,9 @@ class Positives(NamedTuple):
         shown, said = np.empty((len(items), 0), np.int64), np.empty((len(items), 0), np.int32)
         return cls(users, items, histories, np.ones(len(items), np.float32), ItemKeys(shown), said)
 
-    def each(self, made: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> "Positives":
-        """Apply `made` to each column."""
-        return Positives(*map(made, self))  # type: ignore[arg-type]
+    def each(self, change: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> "Positives":
+        """Return the result of applying `change` to each column."""
+        return Positives(*map(change, self))  # type: ignore[arg-type]
 
 
 def read_positives(
@@ -64,8 +64,8 @@ def read_positives(
     Also reads the first `exposed` items shown beside each positive (none if the window was not joined with lists),
     and user features, whose values are hashed to `buckets` buckets; 0 skips them.
 
-    All of it is spooled to disk: in ``TMPDIR``, 8 B per item of a history. Memory holds one shard's file as it is
-    stored. With several ranks, each reads its contiguous part of the window's examples.
+    The columns are spooled to disk in ``TMPDIR``, 8 B per item of a history; memory holds the file of one shard, as
+    stored. With several ranks, each reads a contiguous part of the window's examples.
 
     Raises
     ------
@@ -75,19 +75,19 @@ def read_positives(
         If the disk is full.
     """
     layout = Layout.of(manifest.user_features, buckets)
-    wanted = [*_WANTED, columns.EXPOSED] if exposed and manifest.exposed_items else _WANTED
-    wanted = [*wanted, columns.USER_FEATURES] if layout.width else wanted
+    names = [*_COLUMNS, columns.EXPOSED] if exposed and manifest.exposed_items else _COLUMNS
+    names = [*names, columns.USER_FEATURES] if layout.width else names
     length = min(history_length, manifest.history_length)
     users, items, histories, shown = (Spool(width, np.int64) for width in (1, 1, length, exposed))
     weights, features = Spool(1, np.float32), Spool(layout.width, np.int32)
     every = range(log.example_rows(manifest))
-    for batch in log.example_batches(manifest, wanted, every[(workers or Workers()).part(len(every))]):
-        found = batch.filter(pc.greater(batch[columns.LABEL], 0))
+    for batch in log.example_batches(manifest, names, every[(workers or Workers()).part(len(every))]):
+        chosen = batch.filter(pc.greater(batch[columns.LABEL], 0))
         for spool, name in ((users, columns.USER_KEY), (items, columns.ITEM_KEY), (weights, columns.WEIGHT)):
-            spool.append(found[name].to_numpy())
-        histories.append(_keys(found, columns.HISTORY)[:, -history_length:])
-        shown.append(_shown(found, exposed))
-        features.append(_said(found, layout, buckets))
+            spool.append(chosen[name].to_numpy())
+        histories.append(_keys(chosen, columns.HISTORY)[:, -history_length:])
+        shown.append(_shown(chosen, exposed))
+        features.append(_encoded(chosen, layout, buckets))
     return Positives(
         UserKeys(users.finish()[:, 0]),
         ItemKeys(items.finish()[:, 0]),
@@ -99,16 +99,16 @@ def read_positives(
 
 
 def _shown(batch: pa.RecordBatch, exposed: int) -> npt.NDArray[np.int64]:
-    """Return the first items shown beside each example, (n, exposed)."""
+    """Return the keys of the first items shown beside each example, (n, exposed), padded on the right."""
     shown = np.full((len(batch), exposed), PADDING_KEY)
     if columns.EXPOSED in batch.schema.names:
-        known = _keys(batch, columns.EXPOSED)[:, :exposed]
-        shown[:, : known.shape[1]] = known
+        keys = _keys(batch, columns.EXPOSED)[:, :exposed]
+        shown[:, : keys.shape[1]] = keys
     return shown
 
 
-def _said(batch: pa.RecordBatch, layout: Layout, buckets: int) -> npt.NDArray[np.int32]:
-    """Return the encoded user features (n, F)."""
+def _encoded(batch: pa.RecordBatch, layout: Layout, buckets: int) -> npt.NDArray[np.int32]:
+    """Return the encoded user features of a batch, (n, F)."""
     if not layout.width:
         return np.empty((len(batch), 0), np.int32)
     return layout.encoded(batch[columns.USER_FEATURES], buckets)
@@ -123,9 +123,9 @@ def _keys(batch: pa.RecordBatch, column: str) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class SharedWindow:
-    """The positives of a window: `own` is this rank's contiguous part; parts follow in the order of ranks.
+    """The positives of a window, divided into contiguous parts in the order of ranks; `own` is this rank's part.
 
-    `layout` describes the encoded user features. Construction and methods are collective.
+    `layout` describes the encoded user features. Methods that need other ranks' parts are collective.
     """
 
     own: Positives
@@ -155,32 +155,36 @@ class SharedWindow:
         return slice(*self.cuts[self.workers.rank : self.workers.rank + 2].tolist())
 
     def own_blocks(self) -> list[slice]:
-        """Cut the own positives into blocks, equally many on each rank: some may be empty."""
+        """Cut the own positives into blocks, equally many on all ranks: some may be empty; collective."""
         own, most = list(blocks(len(self.own.items))), int(np.diff(self.cuts).max())
         return own + [slice(0, 0)] * (len(list(blocks(most))) - len(own))
 
     def whole(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a column (n,) over all positives from the ranks' own parts."""
+        """Return a column over all positives of the window (n,), given this rank's part of it; collective."""
         if self.workers.world_size == 1:
             return column
-        found, at = np.empty(len(self), column.dtype), self.cuts[:-1].copy()
+        values, at = np.empty(len(self), column.dtype), self.cuts[:-1].copy()
         for block in self.own_blocks():
             for rank, lines in enumerate(self.workers.collected(torch.from_numpy(np.ascontiguousarray(column[block])))):
-                found[at[rank] : at[rank] + len(lines)] = lines.numpy()
+                values[at[rank] : at[rank] + len(lines)] = lines.numpy()
                 at[rank] += len(lines)
-        return found
+        return values
 
     def chosen(self, numbers: npt.NDArray[np.int64]) -> Positives:
-        """Return the positives with these numbers (m,), in this order, on all ranks."""
+        """Return the positives with these numbers (m,) in the window, in this order, on all ranks; collective."""
         owners = np.searchsorted(self.cuts, numbers, side="right") - 1
         mine = numbers[owners == self.workers.rank] - self.here.start
         place = np.argsort(np.argsort(owners, kind="stable"))
         return self.own.each(lambda column: self._collected(column[mine])[place])
 
     def sampled(self, seed: int, sequence: int, count: int) -> Positives:
-        """Return up to `count` positives sampled by seed and window; smaller samples are prefixes of larger ones."""
+        """Return up to `count` positives, drawn by seed and window `sequence`; collective.
+
+        A smaller sample is a prefix of a larger one.
+        """
         draw = generator(seed, Purpose.EVALUATION, sequence)
         return self.chosen(torch.randperm(len(self), generator=draw)[:count].numpy())
 
     def _collected(self, lines: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the lines of all ranks, in the order of ranks; collective."""
         return self.workers.collect(torch.from_numpy(np.ascontiguousarray(lines))).numpy()

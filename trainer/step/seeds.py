@@ -1,6 +1,6 @@
 """Random draws without a stored random state: each seed derives from the run's seed, a purpose and a position.
 
-A restarted run repeats the draws of the killed one, and all ranks draw the same.
+A restarted run repeats the draws of the killed run, and all ranks draw the same numbers.
 """
 
 import struct
@@ -34,12 +34,15 @@ def derive(seed: int, purpose: Purpose, *position: int) -> int:
 
 
 def generator(seed: int, purpose: Purpose, *position: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a generator on `device` seeded by `derive`; CPU and GPU draw different numbers from it."""
+    """Return a generator on `device`, seeded by `derive`; a CPU and a GPU draw different numbers for the same seed."""
     return torch.Generator(device).manual_seed(derive(seed, purpose, *position))
 
 
 def seed_dropout(seed: int, step: int, rank: int, device: torch.device) -> None:
-    """Seed the device's default generator, which dropout uses; `torch.manual_seed` would seed every device."""
+    """Seed the default generator of `device`, which dropout uses, for a step of a rank.
+
+    `torch.manual_seed` would seed every device.
+    """
     chosen = derive(seed, Purpose.DROPOUT, step, rank)
     if device.type == "cuda":
         torch.cuda.manual_seed(chosen)

@@ -1,4 +1,4 @@
-"""The examples of a window in a random order, from disk: which go into which batch, and to which rank."""
+"""Examples of a window on disk in training order, and their distribution over batches and ranks."""
 
 import os
 from collections.abc import Iterator
@@ -15,6 +15,13 @@ __all__ = ["Ints", "ShardedBatches", "Shuffled", "Spool", "blocks"]
 
 
 _AT_ONCE: Final = 1 << 15
+"""Lines per block."""
+
+
+_PART: Final = 1 << 17
+"""Lines per partition in memory: 26 MB with 50 rows each."""
+
+Ints = npt.NDArray[np.int64]
 
 
 class Spool:
@@ -40,10 +47,7 @@ class Spool:
             self._file.flush()
 
     def finish(self) -> npt.NDArray[Any]:
-        """Return the lines (n, width); no more can be added.
-
-        The array is memory-mapped: the kernel keeps as much of it in memory as fits.
-        """
+        """Return the array (n, width), memory-mapped; nothing can be appended afterwards."""
         with self._file:
             if not self._count * self._width:
                 return np.empty((self._count, self._width), self._dtype)
@@ -51,21 +55,15 @@ class Spool:
 
 
 def blocks(count: int) -> Iterator[slice]:
-    """Cut `count` lines into blocks, for work with memory for one block."""
+    """Return slices that cut `count` lines into blocks of 32,768, so that work needs memory for one block only."""
     return (slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE))
-
-
-_PART: Final = 1 << 17
-"""Lines per partition in memory: 26 MB with 50 rows each."""
-
-Ints = npt.NDArray[np.int64]
 
 
 class Shuffled:
     """Lines (count, width) of int32, written in one order and read in another, through a file.
 
-    Lines of the same partition are written next to each other, each with its target position: reading needs no random
-    access, which would cost a seek per line for windows larger than memory.
+    Lines of the same partition of the reading order are written next to each other, each with its target position.
+    Reading therefore needs no random access, which would cost a seek per line for windows larger than memory.
 
     Parameters
     ----------
@@ -89,7 +87,7 @@ class Shuffled:
         return np.empty((0, self._width), np.int32)
 
     def append(self, lines: npt.NDArray[np.int32]) -> None:
-        """Add lines (k, 1 + width), each after its position in the reading order.
+        """Write lines (k, 1 + width); the first number of each is its position in the reading order.
 
         Raises
         ------
@@ -103,6 +101,7 @@ class Shuffled:
                 self._write(int(parts[chosen[0]]), lines[chosen])
 
     def _write(self, part: int, lines: npt.NDArray[np.int32]) -> None:
+        """Write lines at the end of their partition."""
         left, at = memoryview(lines.tobytes()), int(self._next[part]) * self._bytes
         self._next[part] += len(lines)
         with naming_the_disk():
@@ -122,21 +121,23 @@ class Shuffled:
                     yield lines[at : at + self._size]
 
     def _read(self, first: int) -> npt.NDArray[np.int32]:
-        found = np.empty((min(self._part, self._count - first), 1 + self._width), np.int32)
+        """Read the partition that starts with line `first`, in the reading order."""
+        stored = np.empty((min(self._part, self._count - first), 1 + self._width), np.int32)
         with naming_the_disk():
-            os.preadv(self._file.fileno(), [found.data], first * self._bytes)
-        lines = np.empty((len(found), self._width), np.int32)
+            os.preadv(self._file.fileno(), [stored.data], first * self._bytes)
+        lines = np.empty((len(stored), self._width), np.int32)
         # Lines within a partition are in writing order.
-        lines[found[:, 0] - first] = found[:, 1:]
+        lines[stored[:, 0] - first] = stored[:, 1:]
         return lines
 
     @property
     def _bytes(self) -> int:
+        """Bytes of a stored line."""
         return 4 * (1 + self._width)
 
 
 class ShardedBatches:
-    """Batches of `size` examples, each split over the ranks; `here` is the share of this rank.
+    """Assignment of examples to batches of `size`, each split over the ranks; `here` is this rank's range in a batch.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ class ShardedBatches:
 
     @property
     def lines(self) -> int:
-        """Examples of this rank in all batches."""
+        """Number of examples of this rank in all batches."""
         whole, rest = divmod(len(self._order), self.size)
         return whole * len(self.here) + len(range(rest)[self.here.start : self.here.stop])
 
@@ -164,15 +165,16 @@ class ShardedBatches:
         return (self._order[at : at + self.size] for at in range(start * self.size, len(self._order), self.size))
 
     def places(self, count: int) -> npt.NDArray[np.int32]:
-        """Return the position in the order of each of `count` examples, (count,); -1 if it is left out."""
+        """Return for each of `count` examples the position in training order, (count,); -1 for an example left out."""
         places = np.full(count, -1, np.int32)
         places[self._order] = np.arange(len(self._order), dtype=np.int32)
         return places
 
     def exchanged(self, places: npt.NDArray[np.int32], lines: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Send lines (k, width), of examples with these `places` (k,), to the ranks that train on them.
+        """Send the lines (k, width) of examples to the ranks that train on them; collective.
 
-        Returns the lines for this rank, each after its position among them, (m, 1 + width).
+        `places` (k,) are the examples' positions in training order. Returns the lines of this rank, (m, 1 + width): the
+        first number of each is its position among this rank's examples.
         """
         kept = np.flatnonzero(places >= 0)
         batch, within = np.divmod(places[kept].astype(np.int64), self.size)

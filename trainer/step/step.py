@@ -1,4 +1,4 @@
-"""One step: W ranks that share B rows do what one rank with B rows would do.
+"""A training step: W ranks with B rows together compute the same as one rank with B rows.
 
 Each rank scores its rows against the columns of the whole batch. Its loss is a sum over its rows, divided by the
 number of rows of the whole batch, so the ranks' gradients add up: tower gradients on every rank, gradients of a table
@@ -28,7 +28,10 @@ __all__ = ["Gradients", "StepResult", "Sums", "compute_gradients", "sum_over_ran
 
 
 class Sums(NamedTuple):
-    """Gradient (m, d) of this rank's `rows` (m,), norms of the row gradients of each rank, and `shared` tensors."""
+    """Sums over ranks: gradients `embeddings` (m, d) of this rank's table `rows` (m,), and of `shared` tensors.
+
+    `lengths` are the norms of the row gradients of each rank.
+    """
 
     rows: Tensor
     embeddings: Tensor
@@ -39,37 +42,37 @@ class Sums(NamedTuple):
 def sum_over_ranks(
     embeddings: Embeddings, route: Route, gradient: Tensor, shared: list[Tensor], workers: Workers
 ) -> Sums:
-    """Sum the `gradient` (n, d) of a route's rows over ranks, and tensors `shared` by all ranks, of the same type.
+    """Sum over ranks the `gradient` (n, d) of a route's rows, and the tensors `shared`, all of one dtype.
 
-    Each rank sums the rows of its shard, and one part of the shared tensors, in the order of ranks. It then sends this
-    part to all ranks, with the norm of its row gradients.
+    Each rank sums the rows of its shard and one part of the shared tensors, in the order of ranks. It then sends its
+    part of the shared sums, and the norm of its row gradients, to all ranks.
     """
     if workers.world_size == 1:
         rows, sums = embeddings.summed(route, gradient)
         return Sums(rows, sums, [float(_length(sums))], shared)
-    flat = torch.cat([one.flatten() for one in shared])
+    flat = torch.cat([tensor.flatten() for tensor in shared])
     lines, sums, part = route.add_beside(gradient, flat)
     length = _length(sums)[None].view(flat.dtype)
     sizes = [len(flat[share]) + len(length) for share in workers.shares(len(flat))]
-    came = [one.tensor_split([-len(length)]) for one in workers.spread(torch.cat([part, length]), sizes)]
-    total = torch.split(torch.cat([one for one, _ in came]), [one.numel() for one in shared])
-    lengths = [float(one.clone().view(torch.float64)) for _, one in came]
-    alike = [one.view_as(other) for one, other in zip(total, shared, strict=True)]
+    received = [sent.tensor_split([-len(length)]) for sent in workers.spread(torch.cat([part, length]), sizes)]
+    total = torch.split(torch.cat([summed for summed, _ in received]), [tensor.numel() for tensor in shared])
+    lengths = [float(norm.clone().view(torch.float64)) for _, norm in received]
+    alike = [summed.view_as(tensor) for summed, tensor in zip(total, shared, strict=True)]
     return Sums(embeddings.places.rows_at(lines), sums, lengths, alike)
 
 
 def _length(gradient: Tensor) -> Tensor:
-    """Return the Euclidean norm of rows (m, d), in float64, where squares of float32 cannot overflow."""
+    """Return the Euclidean norm of all rows (m, d) together, in float64, where squares of float32 cannot overflow."""
     # Row by row first: for all rows at once, torch would make a copy in float64.
     lengths: Tensor = torch.linalg.vector_norm(gradient, dim=1, dtype=torch.float64)
     return cast(Tensor, torch.linalg.vector_norm(lengths))
 
 
 class StepResult(NamedTuple):
-    """Report of a step: mean loss, masked accidental hits, whether a rank must stop, and seconds by part.
+    """Report of a step: mean loss, number of masked accidental hits, whether a rank must stop, and seconds by part.
 
-    `norm` is the norm of the first phase's gradients before they are `clipped`. A step is `refused` if loss or
-    gradients are not finite: no parameter is updated then.
+    `norm` is the norm of the first phase's gradients before clipping. A step is `refused` if loss or gradients are not
+    finite: no parameter is updated then.
     """
 
     loss: float
@@ -82,11 +85,12 @@ class StepResult(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Sums over all ranks: gradients of table `rows` (n,) as (n, d), of towers and second phase, and the totals.
+    """Gradients of a step, summed over all ranks.
 
-    The rows are in this rank's shard. `drawn` (c,) counts how often resampling drew each of the `candidates`
-    (c,), which are table rows; both are empty without a cache. `lengths` are the norms of the row gradients of each
-    rank.
+    `rows` (n,) are table rows in this rank's shard and `embeddings` (n, d) their gradients; `tower` and `second` are
+    the gradients of the parameters of the first and the second phase. `totals` are loss, hits and number of ranks that
+    must stop. `drawn` (c,) counts how often resampling drew each of the `candidates` (c,), which are table rows; both
+    are empty without a cache. `lengths` are the norms of the row gradients of each rank.
     """
 
     rows: Tensor
@@ -126,7 +130,7 @@ def _norm(gradients: Gradients) -> float:
 
 
 def _second_norm(gradients: Gradients) -> float:
-    """Return the norm of the second phase's gradients: it is clipped separately, without effect on the first."""
+    """Return the norm of the second phase's gradients, which are clipped separately from those of the first phase."""
     return _norm_of(gradients.second)
 
 
@@ -134,12 +138,13 @@ def _norm_of(gradients: list[Tensor]) -> float:
     """Return the norm of all gradients together; 0 for an empty list."""
     if not gradients:
         return 0.0
-    flat = torch.cat([one.flatten() for one in gradients])
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
     return float(torch.linalg.vector_norm(flat, dtype=torch.float64))
 
 
 def _scaled(gradients: Gradients, factor: float) -> Gradients:
-    tower = [factor * one for one in gradients.tower]
+    """Return the gradients with those of the first phase multiplied by a factor."""
+    tower = [factor * gradient for gradient in gradients.tower]
     return gradients._replace(embeddings=factor * gradients.embeddings, tower=tower)
 
 
@@ -148,9 +153,9 @@ def _update(model: Model, gradients: Gradients) -> None:
     model.optimizer.step(gradients.tower)
     if model.second is not None:
         model.second.move(gradients.second, model.config.optimizer.max_gradient_norm)
-    of = model.config.optimizer
-    how = of.embedding_learning_rate, of.embedding_memory, of.embedding_decay
-    model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, *how)
+    settings = model.config.optimizer
+    rates = settings.embedding_learning_rate, settings.embedding_memory, settings.embedding_decay
+    model.embeddings.adagrad_step(gradients.rows, gradients.embeddings, *rates)
     if model.cache is not None:
         model.cache.update(gradients.candidates.repeat_interleave(gradients.drawn.long()))
         model.cache.redraw()
@@ -166,7 +171,7 @@ def compute_gradients(
     Raises
     ------
     ValueError
-        If batch and item table are shared by different numbers of ranks.
+        If `workers` and the item table have different numbers of ranks.
     """
     if model.embeddings.places.ranks != workers.world_size:
         raise ValueError(
@@ -190,11 +195,11 @@ def compute_gradients(
     loss = (result.losses * sampled.share.rows.weights.to(result.losses)).sum() / batch.real.sum()
     laps.end("loss")
     first, second = model.optimizer.parameters, [] if model.second is None else model.second.optimizer.parameters
-    found = torch.autograd.grad(loss, [leaf, *first, *second], allow_unused=True, materialize_grads=True)
+    own = torch.autograd.grad(loss, [leaf, *first, *second], allow_unused=True, materialize_grads=True)
     laps.end("backward")
     totals = torch.stack([loss.detach(), loss.new_tensor(_masked(inputs, model.config)), loss.new_tensor(float(stop))])
     candidates, drawn = vectors.drawn(sampled, result.drawn)
-    sums = sum_over_ranks(model.embeddings, route, found[0], [*found[1:], totals, drawn], workers)
+    sums = sum_over_ranks(model.embeddings, route, own[0], [*own[1:], totals, drawn], workers)
     *summed, totals, drawn = sums.shared
     tower, second = summed[: len(first)], summed[len(first) :]
     laps.end("sum")
@@ -202,7 +207,10 @@ def compute_gradients(
 
 
 def _masked(inputs: LossInputs, config: TrainerConfig) -> int:
-    """Count the accidental hits, without each row's own positive in a whole batch."""
+    """Return the number of masked accidental hits of this rank's rows.
+
+    If the whole batch is used as negatives, each row's own positive does not count.
+    """
     if inputs.hits is None:
         return 0
     whole = config.negatives.in_batch and config.negatives.in_batch_limit is None

@@ -1,4 +1,4 @@
-"""Timer of the parts of a step."""
+"""A timer of the parts of a training step."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Loss inputs of a step: runs towers and projection on the sampled rows."""
+"""Computation of a step's loss inputs: towers and projection, applied to the sampled rows."""
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ __all__ = ["StepVectors", "forward_of"]
 
 
 def forward_of(model: Model) -> Forward:
-    """Return the forward pass of the user tower for training, by the settings."""
+    """Return the forward pass of the user tower for training: compiled, and with the precision of the settings."""
     config = model.config
     return in_training(model.tower, config.tower, compiled=config.compiled, precision=config.precision)
 
@@ -33,11 +33,11 @@ class StepVectors:
     model
         The model to train.
     fetched
-        Data of `rows`; its embeddings require the gradient.
+        Data of `rows`, with embeddings that require a gradient.
     rows
         Distinct table rows of the step, (n,), ascending by `Places.key`.
     places
-        Index of each of `SampledInputs.used` among them, (m,).
+        Index among `rows` of each of the rows `SampledInputs.used`, (m,).
     """
 
     def __init__(self, model: Model, fetched: Fetched, rows: Tensor, places: Tensor) -> None:
@@ -52,7 +52,7 @@ class StepVectors:
         return torch.where(self.rows[place] == rows, place, -1)
 
     def loss_inputs(self, sampled: SampledInputs, batch: Batch, rank: int, laps: StepTimer) -> LossInputs:
-        """Return the inputs that the loss needs for this rank's share; the search for hits has its own lap."""
+        """Return the inputs of the loss for this rank's share; `laps` times the parts ``hits`` and ``tower``."""
         model, config, rows = self.model, self.model.config, sampled.share.rows
         places, times = self._columns(sampled)
         hits = self._hits(places, sampled.share)
@@ -84,9 +84,10 @@ class StepVectors:
         return inputs
 
     def drawn(self, sampled: SampledInputs, drawn: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the columns and cached items (c,), and how often this rank's resampling drew each, (c,).
+        """Return the candidates of resampling, (c,), and how often this rank drew each, (c,); empty without a cache.
 
-        `drawn` are their numbers, of any shape. Without a cache, both are empty.
+        Candidates are the shared negatives, then the cached items, as table rows. `drawn` are indices into the
+        candidates, of any shape.
         """
         every = () if self.model.cache is None else (sampled.columns, sampled.cached)
         parts = [part for part in every if part is not None]
@@ -117,12 +118,14 @@ class StepVectors:
         return None if rows is None else self._vectors(self.place(rows))
 
     def _vectors(self, places: Tensor) -> Tensor:
+        """Return the projected vectors (..., d) of the step's rows at indices (...)."""
         return project(self._look_up(places), self.model.config.tower)
 
     def _columns(self, sampled: SampledInputs) -> tuple[Tensor | None, Tensor | None]:
-        """Return the indices of the shared negatives, (C,), and multiplicities, (C,), if the loss weights columns.
+        """Return the indices of the shared negatives in the step's rows, (C,), and their multiplicities, (C,).
 
-        With multiplicities, indices are distinct and ascending, and hits are sorted: the loss need not sort them.
+        Multiplicities are None if the loss does not weight columns. Otherwise, indices are distinct and ascending, so
+        that the hits are sorted and the loss need not sort them.
         """
         if sampled.columns is None:
             return None, None
@@ -132,13 +135,13 @@ class StepVectors:
         return distinct_and_counts(places)
 
     def _hits(self, columns: Tensor | None, share: RankShare) -> Tensor | None:
-        """Return the (row, column) pairs (H, 2) that are not negatives, for columns at indices (C,), if needed."""
+        """Return the (row, column) pairs (H, 2) to mask, for columns at indices (C,); None if none are masked."""
         if columns is None or share.rows.forbidden is None:
             return None
         known = share.rows.forbidden[:, 1:]
         # Usually the known positives are the histories, which are already indexed. Rows outside the step mask nothing.
-        found = self._read_places(share) if torch.equal(known, share.histories) else self.place(known)
-        return accidental_hits(columns, torch.cat([self._positive_places(share)[:, None], found], 1))
+        masked = self._read_places(share) if torch.equal(known, share.histories) else self.place(known)
+        return accidental_hits(columns, torch.cat([self._positive_places(share)[:, None], masked], 1))
 
     def _positive_places(self, share: RankShare) -> Tensor:
         """Return the indices of a share's positives (b,) among the rows of the step."""
@@ -164,7 +167,7 @@ class StepVectors:
         return project(users, self.model.config.tower)
 
     def _own(self, users: Tensor, positives: Tensor, rows: BatchRows) -> Tensor | None:
-        """Return the vectors (b, N, d) of each row's own negatives; if candidates were drawn, of the chosen ones."""
+        """Return the vectors (b, N, d) of each row's own negatives, chosen from candidates with Bayesian negatives."""
         config, own, vectors = self.model.config, rows.own, self._items(rows.own)
         candidates = config.negatives.bayesian_candidates
         if own is None or vectors is None or not candidates:
@@ -182,18 +185,20 @@ class StepVectors:
         return vectors.view(*shape, vectors.shape[-1]).gather(2, index)[:, :, 0]
 
     def _densities(self, sampled: SampledInputs, columns: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """Return log Q at the positives (b,) and at columns (C,), given that a row's own positive is in the pool."""
+        """Return log Q at the positives (b,) and at columns with these indices (C,); Nones if the loss needs none."""
         if columns is None or not self.model.config.loss.needs.log_q:
             return None, None
         return self._density(sampled, self.rows[columns])
 
     def _density(self, sampled: SampledInputs, columns: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log Q at the positives (b,) and at table rows (C,), as a row sees the pool (`Pool.others`)."""
         config, others = self.model.config.negatives, sampled.pool.others
         sampler = shared_pool(config, self.log_q, self.model.in_use)
         of_positive = sampler.log_q_own if config.correction == "improved" else sampler.log_q
         return of_positive(sampled.share.rows.positives, others), sampler.log_q(columns, others)
 
     def _population(self, rows: BatchRows) -> Population | None:
+        """Return the statistics of the label matrix, if the loss needs them."""
         if not self.model.config.loss.needs.population:
             return None
         totals, counts = self.model.totals, self.counts[rows.positives]

@@ -1,6 +1,6 @@
-"""Benchmark of a training step on the windows of a store, relative to its unavoidable tower and matrix products.
+"""Benchmark of a training step on the windows of a store, relative to the cost of tower and matrix products alone.
 
-The model starts untrained, ingests the newest windows as in a run, and trains on their examples. Nothing is written.
+An untrained model ingests the newest windows as in a run, and trains on their examples. Nothing is written.
 """
 
 import time
@@ -36,7 +36,7 @@ _WARM_UP: Final = 2
 
 
 class _Round(NamedTuple):
-    """Seconds of one step by part, of its tower alone and of its products alone; and the number of examples."""
+    """Seconds of one step by part, of the tower alone and of the matrix products alone; and the number of examples."""
 
     parts: dict[str, float]
     tower: float
@@ -50,12 +50,11 @@ class _Round(NamedTuple):
 
 @dataclass(frozen=True)
 class StepCost:
-    """Medians over `steps` steps, in microseconds per example.
+    """Cost of a training step: medians over `steps` steps, in microseconds per example.
 
-    `parts` are the parts of a whole `step`. `tower` is forward and backward of the user tower alone, including lookup:
-    from and to the vectors of the distinct items of the same histories. `products` are the logits of the columns and
-    their two gradients as plain matrix products, 0 if rows share no columns. `ratio` is that of the step to
-    the sum of both, measured together.
+    `parts` are the parts of a whole `step`. `tower` is forward and backward of the user tower alone, including the
+    lookup of the histories' item vectors. `products` are the logits of the shared negatives and their two gradients as
+    plain matrix products; 0 if rows share no negatives. `ratio` is the median of step / (tower + products).
     """
 
     batch_size: int
@@ -70,7 +69,7 @@ class StepCost:
 
 
 def measure(log: WindowLog, config: TrainerConfig, steps: int) -> StepCost:
-    """Time up to `steps` steps on the newest windows; in CPU time if the device is the CPU.
+    """Measure up to `steps` steps on the newest windows, in CPU time if the device is the CPU.
 
     Raises
     ------
@@ -102,8 +101,8 @@ def newest(log: WindowLog, batch_size: int, steps: int) -> list[WindowManifest]:
     count = 1
     while True:
         manifests = log.newest(count)
-        found = sum(-(-manifest.counts.positives // batch_size) for manifest in manifests)
-        if found >= steps or len(manifests) < count:
+        held = sum(-(-manifest.counts.positives // batch_size) for manifest in manifests)
+        if held >= steps or len(manifests) < count:
             return manifests
         count *= 2
 
@@ -114,14 +113,15 @@ def batches_of(
     """Yield the batches of windows; each window is ingested before its batches."""
     config = state.config
     for manifest in manifests:
-        found = SharedWindow.read(log, manifest, config, workers)
-        ingest(state, log, manifest, found)
+        window = SharedWindow.read(log, manifest, config, workers)
+        ingest(state, log, manifest, window)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
         users, featured = state.users, state.featured_users
-        yield from batches(found, state.table, config.batch_size, order, users=users, featured=featured)
+        yield from batches(window, state.table, config.batch_size, order, users=users, featured=featured)
 
 
 def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) -> _Round:
+    """Train on a batch, and time the step, its tower and its products."""
     batch = batch.to(state.device)
     tower = _seconds(_tower(state, batch), clock)
     products = _seconds(_products(state, batch, workers), clock)
@@ -130,7 +130,7 @@ def _timed(state: TrainerState, batch: Batch, workers: Workers, clock: Clock) ->
 
 
 def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
-    """Return a function that runs a batch's tower alone, forward and backward, from the vectors of its items."""
+    """Return a function that runs the tower alone on a batch, forward and backward, from given item vectors."""
     dimension, weight, mask = state.config.tower.dimension, state.embeddings.weight, batch.histories != PADDING
     items, places = distinct_and_places(batch.histories.flatten())
     vectors = weight.new_ones(len(items), dimension).requires_grad_()
@@ -146,7 +146,7 @@ def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
 
 
 def _products(state: TrainerState, batch: Batch, workers: Workers) -> Callable[[], object]:
-    """Return a function that multiplies users by the columns of a batch, and both by the gradient of the logits."""
+    """Return a function that multiplies users by the shared negatives of a batch, and both by the logits' gradient."""
     sampled = sample_inputs(state, batch, workers)
     rows, dimension = len(sampled.share.positions), state.config.tower.dimension
     columns = 0 if sampled.columns is None else len(sampled.columns)

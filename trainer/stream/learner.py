@@ -1,4 +1,4 @@
-"""One window: it tests the model, then its items and frequencies are ingested, then the model trains on it."""
+"""Work on one window: test the model on it, ingest its items and frequencies, then train the model on it."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -27,37 +27,37 @@ from weir.trainer.stream.windows import ReadAhead
 
 __all__ = ["Learner", "ingest"]
 
+logger = logging.getLogger(__name__)
 
-def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow) -> RowChanges:
-    """Ingest a window with the positives `found`, before any step on it; return the admitted and evicted rows."""
+
+_STEPS_BETWEEN_PACES: Final = 100
+_STEPS_BETWEEN_CALLS: Final = 10
+
+
+def ingest(state: TrainerState, log: WindowLog, manifest: WindowManifest, window: SharedWindow) -> RowChanges:
+    """Ingest a window with these positives, before any step on it; return the admitted and evicted rows."""
     items = log.items(manifest)
     arrays = items[ITEM_KEY].to_numpy(), items[ITEM_ID].to_numpy(), items[COUNT].to_numpy()
     features = log.item_features(manifest) if manifest.item_features.all else None
-    users = _users(state, log, manifest, found)
+    users = _users(state, log, manifest, window)
     return ingest_window(state, manifest, log.sketch(manifest), arrays, users=users, features=features)
 
 
 def _users(
-    state: TrainerState, log: WindowLog, manifest: WindowManifest, found: SharedWindow
+    state: TrainerState, log: WindowLog, manifest: WindowManifest, window: SharedWindow
 ) -> tuple[bytes, UserKeys] | None:
-    """Read the sketch of users if the loss needs user counts."""
+    """Return the sketch of users and the users of all positives if the loss needs user counts, else None."""
     if not state.config.loss.needs.user_counts:
         return None
-    return log.user_sketch(manifest), UserKeys(found.whole(found.own.users))
-
-
-logger = logging.getLogger(__name__)
-
-_STEPS_BETWEEN_PACES: Final = 100
-_STEPS_BETWEEN_CALLS: Final = 10
+    return log.user_sketch(manifest), UserKeys(window.whole(window.own.users))
 
 
 @dataclass
 class Learner:
     """Trains the state on windows, in the same way on every rank.
 
-    `review` is called with each window before it is trained on, for other tests on it. `between` is called
-    regularly between two steps, on all ranks together.
+    `review` is called with each window before the training on it, to test other models. `between` is called every ten
+    steps, on all ranks together.
     """
 
     state: TrainerState
@@ -79,7 +79,7 @@ class Learner:
         self.state.stretches = continued(self.state.stretches, self.state.position, self.workers)
 
     def process_window(self, manifest: WindowManifest) -> bool:
-        """Test the model on a window, ingest it and train on it; return False if a stop came before its end."""
+        """Test the model on a window, ingest the window and train on it; return False if a stop came before the end."""
         position = self.state.position
         if position.sequence != manifest.sequence:
             # The window at the stored position has been removed by retention.
@@ -92,12 +92,12 @@ class Learner:
         position.attempt = manifest.attempt
         self._compare_lengths(manifest)
         config = self.state.config
-        found = self._ahead.read(manifest)
-        steps = -(-self._taken_in(manifest, found) // config.batch_size)
+        window = self._ahead.read(manifest)
+        steps = -(-self._taken_in(manifest, window) // config.batch_size)
         order = generator(config.seed, Purpose.SHUFFLE, manifest.sequence)
         state = self.state
-        dealt = batches(
-            found,
+        sharded = batches(
+            window,
             state.table,
             config.batch_size,
             order,
@@ -105,63 +105,66 @@ class Learner:
             featured=state.featured_users,
             start=position.batch,
         )
-        del found  # on disk it is larger than the sharded batches: frees space for the next window
+        del window  # on disk it is larger than the sharded batches: frees space for the next window
         self._ahead.start(manifest.sequence)
-        if not self._train(manifest, dealt, steps):
+        if not self._train(manifest, sharded, steps):
             return False
         self._leave(manifest)
         return True
 
     def _compare_lengths(self, manifest: WindowManifest) -> None:
         """Warn once if windows have shorter histories than the tower reads."""
-        there, taken = manifest.history_length, self.state.config.tower.history_length
-        if there < taken and self.workers.is_first and not self._warned:
+        stored, read = manifest.history_length, self.state.config.tower.history_length
+        if stored < read and self.workers.is_first and not self._warned:
             self._warned = True
             logger.warning(
                 "trainer.tower.history_length is %d, but windows have histories of %d items: the tower learns nothing "
                 "of longer ones, and servers give it no more; `weir rebuild` makes windows with another "
                 "pipeline.history_length",
-                *(taken, there),
+                *(read, stored),
             )
 
     def _leave(self, manifest: WindowManifest) -> None:
+        """Move the position to the next window."""
         at = self.state.position
         at.sequence, at.batch, at.attempt = manifest.sequence + 1, 0, ""
 
-    def _test(self, manifest: WindowManifest, found: SharedWindow) -> None:
+    def _test(self, manifest: WindowManifest, window: SharedWindow) -> None:
+        """Evaluate the model on a sample of a window, then call `review`."""
         config = self.state.config
-        drawn = found.sampled(config.seed, manifest.sequence, config.evaluation_examples)
+        drawn = window.sampled(config.seed, manifest.sequence, config.evaluation_examples)
         evaluation = evaluate(self.state, manifest, drawn)
         self.observer.evaluated(evaluation)
         if evaluation.recall:
             self.state.evaluated(evaluation)
         if self.review is not None:
-            self.review(manifest, found)
+            self.review(manifest, window)
 
-    def _taken_in(self, manifest: WindowManifest, found: SharedWindow) -> int:
-        """Test on a window and ingest it, unless that is done; return the number of its positives with a row."""
+    def _taken_in(self, manifest: WindowManifest, window: SharedWindow) -> int:
+        """Test on a window and ingest it, unless done before a restart; return how many positives have an item row."""
         if self.state.position.batch:
-            return self._known(found, found.own.items)
-        self._test(manifest, found)
-        changes = ingest(self.state, self.log, manifest, found)
-        known, shown = (self._known(found, keys) for keys in (found.own.items, found.own.exposed))
-        self.observer.ingested(changes, len(self.state.table), len(found) - known, shown)
-        self.observer.frequencies_updated(self.state.frequencies.sketch, len(found))
-        return known
+            return self._with_row(window, window.own.items)
+        self._test(manifest, window)
+        changes = ingest(self.state, self.log, manifest, window)
+        admitted, shown = (self._with_row(window, keys) for keys in (window.own.items, window.own.exposed))
+        self.observer.ingested(changes, len(self.state.table), len(window) - admitted, shown)
+        self.observer.frequencies_updated(self.state.frequencies.sketch, len(window))
+        return admitted
 
-    def _known(self, found: SharedWindow, keys: ItemKeys) -> int:
-        """Count the own keys (n, ...) of all ranks whose items have a row."""
-        rows = (self.state.table.rows(ItemKeys(keys[block])) for block in found.own_blocks())
+    def _with_row(self, window: SharedWindow, keys: ItemKeys) -> int:
+        """Return the number of keys whose items have a table row, over all ranks; `keys` (n, ...) are this rank's."""
+        rows = (self.state.table.rows(ItemKeys(keys[block])) for block in window.own_blocks())
         own = torch.tensor(sum(int((part >= FIRST_ITEM).sum()) for part in rows))
         return int(self.workers.sum(own))
 
-    def _train(self, manifest: WindowManifest, dealt: Iterator[Batch], steps: int) -> bool:
+    def _train(self, manifest: WindowManifest, sharded: Iterator[Batch], steps: int) -> bool:
+        """Train on the batches of a window, and save checkpoints; return False if a stop came before the last step."""
         state, config, at = self.state, self.state.config, self.state.position
         self.observer.window_started(str(manifest.name), manifest.sequence, steps, at.batch, at.step)
         at.trained_window, at.trained_sequence = str(manifest.name), manifest.sequence
         at.max_event_ms = max(at.max_event_ms, manifest.max_event_ms)
         state.trained_commit = self.log.last or state.trained_commit
-        for batch in ahead(dealt, state.device):
+        for batch in ahead(sharded, state.device):
             with self._pace.step():
                 result = train_step(state, batch, self.workers, stop=self.stop.is_set())
             self.observer.stepped(result, int(batch.real.sum()), at.batch, at.step)

@@ -20,7 +20,7 @@ _STEP_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
 _EXPORT_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SERVABLE_BUCKETS: Final = (1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 7200.0)
 _MEASURED_AFTER: Final = 1 / 16
-"""The view is measured again after this share of its events is new."""
+"""Share of new events after which the frequencies are measured again."""
 
 
 @dataclass
@@ -82,6 +82,7 @@ class TrainerMetrics:
         self._add_sketches(registry)
 
     def _add_sketches(self, registry: CollectorRegistry) -> None:
+        """Add metrics on the sketch of recent frequencies."""
         self._unmeasured = math.inf  # measure at the first update
 
         # The pipeline exports the same metrics of each window's own sketch, with another scope.
@@ -97,6 +98,8 @@ class TrainerMetrics:
         }
 
     def _add_evaluation(self, registry: CollectorRegistry) -> None:
+        """Add metrics of prequential evaluation, by k."""
+
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(name, f"{text}, newest windows, macro over events.", ["k"], registry=registry)
 
@@ -113,6 +116,7 @@ class TrainerMetrics:
         self.novelty = gauge("weir_trainer_novelty_nats", "Self-information of what the model recommends")
 
     def _add_bundles(self, registry: CollectorRegistry) -> None:
+        """Add metrics on exports, promotions and rollbacks of bundles."""
         self.bundle = Info("weir_bundle_exported", "The newest bundle exported.", registry=registry)
         self.max_event = Gauge(
             "weir_bundle_max_event_timestamp_seconds",
@@ -206,9 +210,9 @@ class TrainerMetrics:
         self.exposed.inc(exposed)
 
     def frequencies_updated(self, frequencies: FrequencyEstimator, events: int) -> None:
-        """Measure the view of recent frequencies after `events` more events.
+        """Set the sketch metrics from the recent frequencies, after `events` more events.
 
-        This reads all of its cells, so it waits until a sixteenth of the view's events are new.
+        Measuring reads all cells of the sketch, so it is done only after a sixteenth of its events are new.
         """
         self._unmeasured += events
         if self._unmeasured < _MEASURED_AFTER * frequencies.total:
@@ -219,7 +223,7 @@ class TrainerMetrics:
             gauge.labels("view").set(getattr(measured, name))
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Take in the evaluation of a pane, and export the metrics of the newest windows, all of their panes."""
+        """Add the evaluation of a pane, and set the evaluation metrics to the means over the newest windows."""
         for name, gauge in self.evaluation.items():
             for k, value in self._pooled(evaluation, name).items():
                 gauge.labels(str(k)).set(value)
@@ -227,6 +231,7 @@ class TrainerMetrics:
             self.novelty.labels(str(k)).set(bits * math.log(2))
 
     def _pooled(self, evaluation: Evaluation, name: str) -> dict[int, float]:
+        """Add a metric of an evaluation to the pool; return the means over the newest windows, by k."""
         self._pool.add(evaluation.window, name, getattr(evaluation, name), evaluation.events)
         return self._pool.means(name)
 
@@ -246,7 +251,7 @@ class TrainerMetrics:
         self.chain.set(bundle.depth)
         self.moved.set(math.nan if bundle.moved is None else bundle.moved)
         for name, gauge in self.index.items():
-            found = getattr(bundle.index.fit, name, None)
-            gauge.set(math.nan if found is None else found)
+            value = getattr(bundle.index.fit, name, None)
+            gauge.set(math.nan if value is None else value)
         if promoted:
             self.servable.observe(max(bundle.created_at - clock.wall_time(bundle.max_event_ms), 0.0))

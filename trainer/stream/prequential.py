@@ -1,7 +1,7 @@
-"""Prequential evaluation: test the state on a window before it trains on it.
+"""Prequential evaluation: test the model on a window before it is trained on the window.
 
-Ranks exchange users, one score per example, counts and the best few items: no item vector leaves its rank, and no rank
-holds more than one block of scores.
+Ranks exchange users, one score per example, counts and the best few items. No item vector leaves its rank, and each
+rank holds one block of scores at a time.
 """
 
 from collections.abc import Iterator
@@ -29,18 +29,31 @@ from weir.trainer.towers.user_features import Layout, UserLines
 __all__ = ["OwnItems", "ScoredBlock", "evaluate", "scored_blocks"]
 
 
+_BLOCK: Final = 1 << 25
+"""Scores in memory at a time if no setting bounds them: 128 MiB, but at least `_FEWEST_ROWS` rows."""
+
+_CHUNK: Final = 1 << 14
+"""Items whose vectors are computed at a time: 4 MB with 64 dimensions, which fit in the processor's cache."""
+
+_FEWEST_ROWS: Final = 16
+"""Fewest examples per block: with fewer, the matrix product is slow."""
+
+_MOST_ROWS: Final = 256
+"""Most examples per block: more are not faster."""
+
+
 @dataclass(frozen=True, eq=False)
 class OwnItems:
-    """The items of a rank's shard, in its local order.
+    """The items of a rank's shard, in local order: a column is the position of an item.
 
     Parameters
     ----------
     rows
-        Their table rows, (v,).
+        Table rows of the items, (v,).
     counts
-        Their decayed counts, (v,).
+        Decayed counts of the items, (v,).
     places
-        Sharding of the rows.
+        Sharding of table rows over ranks.
     """
 
     rows: Tensor
@@ -58,7 +71,7 @@ class OwnItems:
         return len(self.rows)
 
     def columns(self, rows: Tensor) -> Tensor:
-        """Return the columns of `rows`, in their shape; -1 for rows of other ranks."""
+        """Return the columns of table `rows`, in their shape; -1 for rows of other ranks."""
         if not len(self):
             return torch.full_like(rows, -1)
         column = torch.searchsorted(self._places, self.places.key(rows.contiguous())).clamp(max=len(self) - 1)
@@ -72,18 +85,18 @@ class OwnItems:
         rows
             Rows of items of any rank, (n,).
         counts
-            Their counts, (n,).
+            Counts of these items, (n,).
         hidden
             Columns to exclude, (n, L), distinct, -1 for none.
         """
         keys = self._keys(counts, rows)
-        found = torch.searchsorted(self._ordered, keys)
+        before = torch.searchsorted(self._ordered, keys)
         if hidden is not None and len(self):
-            found = found - ((hidden >= 0) & (self._own_keys[hidden.clamp(min=0)] < keys[:, None])).sum(1)
-        return found
+            before = before - ((hidden >= 0) & (self._own_keys[hidden.clamp(min=0)] < keys[:, None])).sum(1)
+        return before
 
     def _keys(self, counts: Tensor, rows: Tensor) -> Tensor:
-        """Return keys (n,) that sort items by count, highest first, then by row."""
+        """Return sort keys (n,) of items of any rank: by count, highest first, then by row."""
         group, is_known = torch.searchsorted(self._counts_down, -counts), torch.zeros_like(rows, dtype=torch.bool)
         if len(self):
             is_known = self._counts_down[group.clamp(max=len(self._counts_down) - 1)] == -counts
@@ -92,14 +105,17 @@ class OwnItems:
 
     @cached_property
     def _places(self) -> Tensor:
+        """Places of the rows, ascending."""
         return self.places.key(self.rows)
 
     @cached_property
     def _own_keys(self) -> Tensor:
+        """Sort keys of this rank's items."""
         return self._keys(self.counts, self.rows)
 
     @cached_property
     def _ordered(self) -> Tensor:
+        """Sort keys of this rank's items, ascending."""
         return self._own_keys.sort().values
 
     @cached_property
@@ -109,24 +125,13 @@ class OwnItems:
         return down
 
 
-_BLOCK: Final = 1 << 25
-"""Scores held at a time if no setting bounds them, 128 MiB, unless that is too few rows."""
-
-_CHUNK: Final = 1 << 14
-"""Items whose vectors are computed at a time: 4 MB with 64 dimensions, which fit in the processor's cache."""
-_FEWEST_ROWS: Final = 16
-"""Fewest examples per block: with fewer, the matrix product is slow."""
-
-_MOST_ROWS: Final = 256
-"""Most examples per block: more are not faster."""
-
-
 @dataclass(frozen=True, eq=False)
 class ScoredBlock:
-    """Scores (n, v) of a rank's `items` for n examples; the next block reuses their memory.
+    """Scores (n, v) of a rank's `items` for n examples; the memory of `scores` is reused by the next block.
 
-    `positives` (n,) are the table rows of the next items; `seen` (n, L) the rows to exclude from the
-    rankings, repetitions allowed. Methods are collective and return the same on all ranks.
+    `positives` (n,) are the table rows of the items to predict, `seen` (n, L) the rows to exclude from the rankings,
+    repetitions allowed, and `total` the number of items of all ranks. Methods are collective and return the same on all
+    ranks.
     """
 
     scores: Tensor
@@ -146,19 +151,19 @@ class ScoredBlock:
         return ranks.masked_fill((self.positives < FIRST_ITEM) | ~own.isfinite(), self.total + 1)
 
     def _above(self, own: Tensor) -> Tensor:
-        """Return the number of items here, (n,), that rank above the positives with scores `own` (n,)."""
-        scores, rows, found = self.scores, self.items.rows, torch.zeros_like(self.positives)
+        """Return the number of this rank's items, (n,), that rank above the positives, whose scores are `own` (n,)."""
+        scores, rows, above = self.scores, self.items.rows, torch.zeros_like(self.positives)
         # One row at a time, into reused memory: allocating memory for all rows would cost more than the comparisons.
         is_so = torch.empty(len(rows), dtype=torch.bool, device=scores.device)
         for number, row in enumerate(self.positives.tolist()):
-            found[number] = torch.gt(scores[number], own[number], out=is_so).count_nonzero()
+            above[number] = torch.gt(scores[number], own[number], out=is_so).count_nonzero()
             ties = torch.eq(scores[number], own[number], out=is_so).nonzero()[:, 0]
-            found[number] += (rows[ties] < row).sum()
+            above[number] += (rows[ties] < row).sum()
         if self._hidden is None or not len(rows):
-            return found
+            return above
         there, own, positives = self._hidden.clamp(min=0), own[:, None], self.positives[:, None]
         values, is_lower = scores.gather(1, there), rows[there] < positives
-        return found - ((self._hidden >= 0) & ((values > own) | (values == own) & is_lower)).sum(1)
+        return above - ((self._hidden >= 0) & ((values > own) | (values == own) & is_lower)).sum(1)
 
     def ranks_by_count(self, counts: Tensor) -> Tensor:
         """Return the popularity ranks (n,) of the positives, whose counts are `counts` (n,)."""
@@ -178,19 +183,20 @@ class ScoredBlock:
 
     @cached_property
     def _hidden(self) -> Tensor | None:
-        """Distinct columns here of the seen items, (n, L), -1 for none."""
+        """Distinct columns of the seen items on this rank, (n, L), -1 for repetitions and items of other ranks."""
         if self.seen is None:
             return None
         return distinct(self.items.columns(self.seen))
 
 
 def _first(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the highest at most k of the values (n, m) in each line, and their rows."""
     best = values.topk(min(k, values.shape[1]))
     return best.values, rows.gather(1, best.indices)
 
 
 def _of_ranks(values: Tensor, rows: Tensor, k: int, workers: Workers) -> tuple[Tensor, Tensor]:
-    """Return the values and rows (n, at most k) of all ranks side by side, (n, ranks * k)."""
+    """Return the values and rows of all ranks side by side, (n, ranks * k), given at most k of this rank, (n, ...)."""
     missing = k - values.shape[1]
     values = functional.pad(values, (0, missing), value=-torch.inf)
     parts = workers.gather(values), workers.gather(functional.pad(rows, (0, missing), value=PADDING))
@@ -201,9 +207,9 @@ def _of_ranks(values: Tensor, rows: Tensor, k: int, workers: Workers) -> tuple[T
 def scored_blocks(
     state: TrainerState, examples: Examples, features: FeatureInputs | None = None
 ) -> Iterator[ScoredBlock]:
-    """Score the table's items for the examples, block by block; all ranks get the same examples.
+    """Score all items of the table for the examples, block by block; all ranks pass the same examples.
 
-    `features` are those of the examples' users. With `evaluation_filter_seen`, seen items are excluded.
+    `features` are the features of the examples' users. With `evaluation_filter_seen`, seen items are excluded.
     """
     state.tower.eval()
     workers, items = state.embeddings.workers, OwnItems.of(state)
@@ -211,21 +217,21 @@ def scored_blocks(
     memory = state.embeddings.weight.new_empty(min(size, len(examples)), len(items))
     for first in range(0, len(examples), size):
         block = slice(first, first + size)
-        part, said = examples.take(block), features and FeatureInputs(*(one[block] for one in features))
+        part, inputs = examples.take(block), features and FeatureInputs(*(values[block] for values in features))
         histories, positives = part.histories.to(state.device), part.positives.to(state.device)
-        scores = _scores(state, items, _users(state, histories, said), memory[: len(part)])
+        scores = _scores(state, items, _users(state, histories, inputs), memory[: len(part)])
         seen = histories if state.config.evaluation_filter_seen else None
         yield ScoredBlock(scores, items, positives, seen, len(state.table), workers)
 
 
 def _together(items: int, memory_mb: int | None) -> int:
-    """Return the number of examples whose scores of this many items are held at a time."""
+    """Return the number of examples per block, from the number of items on this rank and the memory for scores."""
     scores, fewest = (_BLOCK, _FEWEST_ROWS) if memory_mb is None else (memory_mb << 18, 1)
     return min(max(scores // max(items, 1), fewest), _MOST_ROWS)
 
 
 def _scores(state: TrainerState, items: OwnItems, users: Tensor, out: Tensor) -> Tensor:
-    """Fill `out` (n, v) with the scores of a rank's items for users (n, d), and return it, in chunks of items."""
+    """Write the scores of a rank's items for users (n, d) to `out` (n, v), in chunks of items, and return `out`."""
     for first in range(0, len(items), _CHUNK):
         rows = items.rows[first : first + _CHUNK]
         vectors = project(state.vectors.kept(rows), state.config.tower)
@@ -239,8 +245,8 @@ def _users(state: TrainerState, histories: Tensor, features: FeatureInputs | Non
     mine = workers.part(len(histories))
     here = histories[mine]
     if state.featured_users is not None and features is not None:
-        said = FeatureInputs(*(one[mine].to(state.device) for one in features))
-        add = partial(state.featured_users.compose, features=said)
+        inputs = FeatureInputs(*(values[mine].to(state.device) for values in features))
+        add = partial(state.featured_users.compose, features=inputs)
     padding = histories.new_full((1,), PADDING)
     # `unique` sorts: padding, which is 0, comes first and stays 0.
     rows, places = torch.unique(torch.cat([padding, here.flatten()]), return_inverse=True)
@@ -252,13 +258,12 @@ def _users(state: TrainerState, histories: Tensor, features: FeatureInputs | Non
 
 
 @torch.no_grad()
-def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives) -> Evaluation:
-    """Return the metrics on positives sampled from a window, ranked over all items of the table.
+def evaluate(state: TrainerState, manifest: WindowManifest, positives: Positives) -> Evaluation:
+    """Return the metrics on `positives` sampled from a window, ranked over all items of the table; collective.
 
-    All ranks call it before `ingest_window`: popularity and novelty must be from before the
-    window.
+    Call it before `ingest_window`, since popularity and novelty must be from before the window.
     """
-    tested = Examples.of(found, state.table)
+    tested = Examples.of(positives, state.table)
     known = int((tested.positives >= FIRST_ITEM).sum())
     facts = {
         "window": str(manifest.name),
@@ -271,21 +276,23 @@ def evaluate(state: TrainerState, manifest: WindowManifest, found: Positives) ->
     }
     if not len(tested) or not len(state.table):
         return Evaluation.model_validate(facts)
-    sums = _metric_sums(state, tested, _features(state, manifest, found))
+    sums = _metric_sums(state, tested, _features(state, manifest, positives))
     return Evaluation.model_validate(facts | sums.means(len(tested)))
 
 
-def _features(state: TrainerState, manifest: WindowManifest, found: Positives) -> FeatureInputs | None:
-    if state.featured_users is None or not found.features.shape[1]:
+def _features(state: TrainerState, manifest: WindowManifest, positives: Positives) -> FeatureInputs | None:
+    """Return the features of the positives' users, if the model reads any."""
+    if state.featured_users is None or not positives.features.shape[1]:
         return None
     layout = Layout.of(manifest.user_features, state.config.features.buckets)
-    return state.featured_users.inputs(UserLines(layout, found.features))
+    return state.featured_users.inputs(UserLines(layout, positives.features))
 
 
 def _metric_sums(state: TrainerState, examples: Examples, features: FeatureInputs | None) -> MetricSums:
+    """Return the sums of all metrics over the examples."""
     sums = MetricSums(state.config.evaluation_k)
     for block in scored_blocks(state, examples, features):
         sums.add(block.ranks(), block.ranks_by_count(state.counts[block.positives]))
         counts = state.counts[block.best(max(sums.cutoffs))]
-        sums.add_recommended(*(one.double().cpu().numpy() for one in (state.counts.log_q(counts), counts)))
+        sums.add_recommended(*(values.double().cpu().numpy() for values in (state.counts.log_q(counts), counts)))
     return sums

@@ -1,4 +1,4 @@
-"""Progress reports of a training run, and its summary."""
+"""Progress reports and summary of a training run."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class TrainSummary(FrozenModel):
 
 @dataclass
 class ProgressObserver:
-    """Counts the events of a run; on rank 0 (`is_first`) updates metrics, the store and the caller."""
+    """Counts the events of a run; on rank 0 (`is_first`) also updates metrics and the store, and calls `report`."""
 
     store: Store
     metrics: TrainerMetrics
@@ -77,7 +77,7 @@ class ProgressObserver:
         self.metrics.ingested(changes, rows, unadmitted, exposed)
 
     def frequencies_updated(self, frequencies: FrequencyEstimator | None, events: int) -> None:
-        """Measure the frequencies behind log Q, after `events` more events."""
+        """Set the metrics of the frequencies behind log Q, after `events` more events."""
         if self.is_first and frequencies is not None:
             self.metrics.frequencies_updated(frequencies, events)
 
@@ -126,6 +126,7 @@ class ProgressObserver:
         )
 
     def _report(self, batch: int, step: int) -> None:
+        """Call `report` on rank 0."""
         if self.is_first and self.report is not None:
             facts = {"examples": self.examples, "loss": self.loss, "evaluation": self.evaluation}
             self.report(TrainProgress.model_validate({**self._window, "batch": batch, "step": step, **facts}))

@@ -1,4 +1,4 @@
-"""The committed windows in order, the same on all ranks; the next is read while one is trained on."""
+"""The committed windows in order, the same on all ranks, with read-ahead of the next window."""
 
 import logging
 import threading
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class ReadAhead:
-    """Reads a rank's part of the next window in advance, in a daemon thread.
+    """Reads a rank's part of the next window in advance, in a daemon thread, without collectives.
 
     The data is spooled to disk, beside the sharded batches of the current window: together they need no more space than
-    one window during sharding. Ranks read independently; collectives on the window come later.
+    one window during sharding.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class ReadAhead:
         self._task: BackgroundTask[tuple[WindowManifest, SharedWindow] | None] | None = None
 
     def start(self, after: int) -> None:
-        """Start to read the window after a sequence, if it is committed; call `read` before the next `start`."""
+        """Start to read the first window after the sequence `after`; call `read` before the next `start`."""
         self._task = BackgroundTask("read-ahead", partial(self._look, after))
 
     def read(self, manifest: WindowManifest) -> SharedWindow:
-        """Return the prefetched window, or read it now; raises as `SharedWindow.read`."""
+        """Return the window of a manifest, if it was read in advance, or read it now; raises as `SharedWindow.read`."""
         found, self._task = None if self._task is None else self._task.result(), None
         # The manifest differs if users were erased from the window meanwhile.
         return found[1] if found is not None and found[0] == manifest else self._read(manifest)
@@ -64,10 +64,11 @@ class ReadAhead:
 def windows(
     log: WindowLog, after: int, workers: Workers, stop: threading.Event, *, follow: bool, poll_seconds: float
 ) -> Iterator[WindowManifest | None]:
-    """Yield the windows committed after a sequence, and None after each empty poll; alike on all ranks.
+    """Yield the windows committed after the sequence `after`, the same on all ranks.
 
-    Rank 0 polls and broadcasts each commit: on a shared disk, ranks may see a new file at different times. A stop
-    of any rank stops all. Windows removed by retention are skipped with a warning.
+    With `follow`, also yields None after each poll without a window, until a stop; otherwise ends after the newest
+    window. Rank 0 polls and broadcasts each commit, since on a shared disk ranks may see a new file at different times.
+    A stop of any rank stops all. Windows removed by retention are skipped with a warning.
     """
     while True:
         found = workers.broadcast(_next(log, after) if workers.is_first else ())
@@ -84,7 +85,7 @@ def windows(
 
 
 def _next(log: WindowLog, after: int) -> tuple[WindowManifest, ...]:
-    """Return the panes of the next commit, or of the first retained one, with a warning about removed panes."""
+    """Return the panes of the next commit, or of the first retained one; warn about panes removed by retention."""
     try:
         found = log.next(after)
     except RetiredError as error:

@@ -28,7 +28,7 @@ def build_tower(config: TowerConfig, seed: int) -> Tower:
 
 
 def read_out(tower: Tower, history: Tensor, mask: Tensor, *, every: bool) -> Tensor:
-    """Return user vectors (B, d) for histories (B, L, d), or with `every` one for each position as well (B * L, d).
+    """Return user vectors (B, d) for histories (B, L, d) or, with `every`, the vectors after each position (B * L, d).
 
     Raises
     ------

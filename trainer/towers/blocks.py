@@ -63,8 +63,8 @@ class Attention(nn.Module):
         logits, bias = memory.compare(asked), bias[:, :, 0]
         logits = logits.masked_fill(~bias, -torch.inf) if bias.dtype == torch.bool else logits + bias
         mean = memory.mix(torch.softmax(logits, -1))
-        found = torch.einsum("bhd,hkd->bhk", mean, values)
-        return (found + self.key_value.bias.chunk(2)[1].view(self.heads, -1))[:, :, None]
+        attended = torch.einsum("bhd,hkd->bhk", mean, values)
+        return (attended + self.key_value.bias.chunk(2)[1].view(self.heads, -1))[:, :, None]
 
     def _split(self, x: Tensor) -> Tensor:
         """Turn (B, N, d) into (B, heads, N, d / heads)."""
@@ -85,9 +85,10 @@ class AttentionBlock(Attention):
 
 
 class ByDistance(Tower):
-    """A tower without positional embeddings, so that every position of a history trains the newest one, which serves.
+    """Base of towers that use distances instead of positional embeddings.
 
-    The first layer maps an item alike at all positions, and in the last layer only the newest position is a query.
+    Every position of a history therefore trains the newest position, which serves queries. The first layer maps an item
+    the same way at all positions, and in the last layer only the newest position is a query.
     """
 
     age: Tensor
@@ -116,13 +117,13 @@ class ByDistance(Tower):
 
     @abstractmethod
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return `forward` for histories of any kind."""
+        """Return the result of `forward` for any `History`."""
 
     def see(self, mask: Tensor, *, newest: bool = False) -> tuple[Tensor, Tensor]:
         """Return the distance back to each position (Q, L), and the attention mask (B, Q, L), given `mask` (B, L).
 
-        Q is the `newest` position only, or all L. A position always sees itself, so that a padding row has something to
-        attend to and cannot become NaN; apart from that it sees neither padding nor later positions.
+        Q is 1 with `newest` (the newest position only), else L. A position always sees itself, so that a padding row
+        has something to attend to and cannot become NaN; other padding and later positions are masked.
         """
         length = mask.shape[1]
         first = length - 1 if newest else 0

@@ -17,7 +17,10 @@ __all__ = ["FeatureInputs", "FeatureVectors", "feature_inputs"]
 
 
 class FeatureInputs(NamedTuple):
-    """Features of n items, or users: `buckets` (n, V) counted with `weights` (n, V), and `dense` (n, MAX_DENSE)."""
+    """Features of n items or users: hashed values `buckets` (n, V) with `weights` (n, V), and numbers `dense` (n, D).
+
+    D is `MAX_DENSE`.
+    """
 
     buckets: Tensor
     weights: Tensor
@@ -66,5 +69,5 @@ class FeatureVectors(nn.Module):
 
     def forward(self, vectors: Tensor, features: FeatureInputs) -> Tensor:
         """Return `vectors` (n, d) plus the feature vectors of the same items or users."""
-        said = self.values(features.buckets, per_sample_weights=features.weights)
-        return cast(Tensor, vectors + said + self.dense(features.dense))
+        of_values = self.values(features.buckets, per_sample_weights=features.weights)
+        return cast(Tensor, vectors + of_values + self.dense(features.dense))

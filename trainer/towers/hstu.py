@@ -68,6 +68,7 @@ class Layer(nn.Module):
         return (read * self.of_head).sum(1, keepdim=True)
 
     def _weigh(self, logits: Tensor, bias: Tensor, seen: Tensor) -> Tensor:
+        """Return the attention weights: the SiLU of biased logits, 0 where not seen, divided by `history_length`."""
         return functional.silu(logits + bias).masked_fill(~seen[:, None], 0) / self.places
 
     def _split(self, x: Tensor) -> Tensor:
@@ -87,13 +88,13 @@ class Hstu(ByDistance):
         self.dropout = nn.Dropout(config.dropout)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return `forward` for histories of any kind."""
+        """Return the result of `forward` for any `History`."""
         read = history if self.reads_items else Dense(self._before_last(history.every(), mask))
         newest = self.norm(self.layers[-1](read.newest(), read, *self.see(mask, newest=True))[:, 0])
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Return the user vectors (B, L, d) after each position: what `forward` returns for every prefix.
+        """Return the user vectors (B, L, d) after each position: the result of `forward` for each prefix.
 
         Padding positions before the first item hold the cold-start vector.
         """
@@ -110,4 +111,5 @@ class Hstu(ByDistance):
 
 
 def _gated(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return silu(weight x + bias)."""
     return functional.silu(functional.linear(x, weight, bias))

@@ -35,7 +35,7 @@ to the system after each use. A GPU would wait for its next instruction with sma
 _USERS: Final = 16
 _COMPILERS: Final = ("g++", "clang++")
 
-_MADE: Final = WeakKeyDictionary[Tower, dict[tuple[bool, Precision], Forward]]()
+_BUILT: Final = WeakKeyDictionary[Tower, dict[tuple[bool, Precision], Forward]]()
 
 
 def in_training(tower: Tower, config: TowerConfig, *, compiled: bool, precision: Precision = "float32") -> Forward:
@@ -51,18 +51,18 @@ def in_training(tower: Tower, config: TowerConfig, *, compiled: bool, precision:
     """
     if not compiled and precision == "float32":
         return partial(_as_it_is, tower)
-    made = _MADE.setdefault(tower, {})
-    if (how := (compiled, precision)) not in made:
+    built = _BUILT.setdefault(tower, {})
+    if (variant := (compiled, precision)) not in built:
         dense = _compiled(tower) if compiled else tower
         dense = _halved(dense) if precision == "bfloat16" else dense
         if compiled:
             _warm_up(dense, tower, config)
-        made[how] = _in_parts(dense)
-    return made[how]
+        built[variant] = _in_parts(dense)
+    return built[variant]
 
 
 def in_parts(history: History, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the item vectors and the mask of one chunk of histories after another."""
+    """Yield the item vectors (b, L, d) and the mask (b, L) of chunks of histories, in order."""
     length, dimension = history.shape[1:]
     count = max(_AT_ONCE[mask.device.type] // (length * dimension), 1)
     for part, some in zip(history.split(count), torch.split(mask, count), strict=True):
@@ -70,12 +70,15 @@ def in_parts(history: History, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _as_it_is(tower: Tower, history: History, mask: Tensor) -> Tensor:
+    """Run the tower on histories as they are if it can read them on a CPU, else in chunks."""
     if tower.reads_items and not mask.is_cuda:
         return tower.read(history, mask)
     return _in_parts(tower)(history, mask)
 
 
 def _in_parts(dense: _Dense) -> Forward:
+    """Return a forward pass that calls `dense` for chunks of histories."""
+
     def call(history: History, mask: Tensor) -> Tensor:
         return torch.cat([dense(*part) for part in in_parts(history, mask)])
 
@@ -83,6 +86,7 @@ def _in_parts(dense: _Dense) -> Forward:
 
 
 def _compiled(tower: Tower) -> _Dense:
+    """Return the compiled tower; raises `ValueError` without a C++ compiler."""
     if not any(map(which, _COMPILERS)):
         raise ValueError("compiled = true takes a C++ compiler: install g++, or set compiled = false")
     fast = torch.compile(tower, dynamic=True)
@@ -95,6 +99,8 @@ def _compiled(tower: Tower) -> _Dense:
 
 
 def _halved(forward: _Dense) -> _Dense:
+    """Return a forward pass with operations in bfloat16 where autocast chooses it."""
+
     def call(history: Tensor, mask: Tensor) -> Tensor:
         with torch.autocast(history.device.type, torch.bfloat16):
             return forward(history, mask).to(history.dtype)
@@ -107,5 +113,5 @@ def _warm_up(forward: _Dense, tower: Tower, config: TowerConfig) -> None:
     for length in (config.history_length, config.history_length // 2 + 1):
         history = torch.zeros(_USERS, length, config.dimension).to(next(tower.parameters())).requires_grad_()
         with torch.random.fork_rng(devices=[]):
-            found = forward(history, torch.ones(_USERS, length, dtype=torch.bool, device=history.device))
-            torch.autograd.grad(found.sum(), [history, *tower.parameters()], allow_unused=True)
+            users = forward(history, torch.ones(_USERS, length, dtype=torch.bool, device=history.device))
+            torch.autograd.grad(users.sum(), [history, *tower.parameters()], allow_unused=True)

@@ -32,12 +32,12 @@ class Graph:
     capacity
         Rows of the table, including those without an edge.
     device, dtype
-        Of the weights to propagate.
+        Device and dtype of the vectors to propagate.
 
     Raises
     ------
     ValueError
-        If the two differ in shape, a row lies outside the table, or a row is used for both a user and an item.
+        If users and items differ in shape, a row lies outside the table, or a row is used for both a user and an item.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Graph:
 
 
 class _Propagation(torch.autograd.Function):
-    """Mean over the layers: a polynomial of a symmetric matrix, so the gradient is the same product."""
+    """Autograd function of `Graph.propagate`: a polynomial of a symmetric matrix, as is its gradient."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, graph: Graph, layers: int) -> Tensor:
@@ -105,6 +105,7 @@ class _Propagation(torch.autograd.Function):
 
 
 def _check(users: Rows, items: Rows, capacity: int) -> None:
+    """Raise `ValueError` for wrong shapes, rows outside the table, or rows of both a user and an item."""
     if users.ndim != 1 or users.shape != items.shape:
         raise ValueError(f"users {users.shape} and items {items.shape} must be one-dimensional and equally long")
     for name, rows in (("users", users), ("items", items)):

@@ -31,12 +31,12 @@ class MeanPooling(Tower):
         return self.read(Dense(history), mask)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return `forward` for histories of any kind."""
+        """Return the result of `forward` for any `History`."""
         present = mask.to(self.cold_start.dtype)
         return self._after(history.mix(present[:, None])[:, 0], present.sum(1, keepdim=True))
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Return the user vectors (B, L, d) after each position: what `forward` returns for every prefix.
+        """Return the user vectors (B, L, d) after each position: the result of `forward` for each prefix.
 
         Padding positions before the first item hold the cold-start vector.
         """

@@ -48,14 +48,14 @@ class Recency(ByDistance):
         self.dropout = nn.Dropout(config.dropout)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return `forward` for histories of any kind."""
+        """Return the result of `forward` for any `History`."""
         read = history if self.reads_items else Dense(self._before_last(history.every(), mask))
         newest = self.blocks[-1](read.newest(), read, self._weigh(self.distances, mask, newest=True))
         user = self.norm(newest) + self._means(history, self._weigh(self.decays, mask, newest=True))
         return torch.where(mask.any(1, keepdim=True), user[:, 0], self.cold_start)
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Return the user vectors (B, L, d) after each position: what `forward` returns for every prefix.
+        """Return the user vectors (B, L, d) after each position: the result of `forward` for each prefix.
 
         Padding positions before the first item hold the cold-start vector.
         """
@@ -72,7 +72,7 @@ class Recency(ByDistance):
         return cast(Tensor, x)
 
     def _weigh(self, by_age: Tensor, mask: Tensor, *, newest: bool = False) -> Tensor:
-        """Return logits (B, K, Q, L) from those `by_age` (K, `history_length`); -inf for masked positions."""
+        """Return logits (B, K, Q, L) for positions, given logits `by_age` (K, `history_length`); -inf where masked."""
         age, seen = self.see(mask, newest=newest)
         return torch.where(seen[:, None], by_age[:, age], -torch.inf)
 

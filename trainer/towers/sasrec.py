@@ -49,12 +49,12 @@ class SasRec(Tower):
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:
-        """Return the user vectors (B, L, d) after each position, which sees the items up to and including its own.
+        """Return the user vectors (B, L, d) after each position, from the items up to and including that position.
 
-        The last one equals `forward`. As in the paper, an item keeps the positional embedding of its place in the
-        padded window, whereas `forward` puts the newest item of any history at the last place: the vector at an earlier
-        position thus differs from `forward` of the prefix. Padding positions before the first item hold the cold-start
-        vector.
+        The vector at the last position equals `forward`. As in the paper, an item keeps the positional embedding of its
+        place in the padded window, whereas `forward` puts the newest item of any history at the last place: the vector
+        at an earlier position thus differs from `forward` of the prefix. Padding positions before the first item hold
+        the cold-start vector.
         """
         x, allowed = self._enter(history, mask)
         for block in self.blocks:

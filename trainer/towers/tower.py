@@ -1,4 +1,4 @@
-"""What every user tower is, and what it reads: the vectors of items at the places of histories."""
+"""The base class of user towers, and the interface of the histories that they read."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ class History(ABC):
 
     @abstractmethod
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "History":
-        """Apply `change`, which maps each vector independently, (..., d) to (..., e)."""
+        """Return the histories with `change` applied to each vector; it maps (..., d) to (..., e), vector by vector."""
 
     @abstractmethod
     def compare(self, asked: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class Dense(History):
         return self.vectors
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> "Dense":
-        """Apply `change` to the whole tensor."""
+        """Return the histories with `change` applied to the whole tensor."""
         return Dense(change(self.vectors))
 
     def compare(self, asked: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class Tower(nn.Module, ABC):
         """Return the user vectors (B, d) after the newest item; serving runs this, exported as ONNX."""
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return `forward` for histories of any kind."""
+        """Return the result of `forward` for any `History`."""
         return cast(Tensor, self(history.every(), mask))
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002 - for towers that read sequences

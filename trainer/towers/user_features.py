@@ -1,4 +1,4 @@
-"""User features: with each example, through files and between ranks, and in the model beside the user tower."""
+"""User features: their encoded form with each example, and the part of the model that adds them to user vectors."""
 
 import json
 import logging
@@ -17,30 +17,37 @@ from weir.trainer.towers.features import FeatureInputs, FeatureVectors, feature_
 
 __all__ = ["NO_FEATURES", "FeaturedUsers", "Layout", "UserLines"]
 
+logger = logging.getLogger(__name__)
+
 
 Lines = npt.NDArray[np.int32]
 
 _UNKNOWN: Final = -1
-"""Bucket for no value; in a number, all bits set are a NaN."""
+"""Bucket that stands for no value; as the two halves of a number, its bits are a NaN."""
 
 _PER_NUMBER: Final = 2
-"""Integers per number: it has 64 bits."""
+"""32-bit integers per encoded number, which has 64 bits."""
+
+
+_NAMES: Final = "names"
+_MOMENTS: Final = "moments"
+_PLACE: Final = "place"
 
 
 class Layout(NamedTuple):
-    """Columns of encoded features: the buckets of each categorical feature, then the bits of each number."""
+    """Columns of encoded features: the buckets of each categorical feature (`widths`), then the bits of each number."""
 
     widths: dict[str, int]
     dense: tuple[str, ...]
 
     @classmethod
-    def of(cls, found: UserFeatures, buckets: int) -> Self:
-        """Return the layout for a window; without `buckets` it is empty."""
-        return cls(dict(found.categorical), tuple(found.dense)) if buckets else cls({}, ())
+    def of(cls, features: UserFeatures, buckets: int) -> Self:
+        """Return the layout for the features of a window; empty if `buckets` is 0."""
+        return cls(dict(features.categorical), tuple(features.dense)) if buckets else cls({}, ())
 
     @classmethod
     def joined(cls, parts: Sequence["Layout"]) -> Self:
-        """Return a layout with room for all parts."""
+        """Return a layout with the features of all parts."""
         widths: dict[str, int] = {}
         for name, width in (pair for part in parts for pair in part.widths.items()):
             widths[name] = max(widths.get(name, 0), width)
@@ -49,11 +56,11 @@ class Layout(NamedTuple):
     @property
     def columns(self) -> dict[str, slice]:
         """Columns of each feature."""
-        found: dict[str, slice] = {}
+        columns: dict[str, slice] = {}
         at = 0
         for name, width in (*self.widths.items(), *((name, _PER_NUMBER) for name in self.dense)):
-            found[name], at = slice(at, at + width), at + width
-        return found
+            columns[name], at = slice(at, at + width), at + width
+        return columns
 
     @property
     def width(self) -> int:
@@ -65,9 +72,9 @@ class Layout(NamedTuple):
         lines = np.full((len(struct), self.width), _UNKNOWN, np.int32)
         columns = self.columns
         for name in self.widths:
-            found = buckets_of(name, struct.field(name), buckets)
+            hashed = buckets_of(name, struct.field(name), buckets)
             start = columns[name].start
-            lines[:, start : start + found.shape[1]] = found
+            lines[:, start : start + hashed.shape[1]] = hashed
         for name in self.dense:
             numbers = struct.field(name).to_numpy(zero_copy_only=False).astype(np.float64)
             lines[:, columns[name]] = numbers[:, None].view(np.int32)
@@ -78,7 +85,7 @@ NO_FEATURES: Final = Layout({}, ())
 
 
 class UserLines(NamedTuple):
-    """Encoded features (n, width) and their layout."""
+    """Encoded features of n users, `lines` (n, width), and their layout."""
 
     layout: Layout
     lines: Lines
@@ -124,13 +131,6 @@ class UserLines(NamedTuple):
         return weights.combined(len(self.lines), self.buckets(), self.numbers())
 
 
-logger = logging.getLogger(__name__)
-
-_NAMES: Final = "names"
-_MOMENTS: Final = "moments"
-_PLACE: Final = "place"
-
-
 class FeaturedUsers:
     """Adds vectors of user features to the user tower's output; replicated on every rank.
 
@@ -161,8 +161,8 @@ class FeaturedUsers:
         """Return the parameters that AdamW trains."""
         return list(self.tower.parameters())
 
-    def take_in(self, found: UserFeatures) -> None:
-        """Register the features of a window, before any step on it.
+    def take_in(self, window: UserFeatures) -> None:
+        """Register the features of a window, before any step on the window.
 
         A feature that was of the other kind before is skipped, with a warning; its earlier values stay.
 
@@ -171,12 +171,12 @@ class FeaturedUsers:
         ValueError
             If the windows have named more than `MAX_DENSE` dense features.
         """
-        names = found.names.agreeing(self.names)
-        for name in sorted({*found.names.all} - {*names.all}):
+        names = window.names.agreeing(self.names)
+        for name in sorted({*window.names.all} - {*names.all}):
             logger.warning("user feature %s was of another kind before: it is left out; give it another name", name)
         self._categorical |= dict.fromkeys(names.categorical)
         for name in names.dense:
-            self._moments.setdefault(name, Moments()).merge(found.moments[name])
+            self._moments.setdefault(name, Moments()).merge(window.moments[name])
         if len(self._moments) > MAX_DENSE:
             raise ValueError(
                 f"the windows name {len(self._moments)} dense user features by now, at most {MAX_DENSE} have room"

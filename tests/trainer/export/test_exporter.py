@@ -100,7 +100,7 @@ def follower(
     state.config = TrainerConfig.model_validate(changed)
     registry, planner = CollectorRegistry(), HeldKeeper()
     made = Exporter(store, state.config, TrainerMetrics(registry), follows=True)
-    made._keeper = planner
+    made._planner = planner
     made.export_if_due(state)
     state.position.trained_sequence, state.position.step, state.position.trained_window = 1, 1, "later"
     return made, planner, registry

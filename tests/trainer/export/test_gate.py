@@ -22,7 +22,7 @@ from weir.contracts.bundles.variants import CHAMPION, MAIN, Champion, Comparison
 from weir.contracts.storage.documents import write_document
 from weir.trainer.export import export_bundle
 from weir.trainer.export.exporter import Exporter
-from weir.trainer.export.gate import CanaryEvaluation, Evidence, PairedGate, PromotionCheck, Trials
+from weir.trainer.export.gate import CanaryEvaluation, CanaryReview, Evidence, PairedGate, PromotionCheck
 from weir.trainer.export.servable import RecentCases
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TrainerConfig
@@ -221,7 +221,7 @@ class Scene:
     def review(self, window: WindowManifest) -> Withdrawal | None:
         """As a process does that knows nothing but the store."""
         cases = RecentCases(self.store, self.config).note(window, drawn(self.store, window, self.config))
-        return Trials(self.store, PairedGate.of(self.config)).review(window, cases)
+        return CanaryReview(self.store, PairedGate.of(self.config)).review(window, cases)
 
     def served(self) -> str | None:
         return self.log.current()

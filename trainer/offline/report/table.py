@@ -61,7 +61,7 @@ class MetricSummary:
 
 @dataclass(frozen=True)
 class Row:
-    """One row: its finished runs, its missing seeds, and a summary of each metric."""
+    """One row of a comparison: finished runs, missing seeds, and a summary of each metric over the runs."""
 
     name: str
     runs: tuple[RunResult, ...]
@@ -86,7 +86,7 @@ class Row:
 
     @property
     def best_steps(self) -> str:
-        """Steps of the tested models."""
+        """Numbers of steps after which the tested models were best in validation, as a range over the runs."""
         return _range([run.best_step for run in self.runs]) if self.runs else "–"
 
 
