@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.campaigns import tally
+from tests.campaigns import hunter as tally
 
 if TYPE_CHECKING:
     from tests.integration.flink_cluster import Cluster

@@ -23,7 +23,7 @@ from deploy.engines.kafka import broker
 from deploy.engines.pool import worker_pool
 from deploy.engines.processes import EngineError, Service, start, stop
 from deploy.engines.settings import HOST, EngineSettings
-from tests.campaigns import size
+from tests.campaigns import hunter as size
 from tests.campaigns.lives import ROOT
 from tests.integration.flink_cluster import moved
 from tests.integration.kafka_broker import NAME
@@ -233,7 +233,7 @@ def streaming(
 @contextmanager
 def producing(stream: Stream, per_second: int) -> Iterator[None]:
     """Write events to the topic meanwhile; at the end the producer has sent all that it has made."""
-    command = [sys.executable, "-m", "tests.campaigns.stream_load", stream.servers, stream.topic, str(per_second)]
+    command = [sys.executable, "-m", "tests.campaigns.stream_truth", stream.servers, stream.topic, str(per_second)]
     with subprocess.Popen(command, cwd=ROOT) as process:
         try:
             yield

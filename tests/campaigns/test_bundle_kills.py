@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.campaigns.tally import counting
+from tests.campaigns.hunter import counting
 from tests.kills import KilledError, killed_at
 from tests.trainer.export.test_deltas import assert_published, turn
 from tests.trainer.support import absorbed, batches_of

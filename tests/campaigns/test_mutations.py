@@ -16,10 +16,11 @@ from typing import Any, Final
 
 import pytest
 
-from tests.campaigns import real_store, size
+from tests.campaigns import hunter as size
+from tests.campaigns import real_store
 from tests.campaigns.damage import Mutation, linked_copy, mutate
+from tests.campaigns.hunter import Row, counting
 from tests.campaigns.readers import Readers, listening
-from tests.campaigns.tally import Row, counting
 from tests.pipelines import support
 from tests.serving.process import ServerProcess
 from weir.contracts import CorruptArtefactError, Store

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.campaigns import size
+from tests.campaigns import hunter as size
+from tests.campaigns.hunter import NOTES, Row, counting
 from tests.campaigns.life_beside import Beside, Load, asking, settings_in, settled, weir
-from tests.campaigns.life_log import write_part
+from tests.campaigns.life_log import Written, check_bundles, check_events, check_users, write_part
 from tests.campaigns.life_move import rebuild
 from tests.campaigns.life_settings import Plan, settings_of
-from tests.campaigns.life_truth import Written, check_bundles, check_events, check_users
 from tests.campaigns.lives import ROOT
-from tests.campaigns.tally import NOTES, Row, counting
 from tests.integration.kafka_broker import Broker
 from tests.integration.object_store import bucket
 from tests.pipelines.sources.kafka.support import new_topic

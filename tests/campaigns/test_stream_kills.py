@@ -11,10 +11,11 @@ from time import monotonic, sleep
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.campaigns import committed_once, size
+from tests.campaigns import committed_once
+from tests.campaigns import hunter as size
+from tests.campaigns.hunter import NOTES, counting
 from tests.campaigns.stream_faults import PATIENCE, Stream, producing, recovered, streaming
 from tests.campaigns.stream_truth import Truth, check
-from tests.campaigns.tally import NOTES, counting
 from tests.integration.test_kafka import wait_until
 from weir.contracts import LogState
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.campaigns import lives, size
-from tests.campaigns.tally import counting
+from tests.campaigns import hunter as size
+from tests.campaigns import lives
+from tests.campaigns.hunter import counting
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.campaigns import committed_once, size
+from tests.campaigns import committed_once
+from tests.campaigns import hunter as size
+from tests.campaigns.hunter import counting
 from tests.campaigns.ingest_lives import settings, write_part
 from tests.campaigns.lives import ROOT
-from tests.campaigns.tally import counting
 from tests.integration.object_store import bucket
 from weir.contracts import Commit, CommitLog, CommitTakenError, Store
 from weir.pipelines.batch.ingest import ingest

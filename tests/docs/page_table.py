@@ -21,7 +21,7 @@ APART: Final = {
     r"make (demo \w+=.*|tools|native)": "installs what the environment of the tests has or lacks",
     r"make (campaign|stream-campaign|drill)": "takes minutes to hours, by hand before a release",
     r"make gpu-check": "needs a GPU",
-    r"make engines(-stop)?|weir stream .*": "tests/integration/test_engines.py and test_flink.py",
+    r"make engines(-stop)?|weir stream .*": "tests/integration/test_flink.py and test_flink.py",
     r"weir (ingest --follow|up) --log kafka:.*": "tests/integration/test_kafka.py has the broker",
     r"(WEIR_\w+=\S+ )*pytest .*": "is part of these tests, or needs the real data sets",
     r"(OMP_NUM_THREADS=1 )?python -m benchmarks\..*": "measures for minutes; tests/benchmarks runs each in small",

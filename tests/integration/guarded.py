@@ -1,12 +1,23 @@
-"""A real server that asks for tokens, over gRPC and HTTP with TLS, and the ways to call it."""
+"""A real server that asks for tokens, over gRPC and HTTP with TLS, and the ways to call it.
 
+    python -m tests.integration.guarded blocking|asyncio TARGET CLIENT_CONFIG
+
+A thread of gRPC that drops a token waits for Python's lock. Here it does so whenever the last channel is closed, as it
+happens by chance where many threads want that lock. A process that hangs ends after some seconds with its stacks.
+"""
+
+import asyncio
+import faulthandler
+import gc
 import http.client
 import json
 import socket
 import ssl
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +32,11 @@ from tests.serving.authority import AUDIENCE, ISSUER, Authority, Issuer
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import Store
+from weir.retrieval.v1 import retrieval_pb2 as pb
+from weir.retrieval.v1 import retrieval_pb2_grpc
+from weir.serving.access.channel import AsyncChannel, Channel, SentToken
 from weir.serving.access_config import ClientConfig
-from weir.serving.client import RetrievalClient, RetrievalError, by_history
+from weir.serving.client import CHANNEL_OPTIONS, RetrievalClient, RetrievalError, by_history
 
 CALLS_PER_SECOND: Final = 50
 """Of each caller; a busy machine has to exceed it."""
@@ -143,3 +157,48 @@ def refused(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(RetrievalError) as refusal:
         call()
     return refusal.value.code, refusal.value.reason
+
+
+_ROUNDS = 30
+_DROPPED = threading.Event()
+
+
+def _drop_slowly(_: SentToken) -> None:
+    _DROPPED.set()
+    time.sleep(0.03)
+
+
+def _close_two(target: str, config: ClientConfig) -> None:
+    with closing(Channel(target, None, CHANNEL_OPTIONS)):
+        with Channel(target, config, CHANNEL_OPTIONS).open() as channel:
+            # From now on gRPC alone holds the token.
+            gc.collect()
+            retrieval_pb2_grpc.RetrievalServiceStub(channel).GetInfo(pb.GetInfoRequest(), timeout=10)
+        del channel
+        assert _DROPPED.wait(10), "gRPC holds the token of a closed channel"
+
+
+async def _close_two_async(target: str, config: ClientConfig) -> None:
+    async with AsyncChannel(target, None, CHANNEL_OPTIONS).open():
+        async with AsyncChannel(target, config, CHANNEL_OPTIONS).open() as channel:
+            gc.collect()
+            await retrieval_pb2_grpc.RetrievalServiceStub(channel).GetInfo(pb.GetInfoRequest(), timeout=10)
+        del channel
+        assert _DROPPED.wait(10), "gRPC holds the token of a closed channel"
+
+
+def main(kind: str, target: str, config: ClientConfig) -> None:
+    """Close a channel that has called, and another one while the token of the first one is dropped."""
+    SentToken.__del__ = _drop_slowly  # type: ignore[attr-defined]
+    for _ in range(_ROUNDS):
+        faulthandler.dump_traceback_later(20, exit=True)
+        if kind == "blocking":
+            _close_two(target, config)
+        else:
+            asyncio.run(_close_two_async(target, config))
+        _DROPPED.clear()
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], ClientConfig.model_validate_json(sys.argv[3]))

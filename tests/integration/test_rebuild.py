@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.integration.test_serving_replicas import wait_for
+from tests.integration.test_serving_swaps import wait_for
 from tests.pipelines import support
 from tests.serving.process import ServerProcess
 from tests.serving.support import Catalogue, write_bundle

@@ -1,6 +1,9 @@
-"""Bundles are swapped under load: no request fails, and every answer comes from one bundle only."""
+"""Server, follower and Redis as real processes: killed, hanging, emptied, and back by themselves."""
 
+import asyncio
 import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,12 +11,160 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2
 
+from tests.integration.test_serving_lifecycle import HISTORIES, SERVICE, health
 from tests.serving.deltas import Change, changed, dense, write_delta
-from tests.serving.process import ServerProcess
-from tests.serving.support import Catalogue, write_bundle
+from tests.serving.histories.redis_server import RedisServer
+from tests.serving.process import FollowerProcess, ServerProcess
+from tests.serving.support import Catalogue, write_bundle, write_window
+from tests.serving.users import Event
 from weir.contracts import BundleFile, BundleLog, BundleManifest, Store
-from weir.serving.client import Hits, RetrievalClient, RetrievalError, by_history, by_item
+from weir.serving.aio import AsyncRetrievalClient
+from weir.serving.client import Hits, RetrievalClient, RetrievalError, by_history, by_item, by_user
+
+STATUS = health_pb2.HealthCheckResponse
+T = 1_700_000_000_000
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[RedisServer]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(folder)
+    yield server
+    server.stop()
+
+
+def until(is_so: Callable[[], bool], within: float = 30) -> None:
+    ends = time.monotonic() + within
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def test_a_server_without_a_disk_answers_whatever_becomes_of_redis(tmp_path: Path, database: RedisServer) -> None:
+    store, catalogue = Store(str(tmp_path / "store")), Catalogue.random()
+    write_bundle(store, "v1", catalogue)
+    write_window(store, 0, [Event("ann", "item-1", T)])
+    with (
+        ServerProcess(store, histories=database.url, histories_timeout_seconds=0.2) as server,
+        RetrievalClient(server.target, timeout=5) as client,
+    ):
+        server.serving("v1")
+
+        def top(*history: str) -> bool:
+            """Say whether ann gets what this history gives, without what it holds."""
+            hits = client.retrieve([by_user("ann", 10)], exclude_seen=True).hits[0]
+            expected = catalogue.top(catalogue.user(list(history)), 10, list(history)) if history else None
+            return hits.fallback if expected is None else hits.item_ids == expected and not hits.seen_bounded
+
+        assert top()
+        until(lambda: health(server.target, HISTORIES) == STATUS.NOT_SERVING)
+        with FollowerProcess(store, redis=database.url, lease_seconds=1) as follower:
+            until(lambda: top("item-1"))
+            until(lambda: health(server.target, HISTORIES) == STATUS.SERVING)
+            write_window(store, 1, [Event("ann", "item-2", T + 1)])
+            until(lambda: top("item-1", "item-2"))
+            follower.process.kill()
+        write_window(store, 2, [Event("ann", "item-3", T + 2)])
+        until(lambda: server.metric("weir_history_behind_commits") == 1)
+        with FollowerProcess(store, redis=database.url, lease_seconds=1) as follower:
+            until(lambda: top("item-1", "item-2", "item-3"))
+            assert follower.metric("weir_history_follower_loads_total") == 0
+            database.hang(on=True)
+            started = time.monotonic()
+            assert top()
+            assert time.monotonic() - started < 2
+            assert health(server.target, SERVICE) == STATUS.SERVING
+            assert server.metric("weir_history_unavailable_total") > 0
+            database.hang(on=False)
+            until(lambda: top("item-1", "item-2", "item-3"))
+            database.stop()
+            assert top()
+            database.start()
+            until(lambda: top("item-1", "item-2", "item-3"))
+            # Redis kept nothing over its restart.
+            assert follower.metric("weir_history_follower_loads_total") == 1
+            assert follower.terminate() == 0
+        assert server.terminate() == 0
+
+
+STARTED = "grpc_server_started_total", 'grpc_method="Retrieve"'
+
+
+class Asked:
+    """Calls of several callers at once: how many were answered, and what failed."""
+
+    def __init__(self) -> None:
+        self.answered, self.stop = [0], threading.Event()
+        self.failures: list[RetrievalError] = []
+
+    def by_threads(self, target: str) -> None:
+        callers = [threading.Thread(target=self._caller, args=(target,)) for _ in range(4)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+
+    def _caller(self, target: str) -> None:
+        with RetrievalClient(target) as client:
+            while not self.stop.is_set():
+                try:
+                    client.retrieve([by_history(["item-1"], 5)])
+                    self.answered[0] += 1
+                except RetrievalError as error:
+                    self.failures.append(error)
+
+    def by_tasks(self, target: str) -> None:
+        async def calls() -> None:
+            async with AsyncRetrievalClient(target) as client:
+                await asyncio.gather(*(self._task(client) for _ in range(4)))
+
+        asyncio.run(calls())
+
+    async def _task(self, client: AsyncRetrievalClient) -> None:
+        while not self.stop.is_set():
+            try:
+                await client.retrieve([by_history(["item-1"], 5)])
+                self.answered[0] += 1
+            except RetrievalError as error:
+                self.failures.append(error)
+
+
+@pytest.mark.parametrize("ask", [Asked.by_threads, Asked.by_tasks])
+def test_a_replica_that_is_rolled_under_load_fails_no_request(
+    tmp_path: Path, ask: Callable[[Asked, str], None]
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    write_bundle(store, "v1", Catalogue.random())
+    with ServerProcess(store, drain_seconds=0.5) as one, ServerProcess(store) as other:
+        for server in (one, other):
+            server.serving("v1")
+        asked = Asked()
+        asking = threading.Thread(target=ask, args=(asked, f"ipv4:{one.target},{other.target}"))
+        asking.start()
+        try:
+            wait_for(asked.answered, 200)
+            shares = [server.metric(*STARTED) for server in (one, other)]
+            assert min(shares) > 0.3 * sum(shares)
+            assert one.terminate() == 0
+            wait_for(asked.answered, asked.answered[0] + 200)
+        finally:
+            asked.stop.set()
+            asking.join()
+        assert asked.failures == []
+
+
+def wait_for(answered: list[int], number: int) -> None:
+    """Wait until so many calls have been answered."""
+    pause = threading.Event()
+    for _ in range(3000):
+        if answered[0] >= number:
+            return
+        pause.wait(0.01)
+    raise AssertionError(f"only {answered[0]} of {number} calls have been answered")
+
 
 SWAPS = 50
 DELTAS = 30

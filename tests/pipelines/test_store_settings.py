@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from tests.kills import KilledError, killed_at
 from tests.pipelines import support
 from tests.pipelines.support import Event
-from tests.pipelines.transforms.test_chain import driver
+from tests.pipelines.transforms.test_read import driver
 from weir.contracts import CommitLog, LogState, Store, StoreFormat, WindowLog, hash_id, read_format
 from weir.contracts.storage.documents import encode_document
 from weir.contracts.storage.format import read_settings

@@ -1,3 +1,5 @@
+""""""
+
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -7,11 +9,79 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from weir.contracts import FeatureNames, Label, interaction_schema
 from weir.readers import Block, BlockId, Lines, LogColumns, LogConfig, Reason, TableRows, Validator, validate
+from weir.readers.blocks import cuts
 from weir.readers.decode import Decoded, LineDecoder
+from weir.readers.features import with_features
 from weir.readers.lines import MAX_LINE_BYTES
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(1, 20), st.integers(1, 5))
+def test_cuts_are_full_and_within_their_bounds(sizes: list[int], limit: int, rows: int) -> None:
+    found = list(cuts(np.array(sizes, np.int64), limit, rows))
+    assert [place for start, stop in found for place in range(start, stop)] == list(range(len(sizes)))
+    for start, stop in found:
+        assert stop - start == 1 or (stop - start <= rows and sum(sizes[start:stop]) <= limit)
+        assert stop == len(sizes) or stop - start == rows or sum(sizes[start : stop + 1]) > limit
+
+
+def test_without_features_nothing_is_added() -> None:
+    rows = pa.table({"timestamp": [1]})
+    assert with_features(rows, {}, FeatureNames()) is rows
+
+
+def test_features_are_one_struct_in_the_order_of_the_settings() -> None:
+    names = FeatureNames(categorical=["genre"], dense=["timestamp"])
+    found = {"timestamp": pa.array([0.5, None]), "genre": pa.array([["jazz"], None], pa.list_(pa.string()))}
+    rows = with_features(pa.table({"timestamp": [1, 2]}), found, names)
+    assert rows["timestamp"].to_pylist() == [1, 2]
+    assert rows["features"].to_pylist() == [{"genre": ["jazz"], "timestamp": 0.5}, {"genre": None, "timestamp": None}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"event_types": {"click": "good"}}, "positive"),
+        ({"columns": {"user_id": "id", "item_id": "id"}}, "user_id and item_id"),
+        ({"item_features": {"dense": ["weight"]}}, "'weight', which is read as weight already"),
+        ({"item_features": {"categorical": ["a"], "dense": ["a"]}}, "'a' is named twice"),
+        ({"item_features": {"categorical": ["item_key"]}}, "'item_key' is a column of every window's items"),
+        ({"item_features": {"dense": ["count"]}}, "'count' is a column"),
+        ({"user_features": {"dense": ["weight"]}}, "user_features names 'weight', which is read as weight already"),
+        (
+            {"item_features": {"dense": ["a"]}, "user_features": {"categorical": ["a"]}},
+            "user_features names 'a', which is named by item_features already",
+        ),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        LogConfig(**settings)
+
+
+def test_features_of_items_and_users_are_read_together_and_there_is_room_for_both() -> None:
+    numbers = [f"{number}" for number in range(32)]
+    items = {"categorical": ["genre"], "dense": [f"i{one}" for one in numbers]}
+    # The columns of items are none of theirs.
+    users = {"categorical": ["count", "lives"], "dense": [f"u{one}" for one in numbers]}
+    found = LogConfig(item_features=items, user_features=users).features
+    assert found.categorical == ("genre", "count", "lives")
+    assert found.dense == (*items["dense"], *users["dense"])
+
+
+def test_every_setting_is_described() -> None:
+    for model in (LogConfig, LogColumns):
+        assert all(field.description for field in model.model_fields.values())
+
+
+def test_naive_times_are_utc_and_types_become_labels() -> None:
+    config = LogConfig(min_time="2000-01-01T00:00:00", event_types={"a": "positive", "b": "ignore"})
+    assert config.min_time.timestamp() == 946_684_800
+    assert config.labels() == {"a": Label.POSITIVE, "b": Label.IGNORE}
+
 
 GOOD: dict[str, Any] = {"user_id": "u", "item_id": "i", "timestamp": 1_700_000_000}
 

@@ -1,8 +1,11 @@
+"""A commit log that is not the one of the newest checkpoint: training refuses it by name, and goes on as it says."""
+
 import inspect
 import json
 import logging
 import os
 import re
+import shutil
 import signal
 import urllib.request
 from pathlib import Path
@@ -18,17 +21,220 @@ from tests.contracts.panes import retire_before
 from tests.trainer.export.held import HeldKeeper
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from weir.contracts import BundleLog, Store, WindowLog, WindowManifest
+from weir.contracts import BundleLog, CommitLog, Store, WindowLog, WindowManifest
+from weir.contracts.base.statistics import Running
+from weir.contracts.bundles.checkpoint import checkpoint_names
+from weir.contracts.bundles.variants import MAIN, Champion, Comparison, line_of, log_of, variant_of
+from weir.contracts.commits.commit_log import HEAD, LogMismatchError
 from weir.contracts.storage.documents import read_document
+from weir.contracts.verification import verify
 from weir.pipelines.maintenance.erased_files import pane_without
 from weir.trainer.export import export
+from weir.trainer.export.onnx_models import ExportError
 from weir.trainer.ranks.workers import Workers
+from weir.trainer.replay import replay_bundle
 from weir.trainer.settings.towers import kinds
 from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError
 from weir.trainer.state.progress import Evaluation
 from weir.trainer.stream.progress import TrainProgress
 from weir.trainer.train import train
+
+WINDOWS = 4
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainerConfig]:
+    """A store with a checkpoint and a bundle after each window."""
+    folder = tmp_path_factory.mktemp("trained") / "store"
+    store = Store(str(folder))
+    small = TrainerConfig(device="cpu", batch_size=32, evaluation_examples=20, checkpoints_kept=WINDOWS, metrics_port=0)
+    tower = small.tower.model_copy(update={"kind": "mean_pooling", "dimension": 8, "history_length": 5})
+    config = small.model_copy(update={"tower": tower})
+    writer = WindowWriter(store)
+    for number in range(WINDOWS):
+        synthetic(writer, first=number, windows=1, events=60, seed=number)
+        train(store, config)
+    return folder, config
+
+
+def lose(store: Store, commits: int) -> None:
+    """Remove the newest commits, as a copy has it that is older than they are; HEAD is no part of it."""
+    store.remove(HEAD)
+    for number in range(WINDOWS - commits, WINDOWS):
+        store.remove(CommitLog.name(number))
+
+
+def write_anew(store: Store, commits: int, new: int) -> None:
+    """Commit other windows in the place of lost ones."""
+    writer = WindowWriter(store)
+    writer.sequence = WINDOWS - commits
+    synthetic(writer, first=WINDOWS + 10, windows=new, events=60, seed=99)
+
+
+@pytest.mark.parametrize(("lost", "new"), [(1, 0), (1, 1), (1, 3), (2, 1), (2, 4), (4, 0), (4, 4), (4, 6)])
+def test_it_is_refused_by_name_and_what_the_error_says_works(
+    trained: tuple[Path, TrainerConfig], tmp_path: Path, lost: int, new: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, config = trained
+    store = Store(str(shutil.copytree(whole, tmp_path / "store")))
+    lose(store, lost)
+    write_anew(store, lost, new)
+    newest = checkpoint_names(store)[-1]
+    for run in (train, export):
+        with pytest.raises(LogMismatchError, match=newest) as refused:
+            run(store, config)
+        assert refused.value.reason == ("other_commit" if new >= lost else "log_ends_before")
+    assert checkpoint_names(store)[-1] == newest, "a refused run saves nothing"
+    # The error names each folder to remove.
+    for name in checkpoint_names(store):
+        if f"checkpoints/{name} " in f"{refused.value} ":
+            store.remove(f"checkpoints/{name}")
+    assert len(checkpoint_names(store)) == (WINDOWS - lost or WINDOWS)
+    if lost == WINDOWS:
+        assert f"remove {store.path('checkpoints')}/, " in str(refused.value)
+        store.remove("checkpoints")
+    with caplog.at_level(logging.WARNING):
+        summary = train(store, config)
+    assert summary.windows == new
+    if summary.windows:
+        mark = checkpoint_names(store)[-1].split("-")
+        assert int(mark[1]) == WINDOWS - lost + new
+        assert "it stays promoted, and is not tested up to pane" in caplog.text
+        assert BundleLog(store).manifest(str(summary.bundle)).trained_sequence == WINDOWS - lost + new - 1
+
+
+def test_a_run_that_follows_notices_that_the_log_ends_before_it(
+    trained: tuple[Path, TrainerConfig], tmp_path: Path
+) -> None:
+    whole, config = trained
+    store = Store(str(shutil.copytree(whole, tmp_path / "store")))
+    polls = 0
+
+    def lose_while_it_waits(*_: object) -> None:
+        nonlocal polls
+        polls += 1
+        if polls == 2:
+            lose(store, 2)
+        assert polls < 40, "it waits on as if all were well"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("weir.trainer.stream.windows.time.sleep", lose_while_it_waits)
+        with pytest.raises(LogMismatchError) as refused:
+            train(store, config, follow=True)
+    assert refused.value.reason == "log_ends_before"
+
+
+def test_a_checkpoint_of_an_earlier_version_is_compared_by_number(
+    trained: tuple[Path, TrainerConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, config = trained
+    store = Store(str(shutil.copytree(whole, tmp_path / "store")))
+    store.remove("checkpoints")
+    monkeypatch.setattr("weir.contracts.commits.window_log.WindowLog.last", None)
+    train(store, config)
+    monkeypatch.undo()
+    assert train(store, config).windows == 0
+    lose(store, 1)
+    with pytest.raises(LogMismatchError) as refused:
+        train(store, config)
+    assert refused.value.reason == "log_ends_before"
+
+
+NEW = {"new": {"seed": 9, "optimizer": {"embedding_learning_rate": 0.02}}}
+
+
+@pytest.fixture
+def both(config: TrainerConfig) -> TrainerConfig:
+    return TrainerConfig.model_validate({**config.model_dump(), "variants": NEW, "bundles_kept": 2})
+
+
+def names(store: Store) -> set[str]:
+    return {name for name in store.find() if not name.startswith(("windows/", "commits/"))}
+
+
+def test_each_line_has_its_own_checkpoints_bundles_and_evaluations(
+    store: Store, writer: WindowWriter, both: TrainerConfig
+) -> None:
+    synthetic(writer, windows=5)
+    alone = train(store, both.of_variant(MAIN))
+    before = {name: store.read(name) for name in names(store)}
+    summary = train(store, both.of_variant("new"), variant="new")
+    assert {name: store.read(name) for name in before} == before, "the other line is left as it was"
+    assert all(name.startswith("variants/new/") for name in names(store) - before.keys())
+    assert summary.bundle is not None
+    assert variant_of(summary.bundle) == "new"
+    assert log_of(store, "new").current() == summary.bundle
+    assert BundleLog(store).current() == alone.bundle
+    manifest = log_of(store, "new").manifest(summary.bundle)
+    assert (manifest.variant, BundleLog(store).manifest(str(alone.bundle)).variant) == ("new", MAIN)
+    assert manifest.recipe is not None
+    assert "variants" not in manifest.recipe.settings
+    # Of each line the newest are kept, with the chains that they are built on.
+    assert len(line_of(store, "new").glob("evaluations/*/*.json")) == 5
+    assert log_of(store, "new").chain(manifest)[-1] == manifest
+    assert verify(store).findings == []
+
+
+def test_variants_change_nothing_of_the_plain_line(
+    tmp_path: Path, store: Store, writer: WindowWriter, both: TrainerConfig
+) -> None:
+    """The same bits, whether or not there are variants beside it."""
+    synthetic(writer, windows=2)
+    train(store, both.of_variant("new"), variant="new")
+    with_variant = train(store, both.of_variant(MAIN)).bundle
+    other = Store(str(tmp_path / "other"))
+    synthetic(WindowWriter(other), windows=2)
+    assert train(other, both.of_variant(MAIN)).bundle == with_variant
+
+
+def test_a_line_continues_where_it_was(store: Store, writer: WindowWriter, both: TrainerConfig) -> None:
+    config, line = both.of_variant("new"), line_of(store, "new")
+    synthetic(writer, windows=2)
+    train(store, config, variant="new")
+    synthetic(writer, first=2, windows=2)
+    assert train(store, config, variant="new").windows == 2
+    parts = CheckpointLog(line).load(config, Workers())
+    line.remove("checkpoints")
+    train(store, config, variant="new")
+    whole = CheckpointLog(line).load(config, Workers())
+    assert parts is not None
+    assert whole is not None
+    assert same_tensors(parts.tensors(), whole.tensors()) == []
+
+
+def test_other_settings_do_not_continue_a_line(store: Store, writer: WindowWriter, both: TrainerConfig) -> None:
+    synthetic(writer, windows=1)
+    train(store, both.of_variant("new"), variant="new")
+    changed = TrainerConfig.model_validate({**both.model_dump(), "variants": {"new": {"seed": 10}}})
+    with pytest.raises(CheckpointMismatchError, match=r"variants/new/checkpoints/.*made with other settings"):
+        train(store, changed.of_variant("new"), variant="new")
+
+
+def test_a_bundle_of_a_line_is_exported_and_made_again(store: Store, writer: WindowWriter, both: TrainerConfig) -> None:
+    synthetic(writer, windows=2)
+    config = both.of_variant("new")
+    with pytest.raises(ExportError, match=r"variants/new/checkpoints: holds no complete checkpoint"):
+        export(store, config, "new")
+    version = train(store, config, variant="new").bundle
+    log_of(store, "new").store.remove("bundles")
+    assert export(store, config, "new").version == version
+    replay = replay_bundle(store, str(version))
+    assert replay is not None
+    assert replay.differences == ()
+
+
+def test_a_trainer_promotes_its_line_by_the_verdict(store: Store, writer: WindowWriter, both: TrainerConfig) -> None:
+    config = both.model_copy(update={"promote_by": "recall"})
+    synthetic(writer, windows=2)
+    for line in (MAIN, "new"):
+        train(store, config.of_variant(line), variant=line)
+    Comparison(champion=MAIN, challenger="new", differences=Running().add([1.0] * 500)).write(store)
+    synthetic(writer, first=2, windows=1)
+    train(store, config.of_variant(MAIN))
+    assert Champion.read(store).variant == MAIN
+    train(store, config.of_variant("new"), variant="new")
+    assert Champion.read(store).variant == "new"
 
 
 class KilledError(Exception):

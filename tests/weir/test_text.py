@@ -1,6 +1,13 @@
+"""Ctrl-C, from the first import to a call under way."""
+
 import io
 import logging
+import math
+import os
 import re
+import signal
+import socket
+import subprocess
 import sys
 import unicodedata
 from pathlib import Path
@@ -10,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from weir.__main__ import main
 from weir.cli.stages import _print_facts
 from weir.cli.terminal.command import command, set_up_logging
 from weir.cli.terminal.output import Bar, print_table
@@ -19,7 +27,75 @@ from weir.interact import Answer, AppendedEvent, Change, Hit, print_answer, prin
 from weir.serving.client import Info
 from weir.session import Session
 from weir.text import in_words, plain, program, visible
+from weir.trainer.offline.evaluator import Difference
 from weir.up.status import Status, StatusDisplay
+from weir.verdict import against, against_all
+
+
+def test_ctrl_c_while_the_commands_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "weir.cli.main":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "weir.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+
+
+@pytest.mark.parametrize("command", [["query", "ann"], ["click", "ann", "item"]], ids=["query", "click"])
+def test_ctrl_c_while_a_server_is_waited_for(tmp_path: Path, command: list[str]) -> None:
+    """The server takes the connection and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        target = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "weir", *command, "--target", target, "--store", str(tmp_path / "store")],
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=120)
+    assert (process.returncode, told) == (130, b"")
+
+
+def test_ctrl_c_ends_up_without_a_traceback(tmp_path: Path) -> None:
+    ports = [
+        part
+        for section in ("pipeline", "trainer", "serving", "monitor")
+        for part in ("--set", f"{section}.metrics_port=0")
+    ]
+    ports += ["--set", "serving.port=0", "--set", "serving.http_port=0", "--set", "monitor.page_port=0"]
+    command = ["up", "--demo", "--store", str(tmp_path / "store"), "--ranks", "1", *ports]
+    process = subprocess.Popen([sys.executable, "-m", "weir", *command], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    assert "see it work" in first
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    assert "Traceback" not in told
+    assert process.returncode in {0, 130}
+
+
+ROOT = Path(__file__).parents[2]
+BLOCKED = """
+from tests.deploy.blocked import block, closure
+block(closure([{extras}]))
+import weir.client
+print(len(weir.client.__all__))
+"""
+
+
+@pytest.mark.parametrize(("extras", "works"), [("'client'", True), ("", False)])
+def test_the_client_can_be_imported_with_its_extra_alone(extras: str, works: bool) -> None:
+    command = [sys.executable, "-c", BLOCKED.format(extras=extras)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (run.returncode == 0) == works, run.stderr
+    assert works or "No module named" in run.stderr
+
 
 NASTY = [
     "[red]x[/red]",
@@ -223,3 +299,48 @@ def test_a_command_to_repeat_names_a_weir_that_is_there(tmp_path: Path, monkeypa
     assert program() == "env/bin/weir"
     monkeypatch.setenv("PATH", str(folder))
     assert program() == "weir"
+
+
+@pytest.mark.parametrize(
+    ("low", "mean", "high", "words"),
+    [
+        (0.01, 0.02, 0.03, "the model is better than popularity: recall@20 0.120 against 0.100: +0.020, "),
+        (-0.03, -0.02, -0.01, "popularity is better than the model: "),
+        (-0.01, 0.02, 0.05, "not to be told apart: recall@20 "),
+    ],
+)
+def test_a_difference_in_words_says_what_its_interval_says(low: float, mean: float, high: float, words: str) -> None:
+    said = against(Difference("recall@20", mean, low, high, 2500, 300), 0.1 + mean, 0.1)
+    assert said.startswith(words)
+    assert f"95 % interval {low:+.3f} to {high:+.3f} over 2,500 test cases of 300 users, which " in said
+    assert said.endswith("includes 0" if low < 0 < high else "excludes 0")
+
+
+def test_one_user_tells_nothing() -> None:
+    said = against(Difference("recall@5", 0.5, math.nan, math.nan, 9, 1), 0.6, 0.1)
+    assert said.startswith("not to be told apart: recall@5 0.600 against 0.100, but all test cases are of one user")
+
+
+def lead(low: float, high: float) -> Difference:
+    return Difference("recall@20", (low + high) / 2, low, high, 9, 3)
+
+
+def test_another_method_is_called_by_its_name() -> None:
+    said = against(lead(-0.03, -0.01), 0.1, 0.12, "EASE")
+    assert said.startswith("EASE is better than the model: recall@20 0.100 against 0.120: -0.020, ")
+
+
+@pytest.mark.parametrize(
+    ("leads", "words"),
+    [
+        ([(0.1, 0.2), (0.01, 0.2)], "the model is better than all of 2 simple methods"),
+        ([(0.1, 0.2), (-0.1, 0.2)], "the model is better than A; not to be told apart from B"),
+        (
+            [(-0.2, -0.1), (-0.1, 0.2), (0.1, 0.2)],
+            "the model is better than C; worse than A; not to be told apart from B",
+        ),
+        ([(math.nan, math.nan)], "the model is not to be told apart from A"),
+    ],
+)
+def test_many_methods_are_told_by_what_their_intervals_say(leads: list[tuple[float, float]], words: str) -> None:
+    assert against_all({name: lead(*ends) for name, ends in zip("ABC", leads, strict=False)}) == words

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.pipelines import support
 from tests.pipelines.support import Event
-from tests.pipelines.transforms.test_chain import add, batches, driver
+from tests.pipelines.transforms.test_read import add, batches, driver
 from tests.serving.support import Catalogue, write_bundle
 from weir.contracts import CommitLog, CorruptArtefactError, LogState, Store
 from weir.contracts.commits import commit_log as commits

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.pipelines import support
 from tests.pipelines.support import Event
-from tests.pipelines.transforms.test_chain import FEATURES, add, batches, with_features
+from tests.pipelines.transforms.test_read import FEATURES, add, batches, with_features
 from weir.contracts import CommitLog, EventClock, LogState, Store, WindowCounts, WindowLog, WindowManifest, read_format
 from weir.contracts.commits.commit_log import LogMismatchError
 from weir.contracts.verification import verify

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 import weir.pipelines.batch.retry as retry_module
-from tests.campaigns import size
+from tests.campaigns import hunter as size
 from tests.kills import KilledError, killed_at
 from tests.pipelines import aging, redacting, support
 from tests.pipelines.support import ORIGIN, Event
-from tests.pipelines.transforms.test_chain import driver
+from tests.pipelines.transforms.test_read import driver
 from tests.readers.files import write_delimited
 from weir.contracts import CommitLog, CorruptArtefactError, LetterFile, LogState, SourceSpan, Store, UserError
 from weir.pipelines.batch.cut_over import cut_over

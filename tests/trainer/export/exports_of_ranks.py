@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 
 from tests.trainer.export.held import HeldKeeper, export_or_none
-from tests.trainer.export.test_touched import HOUR, a_stream, facts
+from tests.trainer.export.test_content import HOUR, a_stream, facts
 from tests.trainer.support import absorb
 from tests.trainer.windows import FEATURES
 from weir.contracts import BundleManifest, Store, WindowLog

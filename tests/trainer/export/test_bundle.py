@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from tests.trainer.step.test_training import configured
+from tests.trainer.step.test_model import configured
 from tests.trainer.support import absorbed, batches_of, collapse
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import (

@@ -1,8 +1,9 @@
-""""""
+"""Exports of the rows that were touched, against exports that compare every item: both publish the same."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -10,19 +11,291 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainer.step.test_training import configured
-from tests.trainer.support import absorbed, batches_of
+from tests.ranks import lines_of_ranks
+from tests.trainer.export.test_deltas import assert_published
+from tests.trainer.step.test_model import configured
+from tests.trainer.support import absorb, absorbed, batches_of
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
-from weir.contracts import Store
-from weir.trainer.export import content
+from weir.contracts import BundleLog, BundleManifest, ItemKeys, Store, WindowLog
+from weir.contracts.verification import verify
+from weir.trainer.export import content, export_bundle
 from weir.trainer.export.content import Content, fault_of, fault_of_items
+from weir.trainer.export.planner import ExportPlanner, recognise
+from weir.trainer.export.servable import RecentCases
 from weir.trainer.items.rows import Reader, TableRows
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import RescoringConfig, TrainerConfig
 from weir.trainer.state import items as item_writer
+from weir.trainer.state.checkpoint import CheckpointLog
+from weir.trainer.state.dirty_rows import TouchedOfAll
+from weir.trainer.state.published import PublishedItems, Vectors
 from weir.trainer.state.trainer_state import TrainerState
+from weir.trainer.step.batches import batches
+from weir.trainer.step.positives import SharedWindow
+from weir.trainer.step.seeds import Purpose, generator
 from weir.trainer.step.step import train_step
 from weir.trainer.towers import project
+
+HOUR = 3_600_000
+WINDOWS = 14
+
+
+def a_stream(store: Store, seed: int, features: dict[str, dict[str, Any]] | None = None) -> None:
+    """Commit five windows with 200 items each, then small ones, in which a few items come and most do not occur."""
+    draw, writer = np.random.default_rng(seed), WindowWriter(store)
+    writer.features = features or {}
+    for number in range(WINDOWS):
+        count, few = (400, (200 * number, 200 * number + 200)) if number < 5 else (int(draw.integers(5, 40)), (0, 1200))
+        items = draw.integers(*few, count)
+        users, times = draw.integers(0, 30, count), number * HOUR + np.sort(draw.integers(0, HOUR, count))
+        span = (number * HOUR, (number + 1) * HOUR)
+        writer.commit([f"u{user}" for user in users], [f"i{item}" for item in items], times, span=span)
+
+
+def learn(state: TrainerState, log: WindowLog, sequence: int) -> None:
+    manifest = log.committed()[sequence]
+    absorb(state, log, manifest)
+    found = SharedWindow.read(log, manifest, state.config, Workers())
+    order = generator(state.config.seed, Purpose.SHUFFLE, sequence)
+    for batch in batches(found, state.table, state.config.batch_size, order, users=state.users):
+        train_step(state, batch, Workers())
+    state.position.trained_window, state.position.trained_sequence = str(manifest.name), sequence
+    state.position.max_event_ms = manifest.max_event_ms
+
+
+def reopened(store: Store, state: TrainerState) -> TrainerState:
+    """Return the state as a process has it that starts from a checkpoint."""
+    checkpoints = CheckpointLog(store)
+    checkpoints.save(state, Workers())
+    found = checkpoints.load(state.config, Workers())
+    assert found is not None
+    return found
+
+
+def facts(manifest: BundleManifest) -> dict[str, object]:
+    """Return all of a manifest that does not say when it was made."""
+    kept = manifest.model_dump(exclude={"created_at", "parent", "index"})
+    fit = manifest.index.fit
+    lists = None if fit is None else (fit.changed, fit.unfit, fit.repairs, fit.trained_items)
+    return kept | {"index": manifest.index.type, "parent": manifest.parent and manifest.parent.version, "fit": lists}
+
+
+def both(
+    tmp_path: Path, config: TrainerConfig, seed: int
+) -> Iterator[tuple[ExportPlanner, BundleManifest, BundleManifest]]:
+    """Yield the exports of a process that goes on, now and then from a checkpoint, and of one that starts each time.
+
+    Exports begin with the whole catalogue, so that no index is outgrown: lists that are trained beside a process do not
+    outlive it. Not every window is exported, and checkpoints are saved at other moments than bundles.
+    """
+    windows, first, second = (Store(str(tmp_path / name)) for name in ("windows", "first", "second"))
+    log, draw = WindowLog(windows), np.random.default_rng(seed)
+    state, planner = TrainerState.fresh(config), ExportPlanner()
+    # Without events no recall is measured: it would be at different moments, and may call for a repair.
+    recent = RecentCases(Store(str(tmp_path / "none")), config)
+    for sequence in range(WINDOWS):
+        learn(state, log, sequence)
+        if draw.random() < 0.3:
+            CheckpointLog(first).save(state, Workers())
+        if sequence < 4 or (sequence < WINDOWS - 1 and draw.random() < 0.3):
+            continue
+        touched = export_bundle(first, state, recent, planner=planner)
+        all_new = reopened(second, state)
+        all_new.since.ref = None
+        every = export_bundle(second, all_new, recent, planner=ExportPlanner())
+        assert_published(first, touched, state, bound=config.publish_bound)
+        yield planner, touched, every
+        if draw.random() < 0.2:
+            state, planner = reopened(first, state), ExportPlanner()
+    assert verify(first).findings == []
+    assert BundleLog(first).versions() == BundleLog(second).versions()
+
+
+def expiring(config: TrainerConfig, index: str, bound: float) -> dict[str, Any]:
+    """Return settings under which items expire and chains of deltas end."""
+    return config.model_dump() | {
+        "index": index,
+        "publish_bound": bound,
+        "item_ttl_seconds": 8 * HOUR / 1000,
+        "bundles_kept": 99,
+        "bundle_chain": 5,
+    }
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("index", "bound"), [("auto", 0.0), ("auto", 0.05), ("IVF8,SQfp16", 0.05)])
+def test_what_is_published_is_what_a_comparison_of_every_item_publishes(
+    tmp_path: Path, config: TrainerConfig, index: str, bound: float, seed: int
+) -> None:
+    """Rows move, come, go, and change hands: through expiry, negatives from all of the catalogue, and restarts."""
+    a_stream(Store(str(tmp_path / "windows")), seed)
+    changed = expiring(config, index, bound)
+    changed["negatives"]["uniform"] = 4
+    compared, made = [], []
+    for planner, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), seed):
+        assert facts(touched) == facts(every)
+        compared.append(planner.compared)
+        made.append(touched)
+    assert sum(share < 1 for share in compared) >= 2
+    assert any(one.removed for one in made)
+
+
+@pytest.mark.parametrize(("index", "bound"), [("auto", 0.01), ("IVF8,SQfp16", 0.05)])
+def test_where_an_item_tower_moves_all_items_those_are_found_that_have_moved_by_more_than_the_bound(
+    tmp_path: Path, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch, index: str, bound: float
+) -> None:
+    a_stream(Store(str(tmp_path / "windows")), 1, FEATURES)
+    changed = expiring(config, index, bound)
+    changed["optimizer"]["learning_rate"] = 0.05
+    untouched, original = [], PublishedItems.moved
+
+    def moved(self: PublishedItems, now: Vectors) -> TableRows:
+        rows = original(self, now)
+        untouched.append(len(np.setdiff1d(rows, TouchedOfAll(self.table, self.embeddings).rows(Reader.BUNDLE))))
+        return rows
+
+    monkeypatch.setattr(PublishedItems, "moved", moved)
+    compared = []
+    for planner, touched, every in both(tmp_path, TrainerConfig.model_validate(changed), 1):
+        assert facts(touched) == facts(every)
+        compared.append(planner.compared)
+    assert sum(share < 1 for share in compared) >= 2
+    assert any(untouched)
+
+
+def test_with_a_bound_of_zero_an_item_tower_has_every_item_compared(tmp_path: Path, config: TrainerConfig) -> None:
+    a_stream(Store(str(tmp_path / "windows")), 0, FEATURES)
+    for planner, touched, every in both(
+        tmp_path, TrainerConfig.model_validate(config.model_dump() | {"bundles_kept": 99}), 0
+    ):
+        assert facts(touched) == facts(every)
+        assert planner.compared == 1
+
+
+def test_ranks_that_share_a_state_publish_what_one_that_has_it_alone_does(tmp_path: Path) -> None:
+    deltas = lines_of_ranks(3, Path(__file__).with_name("exports_of_ranks.py"), tmp_path)
+    assert deltas[0] > 2
+
+
+@pytest.mark.parametrize(("bound", "is_known"), [(0.05, True), (0.06, True), (0.04, False)])
+def test_a_process_that_starts_compares_what_has_changed_since_the_newest_bundle(
+    tmp_path: Path, config: TrainerConfig, bound: float, *, is_known: bool
+) -> None:
+    """Items expire between the bundle and the start; with a smaller bound, rows may be off by more than that."""
+    a_stream(Store(str(tmp_path / "windows")), 0)
+    first, second, log = (
+        Store(str(tmp_path / "a")),
+        Store(str(tmp_path / "b")),
+        WindowLog(Store(str(tmp_path / "windows"))),
+    )
+    changed = {"publish_bound": 0.05, "item_ttl_seconds": 4 * HOUR / 1000, "bundle_chain": 16}
+    state = TrainerState.fresh(TrainerConfig.model_validate(config.model_dump() | changed))
+    recent = RecentCases(Store(str(tmp_path / "none")), config)
+    for sequence in range(7):
+        learn(state, log, sequence)
+        if sequence == 5:
+            for store in (first, second):
+                state.since.ref = None
+                export_bundle(store, state, recent)
+    state.config = TrainerConfig.model_validate(state.config.model_dump() | {"publish_bound": bound})
+    CheckpointLog(second).save(state, Workers())
+    made = []
+    for store in (first, second):
+        planner, loaded = ExportPlanner(), CheckpointLog(second).load(state.config, Workers())
+        assert loaded is not None
+        if store is first:
+            assert loaded.since.ref is not None
+            loaded.since.ref = None
+        made.append(export_bundle(store, loaded, recent, planner=planner))
+        assert (planner.compared < 1) == (is_known and store is second)
+        assert_published(store, made[-1], loaded, bound=bound)
+    assert facts(made[0]) == facts(made[1])
+    assert made[0].removed
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_bundle_that_the_checkpoint_does_not_know_is_recognised(
+    store: Store, config: TrainerConfig, *, stopped: bool
+) -> None:
+    """A run that stops exports after its last checkpoint, and one that is killed may have before it."""
+    a_stream(store, 0)
+    log, state, checkpoints = WindowLog(store), TrainerState.fresh(config), CheckpointLog(store)
+    for sequence in range(5):
+        learn(state, log, sequence)
+    export_bundle(store, state)
+    if stopped:
+        learn(state, log, 5)
+    checkpoints.save(state, Workers())
+    if not stopped:
+        learn(state, log, 5)
+    unknown = export_bundle(store, state)
+    loaded, planner = checkpoints.load(config, Workers()), ExportPlanner()
+    assert loaded is not None
+    assert loaded.since.ref is not None
+    assert loaded.since.ref.version < unknown.version
+    recognise(BundleLog(store), loaded)
+    assert (loaded.since.ref.version == unknown.version) == stopped
+    if not stopped:
+        learn(loaded, log, 5)
+        assert export_bundle(store, loaded, planner=planner) == unknown
+    learn(loaded, log, 6)
+    made = export_bundle(store, loaded, planner=planner)
+    assert made.parent is not None
+    assert made.parent.version == unknown.version
+    assert planner.compared < 1
+    assert_published(store, made, loaded)
+
+
+def test_a_bundle_of_another_state_in_the_same_place_is_not_recognised(store: Store, config: TrainerConfig) -> None:
+    a_stream(store, 0)
+    log, state = WindowLog(store), TrainerState.fresh(config)
+    learn(state, log, 0)
+    export_bundle(store, state)
+    state.since.ref = None
+    state.embeddings.weight[state.live[3]] += 1
+    recognise(BundleLog(store), state)
+    assert state.since.ref is None
+
+
+def test_after_more_items_have_left_than_there_are_rows_every_item_is_compared(
+    store: Store, config: TrainerConfig
+) -> None:
+    a_stream(store, 0)
+    log, planner = WindowLog(store), ExportPlanner()
+    state = TrainerState.fresh(config.model_copy(update={"item_ttl_seconds": 6 * HOUR / 1000}))
+    compared = []
+    for sequence in range(9):
+        learn(state, log, sequence)
+        if sequence < 5:
+            continue
+        if sequence == 7:
+            state.table.left.add(ItemKeys(np.arange(1, 10_000)), state.table.capacity)
+        made = export_bundle(store, state, planner=planner)
+        compared.append(planner.compared == 1)
+        assert_published(store, made, state)
+    assert compared == [True, False, True, False]
+
+
+def test_an_export_that_fails_is_followed_by_one_of_what_has_changed_since_the_last_good_one(
+    store: Store, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of what it had looked at is taken as published."""
+    a_stream(store, 0)
+    log, state, planner = WindowLog(store), TrainerState.fresh(config), ExportPlanner()
+    for sequence in range(5):
+        learn(state, log, sequence)
+    compared = []
+    for sequence in range(5, 8):
+        learn(state, log, sequence)
+        if sequence == 7:
+            with monkeypatch.context() as patch:
+                patch.setattr(BundleLog, "commit", lambda *_: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    export_bundle(store, state, planner=planner)
+        made = export_bundle(store, state, planner=planner)
+        compared.append(planner.compared == 1)
+        assert_published(store, made, state)
+    assert compared == [True, False, False]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.step.test_training import configured
+from tests.trainer.step.test_model import configured
 from tests.trainer.support import absorbed, batches_of, collapse, drawn
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleFile, BundleLog, CorruptArtefactError, IndexRows, ItemKeys, Store, WindowLog

@@ -11,13 +11,123 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.ranks import lines_of_ranks
+from tests.trainer.items.live import live_rows
 from weir.contracts import ItemKeys
 from weir.sketches import CountMinSketch, ExactCounter, FrequencyEstimator, FrequencyView
 from weir.trainer.items import stored
 from weir.trainer.items.placement import Places
 from weir.trainer.items.rows import TableRows
 from weir.trainer.items.table import ItemTable, RowChanges
+from weir.trainer.log_q.floored_sum import FlooredSum
 from weir.trainer.log_q.row_counts import FetchedCounts, LogQ, RowCounts, Users, counted
+from weir.trainer.log_q.units import Units
+from weir.trainer.ranks.workers import Workers
+
+VALUES = st.lists(st.one_of(st.just(0.0), st.floats(1e-310, 1e-290), st.floats(1e-9, 1e9)), max_size=40)
+
+
+def summed(values: list[float], scale: float, floor: float) -> float:
+    return sum(max(value * scale, floor) for value in values)
+
+
+@given(VALUES, VALUES, st.floats(1e-6, 1e3), st.floats(1e-3, 1e3))
+def test_it_is_the_sum_of_what_is_left_each_raised_to_the_floor(
+    kept: list[float], gone: list[float], scale: float, floor: float
+) -> None:
+    sums = FlooredSum()
+    sums.add(np.array(gone))
+    sums.add(np.array(kept))
+    sums.remove(np.array(gone))
+    found, wanted = sums.total(scale, floor), summed(kept, scale, floor)
+    # Too small by what is taken together, in the bin that the floor cuts.
+    assert wanted * (1 - 2**-12) <= found <= wanted * (1 + 1e-12)
+    cut = [value for value in kept if 1 - 2**-10 < value * scale / floor < 1 + 2**-10]
+    if not cut:
+        assert found == pytest.approx(wanted, rel=1e-9)
+
+
+@given(VALUES, VALUES, st.floats(1e-6, 1e3))
+def test_the_same_values_give_the_same_bits_whatever_came_and_went(
+    kept: list[float], gone: list[float], scale: float
+) -> None:
+    sums, alone = FlooredSum(), FlooredSum()
+    sums.add(np.array(kept[::2]))
+    sums.add(np.array(gone))
+    sums.remove(np.array(gone[1:]))
+    sums.add(np.array(kept[1::2]))
+    sums.remove(np.array(gone[:1]))
+    alone.add(np.array(kept))
+    assert sums.total(scale, 0.5) == alone.total(scale, 0.5)
+
+
+@given(VALUES, VALUES, st.integers(1, 4), st.floats(1e-6, 1e3))
+def test_several_have_the_bits_of_one_though_one_removes_what_another_added(
+    kept: list[float], gone: list[float], count: int, scale: float
+) -> None:
+    sums, alone = [FlooredSum() for _ in range(count)], FlooredSum()
+    for number, value in enumerate(kept + gone):
+        sums[number % count].add(np.array([value]))
+    for number, value in enumerate(gone):
+        sums[(number + len(gone)) % count].remove(np.array([value]))
+    alone.add(np.array(kept))
+    joined = FlooredSum.of(np.concatenate([one.bins for one in sums]))
+    assert joined.total(scale, 0.5) == alone.total(scale, 0.5)
+
+
+def test_values_of_one_bin_that_came_here_and_went_there_leave_their_difference() -> None:
+    here, there = FlooredSum(), FlooredSum()
+    here.add(np.array([1.0]))
+    here.remove(np.array([1.0 + 2**-20]))
+    there.add(np.array([1.0 + 2**-20]))
+    there.add(np.array([1.0]))
+    assert FlooredSum.of(np.concatenate([here.bins, there.bins])).total(1.0, 0.0) == 2.0
+
+
+def test_the_bins_of_values_that_lie_far_apart_are_made_when_they_come() -> None:
+    sums = FlooredSum()
+    for value in (1.0, 2.0**40, 2.0**-40, 3.0):
+        sums.add(np.array([value]))
+    assert sums.total(1.0, 0.0) == 4 + 2.0**40 + 2.0**-40
+    assert sums.total(2.0, 10.0) == 30 + 2.0**41
+
+
+def test_without_values_it_is_nothing() -> None:
+    assert FlooredSum().total(1.0, 0.5) == 0
+
+
+CPU = torch.device("cpu")
+
+
+@given(st.lists(st.integers(2, 63), unique=True), st.integers(1, 4))
+def test_each_row_has_one_line_of_one_rank(listed: list[int], ranks: int) -> None:
+    rows, found = TableRows(np.array(listed, np.int64)), dict[int, float]()
+    delta = {"units": torch.from_numpy(rows)[:, None].double(), "chosen": torch.ones(len(rows), dtype=torch.int8)}
+    for rank in range(ranks):
+        units = Units(1, CPU, Workers(rank, ranks))
+        units.clear(64)
+        _, mine = units.own(rows)
+        units.load_rows(TableRows(rows[mine]), {line: values[mine] for line, values in delta.items()})
+        own, lines = units.live(live_rows(set(listed)))
+        assert units.units.sum() == own.sum()
+        found |= dict(zip(own.tolist(), units.units[lines, 0].tolist(), strict=True))
+    assert found == {row: float(row) for row in listed}
+
+
+def test_lines_stay_when_the_table_grows_and_new_rows_have_nothing() -> None:
+    units = Units(2, CPU, Workers())
+    units.load(4, {"units": torch.arange(8.0).view(4, 2), "chosen": torch.ones(4, dtype=torch.int8)})
+    units.grow(8)
+    assert units.units.flatten().tolist() == [*range(8), *[0] * 8]
+    assert units.chosen.tolist() == [1] * 4 + [0] * 4
+    assert units.places.capacity == 8
+
+
+def test_a_single_half_life_leaves_no_choice_to_store() -> None:
+    one, two = Units(1, CPU, Workers()), Units(2, CPU, Workers())
+    assert (one.stored, two.stored) == (("units",), ("units", "chosen"))
+    one.load(4, {"units": torch.ones(4, 1)})
+    assert one.chosen.tolist() == [0] * 4
+
 
 HOUR = 3_600_000
 STREAM = st.lists(

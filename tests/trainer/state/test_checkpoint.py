@@ -1,27 +1,259 @@
+"""What each of several ranks reads of a chain, without starting any."""
+
 import logging
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.trainer.support import absorbed, batches_of, same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
-from weir.contracts import Store
-from weir.contracts.bundles.checkpoint import mark_path, read_checkpoint_mark
+from weir.contracts import CorruptArtefactError, Store
+from weir.contracts.bundles.checkpoint import CheckpointRef, mark_path, read_checkpoint_chain, read_checkpoint_mark
 from weir.contracts.storage.documents import write_document
 from weir.contracts.verification import verify
+from weir.trainer.items.ids import pack_ids, unpack_ids
+from weir.trainer.items.placement import Places
+from weir.trainer.items.rows import RowSharding, TableRows, no_rows
+from weir.trainer.items.shard_reader import OwnPlaces, OwnRowSharding, own_table
 from weir.trainer.ranks.workers import Workers
 from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
+from weir.trainer.state import tensor_files
 from weir.trainer.state.checkpoint import CheckpointLog, CheckpointMismatchError, DamagedCheckpointError
-from weir.trainer.state.tensor_files import write_tensors
+from weir.trainer.state.checkpoint_chain import Layout, SavedChain, StoredLinks
+from weir.trainer.state.tensor_files import Delta, describe, read_tensors, write_tensors
 from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step.step import train_step
+
+LISTED = list(range(1, 100, 3)), list(range(2, 12))
+
+
+@pytest.fixture
+def saved(store: Store, writer: WindowWriter, config: TrainerConfig) -> tuple[TrainerState, str]:
+    """A state, and its checkpoint: a whole one and two deltas."""
+    synthetic(writer, windows=1)
+    state, log = absorbed(store, config), CheckpointLog(store)
+    log.save(state, Workers())
+    for rows in LISTED:
+        state.embeddings.weight[rows] += 1
+        state.embeddings.touch(torch.tensor(rows))
+        state.position.batch += 1
+        name = log.save(state, Workers())
+    return state, name
+
+
+def links_of(store: Store, name: str, rank: int, ranks: int) -> StoredLinks:
+    return StoredLinks(store, tuple(read_checkpoint_chain(store, name)), Workers(rank, ranks))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_each_rank_reads_its_own_lines_of_a_delta(store: Store, saved: tuple[TrainerState, str], ranks: int) -> None:
+    state, name = saved
+    for rank in range(ranks):
+        links, places = links_of(store, name, rank, ranks), Places(state.table.capacity, rank, ranks)
+        assert [listed.tolist() for listed in links.listed] == list(LISTED)
+        *_, delta = links.deltas()
+        every = torch.tensor(LISTED[1])
+        placed = every[places.own(every)]
+        striped = TableRows(np.array([row for row in LISTED[1] if row % ranks == rank]))
+        assert delta.rows("embeddings").tolist() == delta.rows("counts").tolist() == placed.tolist()
+        assert delta.rows("table").tolist() == striped.tolist()
+        assert delta.rows("cache").tolist() == LISTED[1]
+        found = delta.tensors
+        assert torch.equal(found["embeddings.weight"], state.embeddings.weight[placed])
+        assert torch.equal(found["counts.units"], state.counts.kept.units[placed])
+        assert found["table.keys"].tolist() == state.table.keys[striped].tolist()
+        ids = unpack_ids(found["table.id_sizes"].numpy(), found["table.id_bytes"].numpy())
+        assert ids.tolist() == state.table.ids.of(striped).tolist()
+
+
+def test_a_delta_is_let_go_before_the_next_is_read(store: Store, saved: tuple[TrainerState, str]) -> None:
+    state, name = saved
+
+    def emptied(deltas: Iterator[Delta]) -> Iterator[Delta]:
+        for delta in deltas:
+            assert delta.tensors
+            yield delta
+            assert not delta.tensors
+
+    links = links_of(store, name, 0, 1)
+    other = TrainerState.restore(state.config, links.whole(), torch.device("cpu"), emptied(links.deltas()))
+    assert same_tensors(state.tensors(), other.tensors()) == []
+
+
+def test_every_rank_refuses_a_damaged_delta_alike(store: Store, saved: tuple[TrainerState, str]) -> None:
+    _, name = saved
+    damaged = f"checkpoints/{name}/tensors-00000.bin"
+    data = store.read(damaged)
+    store.write(damaged, data[:-1] + bytes([data[-1] ^ 1]))
+    for rank in range(3):
+        with pytest.raises(CorruptArtefactError) as refusal:
+            list(links_of(store, name, rank, 3).deltas())
+        assert refusal.value.path == store.path(damaged)
+
+
+LAYOUT = Layout(400, {})
+WINDOWS = st.lists(st.sets(st.integers(0, 399), max_size=30), max_size=40)
+
+
+def named(number: int) -> CheckpointRef:
+    return CheckpointRef(name=str(number), checksum="")
+
+
+@given(WINDOWS)
+def test_a_chain_holds_every_row_since_the_whole_one_and_is_short(windows: list[set[int]]) -> None:
+    whole = SavedChain(LAYOUT, ()).extended(named(0), no_rows())
+    chain, since = whole, set[int]()
+    for number, touched in enumerate(windows, start=1):
+        since |= touched
+        found = chain.continued(LAYOUT, np.array(sorted(touched), np.int64))
+        if found is None:
+            # Repeated rows count: there are never more than three times as many as rows.
+            assert len(since) > 100 / 3
+            chain, since = whole, set()
+            continue
+        chain = found[0].extended(named(number), found[1])
+        deltas = [link.rows for link in chain.links[1:]]
+        assert set(np.concatenate(deltas).tolist()) == since
+        sizes = [len(rows) for rows in deltas]
+        assert sum(sizes) <= 100
+        assert all(earlier > 2 * later for earlier, later in pairwise(sizes))
+        assert set(deltas[-1].tolist()) >= touched
+
+
+def test_windows_that_touch_the_same_rows_make_one_delta() -> None:
+    chain = SavedChain(LAYOUT, ()).extended(named(0), no_rows())
+    for number in range(1, 50):
+        found = chain.continued(LAYOUT, np.arange(60))
+        assert found is not None
+        chain = found[0].extended(named(number), found[1])
+        assert [link.checkpoint.name for link in chain.links] == ["0", str(number)]
+
+
+def test_another_layout_is_not_continued() -> None:
+    chain = SavedChain(LAYOUT, ()).extended(named(0), no_rows())
+    assert chain.continued(Layout(800, {}), np.arange(3)) is None
+    assert chain.continued(LAYOUT, np.arange(3)) is not None
+
+
+DTYPES = {
+    "bool": torch.bool,
+    "uint8": torch.uint8,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
+SHAPES = st.lists(st.integers(0, 5), max_size=3)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> dict[str, torch.Tensor]:
+    found = {}
+    for number, (name, shape) in enumerate(draw(st.lists(st.tuples(st.sampled_from(sorted(DTYPES)), SHAPES)))):
+        values = torch.from_numpy(np.random.default_rng(number).standard_normal(shape))
+        found[f"{number}.{name}"] = torch.as_tensor(values).to(DTYPES[name])
+    return found
+
+
+@given(wanted=tensors(), file_bytes=st.integers(1, 200))
+def test_what_is_written_is_read_bit_for_bit_whatever_the_files(
+    tmp_path_factory: pytest.TempPathFactory, wanted: dict[str, torch.Tensor], file_bytes: int
+) -> None:
+    store = Store(str(tmp_path_factory.mktemp("store")))
+    files = write_tensors(store, "folder", wanted, file_bytes)
+    assert all(file.size == file_bytes for file in files[:-1])
+    found = read_tensors(store, "folder", describe(wanted), files)
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(found[name], tensor)
+
+
+def test_files_hold_plain_little_endian_numbers(store: Store) -> None:
+    wanted = {"one": torch.tensor([1.5, -2.0]), "two": torch.tensor([[7], [-1]])}
+    write_tensors(store, "folder", wanted)
+    data = store.read("folder/tensors-00000.bin")
+    assert np.frombuffer(data[:8], "<f4").tolist() == [1.5, -2.0]
+    assert np.frombuffer(data[8:], "<i8").tolist() == [7, -1]
+
+
+def test_what_is_not_contiguous_is_written_in_c_order(store: Store) -> None:
+    wanted = {"turned": torch.arange(6).view(2, 3).T}
+    found = read_tensors(store, "folder", describe(wanted), write_tensors(store, "folder", wanted))
+    assert torch.equal(found["turned"], wanted["turned"])
+
+
+def test_a_damaged_file_is_named(store: Store) -> None:
+    wanted = {"one": torch.arange(100)}
+    files = write_tensors(store, "folder", wanted, 256)
+    store.write("folder/tensors-00002.bin", bytes(256))
+    with pytest.raises(CorruptArtefactError, match="tensors-00002"):
+        read_tensors(store, "folder", describe(wanted), files)
+
+
+@given(ranks=st.integers(1, 4), width=st.integers(1, 3), file_bytes=st.integers(1, 200), by_place=st.booleans())
+def test_a_rank_takes_its_lines_whatever_the_files(
+    tmp_path_factory: pytest.TempPathFactory, ranks: int, width: int, file_bytes: int, by_place: bool
+) -> None:
+    store = Store(str(tmp_path_factory.mktemp("store")))
+    every = torch.arange(16)
+    lines = torch.arange(16.0 * width).view(16, width)
+    stored = lines[Places(16).rows(every)] if by_place else lines
+    wanted = {"before": torch.arange(5), "lines": stored, "after": torch.arange(3)}
+    files = write_tensors(store, "folder", wanted, file_bytes)
+    for rank in range(ranks):
+        places = Places(16, rank, ranks)
+        own = {"lines": OwnPlaces(places, by_place)}
+        found = read_tensors(store, "folder", describe(wanted), files, own)
+        assert torch.equal(found["lines"], lines[places.rows_at(torch.arange(len(places.here)))])
+        assert torch.equal(found["before"], wanted["before"])
+        assert torch.equal(found["after"], wanted["after"])
+
+
+IDS = st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=6), min_size=1, max_size=20)
+
+
+@given(ids=IDS, ranks=st.integers(1, 4), file_bytes=st.integers(1, 200), at_once=st.integers(1, 30))
+def test_a_rank_takes_its_items_whatever_the_files(
+    tmp_path_factory: pytest.TempPathFactory, ids: list[str | None], ranks: int, file_bytes: int, at_once: int
+) -> None:
+    store, keys = Store(str(tmp_path_factory.mktemp("store"))), np.arange(len(ids))
+    sizes, data = pack_ids(np.array(ids, object))
+    arrays = {"keys": keys, "seen_ms": keys * 7, "id_sizes": sizes, "id_bytes": data}
+    wanted = {name: torch.from_numpy(one) for name, one in arrays.items()}
+    files = write_tensors(store, "folder", wanted, file_bytes)
+    for rank in range(ranks):
+        with patch.object(tensor_files, "_AT_ONCE", at_once):
+            own = own_table(OwnRowSharding(RowSharding(rank, ranks), len(ids)))
+            found = read_tensors(store, "folder", describe(wanted), files, own)
+        assert torch.equal(found["keys"], wanted["keys"][rank::ranks])
+        assert torch.equal(found["seen_ms"], wanted["seen_ms"][rank::ranks])
+        assert unpack_ids(found["id_sizes"].numpy(), found["id_bytes"].numpy()).tolist() == ids[rank::ranks]
+
+
+def test_a_rank_reads_only_the_files_that_hold_its_lines(store: Store) -> None:
+    wanted = {"lines": torch.arange(64.0)}
+    files = write_tensors(store, "folder", wanted, 16)
+    store.remove(f"folder/{files[0].name}")
+    first, second = ({"lines": OwnPlaces(Places(64, rank, 2), by_place=True)} for rank in (0, 1))
+    read_tensors(store, "folder", describe(wanted), files, second)
+    with pytest.raises(CorruptArtefactError, match="tensors-00000"):
+        read_tensors(store, "folder", describe(wanted), files, first)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Looked-up vectors beside plain indexing."""
+"""The item cache of XIR in the stream: part of the checkpoint, and on all ranks alike."""
 
 from collections.abc import Callable
 from unittest.mock import patch
@@ -12,9 +12,77 @@ from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
 from tests.trainer.largest import Largest
+from tests.trainer.support import absorbed, batches_of, same_tensors
+from tests.trainer.windows import WindowWriter, synthetic
+from weir.contracts import Store
+from weir.trainer.losses.inputs import LossInputs, LossResult
+from weir.trainer.losses.step_loss import step_loss
+from weir.trainer.ranks.workers import Workers
+from weir.trainer.settings.trainer import LossConfig, NegativesConfig, TowerConfig, TrainerConfig
+from weir.trainer.state.trainer_state import TrainerState
 from weir.trainer.step import gathered as placed
 from weir.trainer.step.gathered import GatheredHistories, Lookup
+from weir.trainer.step.inputs import sample_inputs
+from weir.trainer.step.step import compute_gradients, train_step
+from weir.trainer.towers import in_training
+from weir.trainer.towers.recency import Recency
 from weir.trainer.towers.tower import Dense, History
+from weir.trainer.train import train
+
+
+@pytest.fixture
+def xir(config: TrainerConfig) -> TrainerConfig:
+    changes = {"loss": LossConfig(kind="resampled_softmax", cache=16), "negatives": NegativesConfig(uniform=0)}
+    return config.model_copy(update=changes)
+
+
+def test_a_restored_run_goes_on_bit_for_bit(store: Store, writer: WindowWriter, xir: TrainerConfig) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, xir)
+    dealt = batches_of(store, state)
+    for batch in dealt[:2]:
+        train_step(state, batch, Workers())
+    tensors = {name: value.clone() for name, value in state.tensors().items()}
+    assert tensors["cache.counts"].sum() > 0
+    other = TrainerState.restore(xir, tensors, torch.device("cpu"))
+    for batch in dealt[2:4]:
+        train_step(state, batch, Workers())
+        train_step(other, batch, Workers())
+    assert same_tensors(state.tensors(), other.tensors()) == []
+
+
+def test_the_cache_counts_what_all_rows_drew(store: Store, writer: WindowWriter, xir: TrainerConfig) -> None:
+    synthetic(writer, windows=1)
+    state = absorbed(store, xir)
+    batch = batches_of(store, state)[0]
+    drawn = compute_gradients(state, batch, Workers()).drawn
+    # Half as many draws as candidates from either part, for each row.
+    rows = int(batch.real.sum())
+    assert int(drawn.sum()) == rows * (rows // 2 + 16 // 2)
+    train_step(state, batch, Workers())
+    assert state.cache is not None
+    assert int(state.cache.counts.sum()) == int(drawn.sum())
+    assert torch.isin(state.cache.items, state.live).all()
+
+
+def test_what_needs_a_closed_world_is_refused_in_the_stream(store: Store, config: TrainerConfig) -> None:
+    offline = config.model_copy(update={"tower": TowerConfig(kind="matrix_factorisation", dimension=8)})
+    with pytest.raises(ValueError, match="matrix_factorisation knows users by id and trains in `weir evaluate`"):
+        train(store, offline)
+
+
+def test_a_loss_of_whole_batches_is_refused_on_several_ranks(
+    store: Store, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointwise = {"loss": LossConfig(kind="pointwise"), "negatives": NegativesConfig(uniform=0)}
+    alone: Callable[..., Workers] = lambda device, patience: Workers(0, 2)  # noqa: E731
+    monkeypatch.setattr(Workers, "from_environment", staticmethod(alone))
+    monkeypatch.setattr(Workers, "__enter__", lambda workers: workers)
+    monkeypatch.setattr(Workers, "__exit__", lambda workers, *failure: None)
+    monkeypatch.setattr(Workers, "broadcast", lambda workers, payload: payload)
+    with pytest.raises(ValueError, match="is a loss of the whole batch: train it with one rank"):
+        train(store, config.model_copy(update=pointwise))
+
 
 ROWS = 6
 INDEX = arrays.arrays("int64", arrays.array_shapes(min_dims=1, max_dims=2, max_side=5), elements=st.integers(0, 5))
@@ -143,3 +211,46 @@ def test_nothing_of_a_step_outlives_it_placed() -> None:
     torch.autograd.grad(history.mapped(torch.tanh).mix(history.compare(torch.ones(1, 1, 3))).sum(), [vectors])
     del history, vectors
     assert known() is None
+
+
+@pytest.mark.parametrize("kind", ["recency", "sasrec"])
+def test_a_tower_that_reads_in_parts_has_the_same_gradients(
+    kind: str, store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic(writer, windows=1, events=75)
+    config = config.model_copy(update={"tower": config.tower.model_copy(update={"kind": kind, "dropout": 0.0})})
+    state = absorbed(store, config, dtype=torch.float64)
+    batch = batches_of(store, state)[0]
+    whole = compute_gradients(state, batch, Workers())
+    # Five histories of 32 at a time.
+    monkeypatch.setitem(in_training._AT_ONCE, "cpu", 5 * batch.histories.shape[1] * config.tower.dimension)
+    monkeypatch.setattr(Recency, "reads_items", False)
+    parts = compute_gradients(state, batch, Workers())
+    for one, other in zip([*whole.tower, whole.embeddings], [*parts.tower, parts.embeddings], strict=True):
+        torch.testing.assert_close(other, one, rtol=0, atol=1e-12)
+
+
+def test_a_shared_negative_comes_once_with_its_number_and_its_hits_count_as_often(
+    store: Store, writer: WindowWriter, config: TrainerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic(writer, windows=1)
+    state, seen = absorbed(store, config), list[LossInputs]()
+    batch = batches_of(store, state)[0]
+
+    def spy(step: LossInputs, config: TrainerConfig) -> LossResult:
+        seen.append(step)
+        return step_loss(step, config)
+
+    monkeypatch.setattr("weir.trainer.step.step.step_loss", spy)
+    sampled = sample_inputs(state, batch, Workers())
+    columns, forbidden = sampled.columns, sampled.share.rows.forbidden
+    assert columns is not None
+    assert forbidden is not None
+    hits = int((columns[None, :, None] == forbidden[:, None, :]).any(2).sum())
+    result = train_step(state, batch, Workers())
+    [step] = seen
+    assert step.times is not None
+    assert len(step.times) == len(step.given("columns")) == len(columns.unique()) < len(columns)
+    assert int(step.times.sum()) == len(columns)
+    # A row's own column, of which it has one, is no accident.
+    assert result.accidental_hits == hits - len(batch.positives)

@@ -10,7 +10,7 @@ import torch
 from tests.ranks import run_on_ranks
 from tests.trainer.step.lives_of_ranks import gone_on
 from tests.trainer.step.steps_of_ranks import trained
-from tests.trainer.step.test_training import KINDS, configured
+from tests.trainer.step.test_model import KINDS, configured
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import FEATURES, WindowWriter, synthetic
 from weir.contracts import Store

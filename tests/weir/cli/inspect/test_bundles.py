@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.contracts.bundles.test_bundle_log import write
-from tests.serving.monitor.test_clicks import serve
+from tests.serving.monitor.test_attribution import serve
 from tests.serving.support import Catalogue, write_bundle, write_window
 from tests.serving.users import Event
 from tests.weir.cli.interactions import refused, told, weir

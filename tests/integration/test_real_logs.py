@@ -1,4 +1,4 @@
-"""Quality on real data: MovieLens-1M as a stream of weekly windows, tested on each window before learning it.
+"""A real log, counted again with numpy alone.
 
 WEIR_EVENTS sets how many of the 1,000,209 events are taken, oldest first; the figures of docs/training.md take all.
 WEIR_TOWER sets the tower, by default the trainer's.
@@ -13,13 +13,39 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from prometheus_client import CollectorRegistry
 
 from tests.trainer.windows import WindowWriter
 from weir.contracts import Store, WindowLog
 from weir.contracts.storage.documents import read_document
+from weir.pipelines.batch.ingest import ingest
+from weir.pipelines.config import PipelineConfig
+from weir.sketches import CountMinSketch
 from weir.trainer.settings.trainer import TowerConfig, TrainerConfig
 from weir.trainer.state.progress import Evaluation
 from weir.trainer.train import train
+
+LOG = Path(os.environ.get("WEIR_DATA", "../shared/data")) / "ml-1m/interactions.parquet"
+WEEK = 7 * 86_400
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not LOG.exists(), reason=f"{LOG} is not there (set WEIR_DATA)")
+def test_every_rating_is_in_its_window_and_the_sketches_add_up(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    config = PipelineConfig(log=str(LOG), window_seconds=WEEK, timestamp_unit="s", metrics_port=0)
+    assert ingest(store, config, registry=CollectorRegistry()).valid == 1_000_209
+    times = pq.read_table(LOG, columns=["timestamp"])["timestamp"].to_numpy()
+    starts, counts = np.unique(times // WEEK * WEEK, return_counts=True)
+    log = WindowLog(store)
+    manifests = log.committed()
+    assert [manifest.start_ms for manifest in manifests] == (1000 * starts).tolist()
+    assert [manifest.counts.events for manifest in manifests] == counts.tolist()
+    largest = manifests[int(np.argmax(counts))]
+    sketch, items = CountMinSketch.from_bytes(log.sketch(largest)), log.items(largest)
+    assert sketch.total == counts.max()
+    assert (sketch.estimate(items["item_key"].to_numpy()) >= items["count"].to_numpy()).all()
+
 
 DATA = Path(os.environ.get("WEIR_DATA", Path(__file__).parents[3] / "shared/data")) / "ml-1m/interactions.parquet"
 EVENTS = int(os.environ.get("WEIR_EVENTS", "80000"))
