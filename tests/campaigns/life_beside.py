@@ -16,12 +16,11 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from tests.campaigns.life_log import GUESTS, USERS
+from tests.campaigns.life_log import GUESTS, USERS, K
 from tests.campaigns.lives import ROOT
 from tests.ports import free_port
 from weir.serving.client import Hits, RetrievalClient, RetrievalError, by_history, by_user
 
-K: Final = 10
 _TAKEN_DOWN: Final = 4.0
 """Seconds after which an item that is taken down is in no answer."""
 

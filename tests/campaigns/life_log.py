@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from confluent_kafka import Producer
 
-from tests.campaigns.life_beside import K
 from tests.campaigns.lives import ROOT
 from tests.readers.files import ORIGIN, Event, write_delimited, write_lines, write_parquet
 from weir.contracts import BundleLog, Store, WindowLog, hash_id, read_format
@@ -23,6 +22,9 @@ from weir.pipelines.kafka_config import Topic
 from weir.readers import is_topic
 from weir.serving.bundles.loading import load_bundle
 from weir.serving.client import RetrievalClient, by_history, by_user
+
+K: Final = 10
+"""Items asked for."""
 
 USERS: Final = 20
 GUESTS: Final = "guest-"
