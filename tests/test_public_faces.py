@@ -61,8 +61,11 @@ def test_a_name_loads_what_it_needs(statement: str, absent: set[str]) -> None:
     assert _loaded(statement) & absent == set()
 
 
-@pytest.mark.parametrize("package", ["weir.trainer", "weir.pipelines"])
-def test_a_function_wins_over_the_module_of_its_name(package: str) -> None:
-    name = {"weir.trainer": "train", "weir.pipelines": "ingest"}[package]
-    module = importlib.import_module(f"{package}.{name}")
-    assert getattr(importlib.import_module(package), name) is getattr(module, name)
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("weir.trainer.train", "weir.trainer.train"), ("weir.pipelines.ingest", "weir.pipelines.batch.ingest")],
+)
+def test_a_function_wins_over_the_module_of_its_name(name: str, file: str) -> None:
+    package, _, function = name.rpartition(".")
+    module = importlib.import_module(file)
+    assert getattr(importlib.import_module(package), function) is getattr(module, function)
