@@ -62,46 +62,46 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def a_delta(store: Store, state: TrainerState) -> ExportPlanner:
     """Get ready for an export that is a delta of a delta."""
-    keeper = ExportPlanner()
-    export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    export_bundle(store, state, planner=planner)
     turn(state, 1)
-    export_bundle(store, state, keeper=keeper)
+    export_bundle(store, state, planner=planner)
     turn(state, 2, 3)
-    return keeper
+    return planner
 
 
 def a_repair(store: Store, state: TrainerState) -> ExportPlanner:
     """Get ready for an export that appends lists."""
-    keeper = ExportPlanner()
-    export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    export_bundle(store, state, planner=planner)
     rows = state.live[:10]
     state.embeddings.weight[rows] = -3 * state.embeddings.weight[state.live].mean(0)
     turn(state, *range(10), by=0.1)
-    return keeper
+    return planner
 
 
 def a_training(store: Store, state: TrainerState) -> ExportPlanner:
     """Get ready for an export that takes new lists, and retires a chain."""
-    keeper = ExportPlanner()
-    export_bundle(store, state, keeper=keeper)
+    planner = ExportPlanner()
+    export_bundle(store, state, planner=planner)
     turn(state, 1)
     # The lists are too old now, which the delta does not wait for.
-    keeper.clock = lambda: time.time() + 2 * 86_400
-    assert export_bundle(store, state, keeper=keeper).depth == 1
-    while keeper._training is None or keeper._training.running:
+    planner.clock = lambda: time.time() + 2 * 86_400
+    assert export_bundle(store, state, planner=planner).depth == 1
+    while planner._training is None or planner._training.running:
         time.sleep(0.01)
-    keeper.clock = time.time
+    planner.clock = time.time
     turn(state, 2)
-    return keeper
+    return planner
 
 
 def a_compacted_chain(store: Store, state: TrainerState) -> ExportPlanner:
     """Get ready for an export after which what a compacted chain was made of goes."""
-    keeper = a_delta(store, state)
+    planner = a_delta(store, state)
     compacted(store)
-    export_bundle(store, state, keeper=keeper)
+    export_bundle(store, state, planner=planner)
     turn(state, 4)
-    return keeper
+    return planner
 
 
 def compacted(store: Store) -> None:
@@ -123,21 +123,21 @@ def is_training(made: BundleManifest) -> bool:
     return made.depth == 0 and made.index.fit is not None and made.index.fit.changed == 1
 
 
-def replica(state: TrainerState, keeper: ExportPlanner) -> tuple[TrainerState, ExportPlanner]:
-    """Return a process's state and keeper as another process would have them at the same moment."""
-    return copy.deepcopy(state), copy.copy(keeper)
+def replica(state: TrainerState, planner: ExportPlanner) -> tuple[TrainerState, ExportPlanner]:
+    """Return a process's state and planner as another process would have them at the same moment."""
+    return copy.deepcopy(state), copy.copy(planner)
 
 
-def killed_exports(before: Path, state: TrainerState, keeper: ExportPlanner) -> Iterator[Store]:
+def killed_exports(before: Path, state: TrainerState, planner: ExportPlanner) -> Iterator[Store]:
     """Yield stores in which an export was killed: before its first change, before its second, and so on."""
     for change in count():
         folder = before.parent / f"killed-{change}"
         shutil.copytree(before, folder)
-        store, (its, mine) = Store(str(folder)), replica(state, keeper)
+        store, (its, mine) = Store(str(folder)), replica(state, planner)
         try:
             with killed_at(change):
-                export_bundle(store, its, keeper=mine)
-                export_bundle(store, its, keeper=mine)
+                export_bundle(store, its, planner=mine)
+                export_bundle(store, its, planner=mine)
         except KilledError:
             yield store
             shutil.rmtree(folder)
@@ -156,26 +156,26 @@ def test_killed_before_any_change_the_next_export_goes_on(
     is_it: Callable[[BundleManifest], bool],
 ) -> None:
     before = Store(str(tmp_path / "before"))
-    keeper = prepare(before, state)
+    planner = prepare(before, state)
     served = served_of(before)
     shutil.copytree(tmp_path / "before", tmp_path / "whole")
-    its, mine = replica(state, keeper)
-    whole = export_bundle(Store(str(tmp_path / "whole")), its, keeper=mine)
+    its, mine = replica(state, planner)
+    whole = export_bundle(Store(str(tmp_path / "whole")), its, planner=mine)
     assert is_it(whole), whole
     # What is a delta without a repair was made of the rows that were touched.
     assert (mine.compared < 1) == (is_it is is_delta)
     with counting(f"kills: export, {prepare.__name__[2:]}") as row:
-        for store in killed_exports(tmp_path / "before", state, keeper):
+        for store in killed_exports(tmp_path / "before", state, planner):
             row.faults += 1
             assert_sound(store, served)
             # The process starts again, and makes the same once more.
             restarted, again_state = ExportPlanner(), copy.deepcopy(state)
-            again = export_bundle(store, again_state, keeper=restarted)
+            again = export_bundle(store, again_state, planner=restarted)
             assert (again.version, BundleLog(store).current()) == (whole.version, whole.version)
             assert_sound(store, served)
             assert_published(store, again, again_state, bound=CONFIG.publish_bound)
             turn(again_state, 4)
-            later = export_bundle(store, again_state, keeper=restarted)
+            later = export_bundle(store, again_state, planner=restarted)
             assert_published(store, later, again_state, bound=CONFIG.publish_bound)
             assert_sound(store, served)
         assert row.faults >= 8
