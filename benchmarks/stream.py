@@ -50,9 +50,9 @@ from weir.pipelines.sources.kafka.source import TopicSource
 from weir.pipelines.sources.plan import InHand, Seen
 from weir.pipelines.stream.committer import commit_window
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.flink import FlinkClient, job_name, pipeline_options
+from weir.pipelines.stream.flink_client import FlinkClient, job_name, pipeline_options
+from weir.pipelines.stream.flink_job import FlinkJob, commit_starts, sources, submit
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
-from weir.pipelines.stream.job import FlinkJob, commit_starts, sources, submit
 from weir.pipelines.stream.reader import Batch, ReadPartitions
 from weir.pipelines.stream.slices import slices_of
 from weir.readers import Block, BlockId, Lines, Validator

@@ -1,11 +1,11 @@
-"""Item-key owners: a key belongs to the id of the first commit that lists it; rows of other ids are refused.
+"""Owners of item keys: the item id that is first committed with a key owns it; rows of other ids are refused.
 
 Two ids with one key would share a row of the item table and its training. This practically never happens by accident,
 but somebody who chooses ids can cause it (`weir.contracts.base.keys`), so each id is compared with the owner by a
 second hash, its check. Users are not compared: their ids are not stored, and a secret of the store protects keys.
 
-A key without an owner goes to an id whose rows are pending; else to the id with the lowest check that claims the key in
-the run, whatever the order of reading.
+If no committed id owns a key yet, an id with pending rows gets it. Else, of the ids with this key in the run, the id
+with the lowest check gets it, so the order of reading does not matter.
 """
 
 import hashlib

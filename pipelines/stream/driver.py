@@ -33,9 +33,9 @@ from weir.pipelines.sources.plan import InHand
 from weir.pipelines.sources.source import check_home
 from weir.pipelines.store_settings import check_unchanged, settled
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.flink import FlinkClient, job_name
+from weir.pipelines.stream.flink_client import FlinkClient, job_name
+from weir.pipelines.stream.flink_job import FlinkJob, JobEndedError, commit_starts, sources, submit
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
-from weir.pipelines.stream.job import FlinkJob, JobEndedError, commit_starts, sources, submit
 from weir.readers import is_topic
 from weir.runtime.metrics_server import exposed
 from weir.runtime.stopping import ended_by_signals

@@ -8,7 +8,14 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from weir.pipelines.stream.flink import Checkpoints, FlinkAwayError, FlinkClient, Job, JobFailure, JobMissingError
+from weir.pipelines.stream.flink_client import (
+    Checkpoints,
+    FlinkAwayError,
+    FlinkClient,
+    Job,
+    JobFailure,
+    JobMissingError,
+)
 from weir.pipelines.stream.reader import PARTITION, UNANSWERED, WATERMARK
 
 __all__ = ["STATES", "FlinkMetrics"]

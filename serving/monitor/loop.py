@@ -27,7 +27,7 @@ from weir.runtime.stopping import ended_by_signals
 from weir.serving.access_config import ClientConfig
 from weir.serving.client import Info, RetrievalClient, RetrievalError
 from weir.serving.errors import NoBundleError
-from weir.serving.monitor.clicks import ClickFollower
+from weir.serving.monitor.click_follower import ClickFollower
 from weir.serving.monitor.comparison import Comparing, Contest
 from weir.serving.monitor.config import MonitorConfig
 from weir.serving.monitor.metrics import AttributionMetrics, MonitorMetrics, VariantMetrics
@@ -147,7 +147,7 @@ def monitor(
 
 @dataclass
 class Monitor:
-    """Measures every window once, in commit order; a restart continues after the last recorded one."""
+    """Measures recall on every window once, in commit order; a restart continues after the last recorded one."""
 
     store: Store
     config: MonitorConfig

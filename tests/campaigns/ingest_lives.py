@@ -98,7 +98,7 @@ def _wait_for_commit(log: WindowLog, known: int, until: float, *, merging: float
 def main(folder: Path, seed: int, kills: int) -> None:
     logging.basicConfig(level=logging.WARNING)
     # Merges of many blocks, and files that are deleted soon after: so that kills meet both.
-    merging._ROWS, merger.REPLACED_SECONDS = 1, 0.5
+    merging._USERS_AT_ONCE, merger.REPLACED_SECONDS = 1, 0.5
     live = partial(ingest, Store(str(folder / "store")), settings(folder))
     hunt(lambda: live(follow=True, registry=CollectorRegistry()), moments(folder, random.Random(seed), kills))
     # Whole lives, so that there is something to merge however few commits the others made.

@@ -36,7 +36,7 @@ from weir.pipelines.metrics import TopicMetrics
 from weir.pipelines.sources.kafka.source import TopicSource
 from weir.pipelines.sources.plan import InHand
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.job import sources, submit
+from weir.pipelines.stream.flink_job import sources, submit
 
 PATIENCE: Final = size.of(240, 900)
 """Seconds within which a commit has to follow any fault; how long it takes is reported, not tested."""

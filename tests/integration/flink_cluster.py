@@ -13,7 +13,7 @@ from deploy.engines.pool import worker_pool
 from deploy.engines.processes import Service, start, stop
 from deploy.engines.settings import EngineSettings
 from tests.ports import free_port
-from weir.pipelines.stream.flink import FlinkClient
+from weir.pipelines.stream.flink_client import FlinkClient
 
 
 @dataclass(frozen=True)

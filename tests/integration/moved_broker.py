@@ -33,7 +33,7 @@ from weir.pipelines.metrics import TopicMetrics
 from weir.pipelines.sources.kafka.source import TopicSource
 from weir.pipelines.sources.plan import InHand
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.job import commit_starts, sources
+from weir.pipelines.stream.flink_job import commit_starts, sources
 from weir.pipelines.stream.reader import PartitionReader
 
 

@@ -19,7 +19,7 @@ from deploy.engines.__main__ import services
 from deploy.engines.settings import HOST, ROOT, EngineSettings
 from tests.integration import flink_jobs
 from tests.integration.flink_cluster import Cluster, moved
-from weir.pipelines.stream.flink import FlinkAwayError, FlinkClient, Job, JobMissingError
+from weir.pipelines.stream.flink_client import FlinkAwayError, FlinkClient, Job, JobMissingError
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
 from weir.runtime.listening import is_held
 

@@ -27,7 +27,7 @@ from weir.contracts import LogState, Store
 from weir.contracts.verification import verify
 from weir.pipelines.stream.config import StreamConfig
 from weir.pipelines.stream.driver import NoTopicError, stream
-from weir.pipelines.stream.flink import FlinkAwayError, job_name
+from weir.pipelines.stream.flink_client import FlinkAwayError, job_name
 
 PATIENCE_SECONDS = 240
 OVER = {"FINISHED", "CANCELED", "FAILED"}

@@ -28,7 +28,7 @@ from weir.pipelines.sources.kafka.source import TopicSource
 from weir.pipelines.sources.plan import InHand
 from weir.pipelines.stream.config import StreamConfig
 from weir.pipelines.stream.consumers import consumer_of
-from weir.pipelines.stream.job import commit_starts, sources
+from weir.pipelines.stream.flink_job import commit_starts, sources
 from weir.pipelines.stream.reader import Batch, Mark, PartitionReader, PartitionSource
 
 SMALL = {"idle_seconds": 0.4, "allowed_lateness_seconds": 1}

@@ -190,7 +190,7 @@ class ScoredBlock:
 
 
 def _first(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the highest at most k of the values (n, m) in each line, and their rows."""
+    """Return the k highest `values` of each example (n, m), best first, all if m < k, and the table `rows` of them."""
     best = values.topk(min(k, values.shape[1]))
     return best.values, rows.gather(1, best.indices)
 

@@ -117,7 +117,7 @@ class ByDistance(Tower):
 
     @abstractmethod
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return the result of `forward` for any `History`."""
+        """Return user vectors (B, d), as `forward` does, of a history in any form (`History`)."""
 
     def see(self, mask: Tensor, *, newest: bool = False) -> tuple[Tensor, Tensor]:
         """Return the distance back to each position (Q, L), and the attention mask (B, Q, L), given `mask` (B, L).

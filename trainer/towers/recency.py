@@ -48,7 +48,7 @@ class Recency(ByDistance):
         self.dropout = nn.Dropout(config.dropout)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return the result of `forward` for any `History`."""
+        """Return user vectors (B, d), as `forward` does, of a history in any form (`History`)."""
         read = history if self.reads_items else Dense(self._before_last(history.every(), mask))
         newest = self.blocks[-1](read.newest(), read, self._weigh(self.distances, mask, newest=True))
         user = self.norm(newest) + self._means(history, self._weigh(self.decays, mask, newest=True))

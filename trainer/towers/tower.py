@@ -112,7 +112,7 @@ class Tower(nn.Module, ABC):
         """Return the user vectors (B, d) after the newest item; serving runs this, exported as ONNX."""
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return the result of `forward` for any `History`."""
+        """Return user vectors (B, d), as `forward` does, of a history in any form (`History`)."""
         return cast(Tensor, self(history.every(), mask))
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002 - for towers that read sequences

@@ -15,9 +15,9 @@ from tests.serving.users import Event
 from weir.contracts import Store, hash_id
 from weir.contracts.bundles.variants import Comparison, challenges
 from weir.contracts.served_lists import SERVED_SCHEMA, ServedFile, new_segment, write_served
-from weir.serving.monitor import clicks
+from weir.serving.monitor import click_follower as clicks
 from weir.serving.monitor.attribution import POSITIONS, Attribution
-from weir.serving.monitor.clicks import ClickFollower
+from weir.serving.monitor.click_follower import ClickFollower
 from weir.serving.monitor.comparison import Comparing, Contest
 from weir.serving.monitor.config import MonitorConfig
 from weir.serving.monitor.metrics import AttributionMetrics, VariantMetrics

@@ -11,7 +11,7 @@ from weir.contracts.bundles.variants import variant_of
 from weir.contracts.served_lists import hour_of, read_segment, served_files
 from weir.errors import CommandError
 from weir.serving.monitor.attribution import EVENT_COLUMNS, Attribution
-from weir.serving.monitor.clicks import bundle_items
+from weir.serving.monitor.click_follower import bundle_items
 from weir.session import Session
 from weir.text import counted, plain
 

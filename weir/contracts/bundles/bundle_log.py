@@ -70,7 +70,10 @@ class Withdrawal(Document):
 
 @dataclass(frozen=True)
 class BundleLog:
-    """The bundles of a store, or of a line within the store `root` (`weir.contracts.bundles.variants`)."""
+    """Lists, promotes, pins and retires the bundles of `store`.
+
+    For a variant, `store` is the variant's part, and `root` the whole store (`weir.contracts.bundles.variants`).
+    """
 
     store: Store
     root: Store | None = None

@@ -284,7 +284,10 @@ def challenges(user: Key, challenger: str, share: float) -> bool:
 
 
 def slot_of(user: Key, challenger: str, slots: int) -> int:
-    """Return the slot of a user, among `slots`, independently of `challenges`."""
+    """Hash a user to a number below `slots`: the bit that marks the user as counted in a comparison.
+
+    The hash is unrelated to that of `challenges`, which chooses the users of the challenger.
+    """
     return _hashed(user, f"slot {challenger}") % slots
 
 

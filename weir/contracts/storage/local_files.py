@@ -86,7 +86,7 @@ def new_draft(target: Path) -> Path:
 
 
 def is_draft(name: str) -> bool:
-    """Return whether a file name is a draft's; a killed process may have left the draft."""
+    """Return whether a name is that of a draft, the hidden file of an atomic write; a killed process may leave it."""
     last = name.rpartition("/")[2]
     return last.startswith(_HIDDEN) and last.endswith(_DRAFT)
 

@@ -21,7 +21,7 @@ from weir.pipelines.sources.kafka.source import TopicSource
 from weir.pipelines.sources.plan import InHand
 from weir.pipelines.stream.committer import CommitWindow
 from weir.pipelines.stream.config import StreamConfig
-from weir.pipelines.stream.flink import FlinkClient, Job, pipeline_options
+from weir.pipelines.stream.flink_client import FlinkClient, Job, pipeline_options
 from weir.pipelines.stream.flink_metrics import FlinkMetrics
 from weir.pipelines.stream.reader import PartitionSource, Reading, ReadPartitions
 from weir.pipelines.stream.slices import MissingRowsError, OutOfOrderError, Scatter, Slice

@@ -22,7 +22,7 @@ from tests.pipelines.stream.test_committer import check
 from weir.contracts import LogState, Store
 from weir.pipelines.stream.config import StreamConfig
 from weir.pipelines.stream.driver import Standstill
-from weir.pipelines.stream.flink import (
+from weir.pipelines.stream.flink_client import (
     Checkpoints,
     FlinkAwayError,
     FlinkClient,
@@ -32,8 +32,8 @@ from weir.pipelines.stream.flink import (
     job_name,
     pipeline_options,
 )
+from weir.pipelines.stream.flink_job import BatchesToCommits, FlinkJob
 from weir.pipelines.stream.flink_metrics import STATES, FlinkMetrics
-from weir.pipelines.stream.job import BatchesToCommits, FlinkJob
 from weir.pipelines.stream.reader import Batch
 from weir.pipelines.stream.slices import slices_of
 from weir.up.ports import free_port
