@@ -46,7 +46,7 @@ from weir.serving.variants import VariantRouter, bundles_of, check_roles, only
 if TYPE_CHECKING:
     from weir.serving.histories.redis_reader import SharedHistories
     from weir.serving.processes.member import Member
-    from weir.serving.rpc.instrumentation import Traces
+    from weir.serving.rpc.tracing import Traces
 
 __all__ = ["Server", "prepare", "serve"]
 
@@ -199,7 +199,7 @@ class Server:
     def _traces(self) -> "Traces | None":
         if self.config.tracing.endpoint is None:
             return None
-        from weir.serving.rpc.instrumentation import Traces  # noqa: PLC0415 - OpenTelemetry is an extra
+        from weir.serving.rpc.tracing import Traces  # noqa: PLC0415 - OpenTelemetry is an extra
 
         return Traces(self.config.tracing)
 

@@ -30,7 +30,7 @@ from weir.serving.served_lists import ServedLists
 from weir.serving.variants import Request
 
 if TYPE_CHECKING:
-    from weir.serving.rpc.instrumentation import Traces
+    from weir.serving.rpc.tracing import Traces
 
 __all__ = ["SERVICE", "CallHandlers", "CallObservers", "Transports"]
 

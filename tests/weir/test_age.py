@@ -7,7 +7,8 @@ import pytest
 
 from tests.serving.support import write_window
 from weir import age as facts
-from weir.age import AgeFacts, AgePoint, Longer, ServedAge, age_facts, write_report
+from weir.age import AgeFacts, AgePoint, Longer, ServedAge, age_facts
+from weir.age_report import write_report
 from weir.contracts import Store, UserKeys
 from weir.serving.monitor.aged import Judged, Sampling
 from weir.serving.monitor.results import AgeHits, WindowRecall, save

@@ -58,7 +58,7 @@ def age(
 
     if out is not None:
         # Imported before the long work, because matplotlib may be missing.
-        from weir.age import write_report
+        from weir.age_report import write_report
 
     session = options.open()
     facts = age_facts(session.store, Sampling(windows, ages, events, k, session.settings.monitor.seed))

@@ -183,14 +183,14 @@ def test_errors_of_libraries_get_a_way_out() -> None:
         ("weir.trainer.export.servable", "onnxruntime", "trainer,cpu"),
         ("weir.serving.monitor.loop", "grpc", "serving,cpu"),
         ("weir.trainer.offline.report.look", "matplotlib", "bench"),
-        ("weir.age", "matplotlib", "bench"),
+        ("weir.age_report", "matplotlib", "bench"),
         ("weir.pipelines.sources.kafka.avro", "fastavro", "avro"),
     ],
 )
 def test_a_missing_module_names_the_extras_that_bring_it(module: str, hidden: str, extras: str) -> None:
     code = f"""
 import importlib, sys
-from weir.cli.command import explain
+from weir.cli.terminal.command import explain
 sys.modules[{hidden!r}] = None
 try:
     importlib.import_module({module!r})
