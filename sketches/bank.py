@@ -82,7 +82,7 @@ def choose(counts: Sequence[Floats], totals: Sequence[float], squares: Sequence[
 
 
 def longest_agreeing(rates: Sequence[Floats], noises: Sequence[float]) -> Choice:
-    """Return for each key (n,) the index of the longest half-life whose rate agrees with those of all shorter ones.
+    """Return for each key (n,) the index of the longest half-life whose rate agrees with the rates of all shorter ones.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ class FrequencyBank(FrequencyEstimator):
         Numbers of events after which a count has halved, ascending; .05, .2 and .8 of the number of events between
         two changes did best where 30 % of the items change their popularity at once.
     width
-        Cells per row of the sketch with the longest half-life; the others, with fewer effective keys, have half as
+        Cells per row of the sketch with the longest half-life; all others, with fewer effective keys, have half as
         many.
     depth
         Rows of each sketch.

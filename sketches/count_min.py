@@ -286,7 +286,7 @@ class CountMinSketch(FrequencyEstimator):
 
 
 def _excess_bits(peak: float) -> int:
-    """Return the fewest halvings, at least one, after which a count of ``peak`` quanta can fit a cell."""
+    """Return the fewest halvings, at least one, after which a count of ``peak`` quanta fits a 32-bit cell."""
     return max(1, int(peak).bit_length() - 32)
 
 

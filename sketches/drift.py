@@ -43,7 +43,7 @@ def jensen_shannon(left: npt.ArrayLike, right: npt.ArrayLike) -> float:
 def head_distance(left: Counted, right: Counted, head: int = HEAD) -> float:
     """Return the Jensen-Shannon distance of two periods, with the `head` most frequent keys of each compared singly.
 
-    All other keys count as one: their shares are noise, which would set two samples of one distribution far apart.
+    All other keys are compared as a single key: noise in their shares would make equal distributions look different.
     """
     keys = np.union1d(_most_frequent(left, head), _most_frequent(right, head))
     return jensen_shannon(_over(keys, left), _over(keys, right))
@@ -63,7 +63,7 @@ def _most_frequent(counted: Counted, head: int) -> Keys:
 
 
 def _over(keys: Keys, counted: Counted) -> Floats:
-    """Return the counts of ascending `keys` (m,), and of all other keys together: (m + 1,)."""
+    """Return the counts of `keys` (m,), ascending, then the count of all other keys together, (m + 1,)."""
     is_listed = np.isin(counted.keys, keys)
     place = np.where(is_listed, np.searchsorted(keys, counted.keys), keys.size)
     return np.bincount(place, weights=counted.counts, minlength=keys.size + 1).astype(np.float64)

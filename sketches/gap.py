@@ -123,7 +123,7 @@ class GapEstimator(FrequencyEstimator):
         return estimator
 
     def _hit(self, slots: Slots, steps: Ints) -> None:
-        """Update the averages of one row with all hits of a batch.
+        """Update the average gaps and the last hits of one row's cells with all hits of a batch.
 
         For m hits with gaps g_1..g_m, applying ``B <- (1 - a) B + a g`` one by one gives
         ``(1 - a)^m B + a * sum_j (1 - a)^(m - j) g_j``, which is summed per cell here.

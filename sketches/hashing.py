@@ -1,6 +1,6 @@
 """Row hashes of sketches, and sums by key.
 
-A row hash mixes the bits of a key by a finaliser, then multiplies by an odd number and shifts, one of each per row.
+A row hash mixes the bits of a key by a finaliser, then multiplies by the row's odd number and keeps the highest bits.
 
 ``key mod width`` fails badly on ids with a pattern (consecutive, multiples of a power of two). The
 finaliser of MurmurHash3 (fmix64, public domain) spreads every input bit over the word; multiply-shift (Dietzfelbinger
@@ -43,7 +43,7 @@ def fmix64(words: Words) -> Words:
 
 
 class RowHash:
-    """Slots of keys in ``depth`` rows of ``width`` cells, as indices into the flattened table.
+    """Map keys to a slot in each of ``depth`` rows of ``width`` cells; slots are indices into the flattened table.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class RowHash:
         self._width = width
 
     def rows(self, keys: Keys) -> Iterator[Slots]:
-        """Yield the flat indices of one row after another, shape (n,) each."""
+        """Yield the slots of keys (n,) in one row after another, shape (n,) each."""
         mixed = fmix64(keys.view(np.uint64) ^ self._offset)
         for row, multiplier in enumerate(self._multipliers):
             slots = mixed * multiplier
@@ -78,7 +78,7 @@ class RowHash:
             yield slots.view(np.int64).astype(np.intp, copy=False)
 
     def slots(self, keys: Keys) -> Slots:
-        """Return the flat indices of all rows, shape (depth, n)."""
+        """Return the slots of keys (n,) in all rows, shape (depth, n)."""
         return np.stack(list(self.rows(keys)))
 
 

@@ -112,7 +112,7 @@ def _narrowest(error: Callable[[int, int], float], depth: int, limit: float) -> 
 
 
 def _sample(counts: npt.ArrayLike, distinct: int) -> Floats:
-    """Return checked counts, repeated up to at least 65,536 keys or `distinct`; raises `ValueError`."""
+    """Return checked counts, repeated to about 65,536 keys, but at most `distinct`; raises `ValueError`."""
     checked = np.ascontiguousarray(counts, dtype=np.float64)
     if checked.ndim != 1 or not 1 <= checked.size <= distinct:
         raise ValueError(f"counts must be one-dimensional, of 1 to distinct = {distinct} keys, got {checked.shape}")

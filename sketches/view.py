@@ -29,7 +29,7 @@ class DecayedSketch:
     squares: float
 
     def add(self, fresh: FrequencyEstimator, later_seconds: float) -> None:
-        """Add the sketch of a window that ends `later_seconds` after the windows so far, or, if negative, before."""
+        """Add a window's sketch, which ends `later_seconds` after the earlier windows (negative: before their end)."""
         squares = fresh.total
         faded = merge_fading(self.sketch, fresh, later_seconds, self.half_life_seconds) ** 2
         self.squares = self.squares * faded + squares if later_seconds > 0 else self.squares + squares * faded
