@@ -42,7 +42,7 @@ def beside(
     work
         The function to run.
     is_awaited
-        Whether the process waits for the thread when it exits; otherwise `none_left` ends the thread.
+        Whether the process waits for the thread at exit; otherwise `none_left` ends the thread.
     niceness
         Added to the niceness of the process: a higher value lowers the priority of the thread.
     """
@@ -63,7 +63,7 @@ def beside(
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """Context manager that ends all threads that are not awaited when it is left.
+    """Context manager that ends, on exit, all background threads for which the process does not wait.
 
     At exit, Python stops a running thread when the thread next acquires the GIL. Inside FAISS this aborts the process,
     with the exit status of a failure.

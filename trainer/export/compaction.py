@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class Compacted:
-    """The compacted bundle in memory, and the list of each of its rows, if its index has lists that are kept."""
+    """The compacted bundle in memory and, if exports reuse the lists of its index, the list of each row."""
 
     servable: Servable
     assigned: ByRow | None

@@ -225,7 +225,7 @@ class Content:
         return self.touched is None
 
     def whole(self) -> "Content":
-        """Return the content of all items."""
+        """Return a content of all items: this one if it is whole, else one read from the state."""
         return self if self.is_whole else self._whole(self.state, self.line, self.version)
 
     def snapshot(self) -> "Content":
@@ -293,7 +293,7 @@ def _read(state: TrainerState, rows: TableRows) -> tuple[Floats, Floats]:
 def fault_of(state: TrainerState, rows: TableRows | None = None) -> str | None:
     """Return a sentence that names a parameter or optimiser tensor with NaN, infinity or an infinite norm, or None.
 
-    All rows of the table are checked, or only the touched `rows` (n,), if the others were checked before.
+    All rows of the table are checked, or only the touched `rows` (n,), if all other rows were checked before.
     """
     for name, norm in _norms(state, rows).items():
         # A norm is finite only if every number is; an overflowing norm means that the next step overflows, too.

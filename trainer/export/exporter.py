@@ -126,7 +126,7 @@ class Exporter:
         return (state.position.trained_sequence + 1) % self.config.export_every_windows == 0
 
     def _is_behind(self, state: TrainerState) -> bool:
-        """Return whether more windows are committed than trained on; the head may lag one commit behind."""
+        """Return whether the newest commit is at least two ahead of the newest trained window."""
         head = CommitLog(self.store).head()
         return head is not None and head.sequence > state.position.trained_sequence + 1
 

@@ -62,7 +62,7 @@ def _items(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.Table:
 
 
 def _item_block(rows: BundleRows, live: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """Return the lines of ``items.parquet`` for the index rows `live` (n,)."""
+    """Return a part of ``items.parquet``, for the index rows `live` (n,) of one block."""
     values: dict[str, Any] = {
         columns.ROW: live.astype(np.int32),
         columns.ITEM_ID: rows.ids[live].tolist(),

@@ -9,7 +9,7 @@ over several promotions if necessary, until there is enough evidence. Then the p
 bundles promoted since the last confirmation are withdrawn and the confirmed bundle is served again.
 ``bundles/TRIAL.json`` holds the evidence, so that a restarted run continues; training never reads it.
 
-A variant is promoted to champion by the monitor's comparison of both (`PromotionCheck`).
+A variant is promoted to champion by the monitor's comparison of variant and champion (`PromotionCheck`).
 """
 
 import logging

@@ -99,7 +99,7 @@ def filled(empty: Any, rows: Ints, lists: Lists, vectors: Vectors) -> Any:
 
 
 def _fill_from_disk(index: Any, rows: Ints, lists: Lists, vectors: Vectors) -> None:
-    """Fill an index of `_CODES_ONLY` with codes that are in a file on disk; parameters as in `filled`."""
+    """Fill an IVF index whose class is in `_CODES_ONLY`, with codes in a file on disk; parameters as in `filled`."""
     sizes = np.bincount(lists, minlength=index.nlist)
     ids, codes = _array_on_disk(len(rows), 8).view(np.int64), _array_on_disk(len(rows), index.code_size)
     following = np.cumsum(sizes) - sizes
@@ -190,7 +190,7 @@ class Clusters:
         return centroids
 
     def assign(self, vectors: Floats, chosen: npt.NDArray[np.int64] | None = None) -> Assigned:
-        """Return the nearest list of each of the vectors (n, d), or of those at the indices `chosen` (m,)."""
+        """Return the nearest list of each vector (n, d), or only of the vectors at the indices `chosen` (m,)."""
         return assign(self.empty.quantizer, vectors, chosen)
 
     def measured(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Assigned:
@@ -206,7 +206,7 @@ class Clusters:
         return filled(self.empty, np.arange(len(vectors)), lists, vectors)
 
     def repaired(self, vectors: Floats, assigned: Assigned) -> tuple["Clusters", Assigned] | None:
-        """Append lists for badly fitting vectors, and move to them all of the vectors (n, d) that fit better there.
+        """Append lists for badly fitting vectors, and move each of the vectors (n, d) that fits a new list better.
 
         Returns the new clusters and the lists of all vectors; None if too few vectors fit badly.
         """

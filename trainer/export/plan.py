@@ -144,7 +144,7 @@ class Complete:
 
 
 class Chain(NamedTuple):
-    """A stored chain that ends with the bundle `ref`: version of its complete `base`, and deltas and rows in deltas."""
+    """A stored chain, from the version `base` (complete) to the bundle `ref`: numbers of deltas and of their rows."""
 
     ref: BundleRef
     base: str
@@ -268,7 +268,7 @@ def empty_for(content: Content) -> tuple[Any, str]:
 def without_lists(
     log: BundleLog, difference: Difference, content: Content, empty: Any, kind: str, *, room: int
 ) -> Delta | None:
-    """Return the delta for an index without lists, untrained in `empty`; None if a complete bundle is due.
+    """Return the delta for an index without lists (`empty`: untrained); None if a complete bundle is due.
 
     The limits of a chain are multiplied by `room`.
     """
@@ -387,7 +387,7 @@ def repaired_in(
 ) -> AssignedLists:
     """Repair the lists if they fit badly, and record which share of the `changed` items (n,) still fits badly.
 
-    `vectors` (n, d) are those of all items.
+    `vectors` (n, d) are the vectors of all items.
     """
     clusters, known = placed
     repaired = clusters.repaired(vectors, known) if calls_for_repair(placed) else None

@@ -138,8 +138,8 @@ class ExportPlanner:
     clock
         Wall clock, seconds since 1970.
     beside
-        True: chains are compacted in the background, and so are exports of all items made. False: a complete bundle
-        ends a long chain.
+        True: long chains are compacted, and exports of all items made, in the background. False: a complete bundle ends
+        a long chain.
     variant
         The exported variant.
     large
@@ -336,7 +336,7 @@ class ExportPlanner:
             self._opened.add(servable)
 
     def _difference(self, content: Content) -> Difference | None:
-        """Compare a content with the loaded bundle; None if that has another dimension, history length or metric."""
+        """Compare a content with the loaded bundle; None if dimension, history length or metric differ."""
         tower, kept = content.state.config.tower, self._kept
         metric = "cosine" if tower.normalised else "inner_product"
         shape = (tower.dimension, tower.history_length, metric)

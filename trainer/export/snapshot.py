@@ -78,7 +78,7 @@ class ByRow:
 
 @dataclass(frozen=True, eq=False)
 class Lists:
-    """The lists of an IVF index, the items and vectors by index row, and the list of each row."""
+    """The trained lists of an IVF index, with the items, vectors and list of each index row."""
 
     clusters: Clusters
     item_rows: ItemRows
@@ -211,7 +211,7 @@ Opened = tuple[Servable, PublishedSnapshot]
 
 
 def open_newest(log: BundleLog) -> BackgroundTask[Opened | None]:
-    """Open the newest bundle in a thread, as a servable and as a snapshot for exports.
+    """Open the newest bundle in a thread, as a `Servable` and as a `PublishedSnapshot`.
 
     The result is None if there is no bundle, or it cannot be opened: the next user of the bundle opens it again and
     reports the error.
