@@ -41,7 +41,7 @@ Line = Literal["weight", "squares"]
 
 
 class Route:
-    """Route between the distinct rows that each rank requests and the shards that hold the rows; collective.
+    """Fetches distinct rows from the shards that hold them, and sends values back to them; methods are collective.
 
     Each rank requests a row at most once, so sums over ranks have a fixed order, the order of ranks.
 
@@ -56,7 +56,7 @@ class Route:
     receive
         Number of rows that each rank requests from this rank.
     asked
-        Lines of the rows requested from this rank, rank by rank, (m,).
+        Lines (positions in this rank's shard) of the rows requested from this rank, rank by rank, (m,).
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class Route:
 
 
 def moved(lines: Iterable[Tensor], before: Places, after: Places, workers: Workers) -> tuple[Tensor, ...]:
-    """Return this rank's lines after the table has grown from `before` to `after`, with zeros for new rows.
+    """Return this rank's shards of some arrays after the table grew from `before` to `after`; new rows are zeros.
 
-    Collective. Lines are moved in chunks, since copies of all lines would not fit in memory.
+    `lines` are the shards before. Collective. Rows are moved in chunks: copies of all would not fit in memory.
     """
     pairs = tuple((old, old.new_zeros(len(after.here), *old.shape[1:])) for old in lines)
     for first in range(0, int(before.cuts.diff().max()), _LINES_AT_ONCE):
@@ -149,8 +149,8 @@ def moved(lines: Iterable[Tensor], before: Places, after: Places, workers: Worke
 class Embeddings:
     """One rank's shard: embeddings `weight` (lines, dimension) and sums `squares` (lines,) of their squared gradients.
 
-    A single rank has all rows, in their order. `touched` are the lines of this rank that have changed: their embedding,
-    or other data of their items.
+    A line is the position of a row in the shard; a single rank has all rows, in their order. `touched` tracks lines
+    in which the embedding, or other data of the item, has changed.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ class Embeddings:
         return self.places.capacity
 
     def route(self, rows: Tensor) -> Route:
-        """Return the route for distinct rows (n,), different ones on each rank, to their shards; collective."""
+        """Return the `Route` to the shards of distinct rows (n,), which may differ between ranks; collective."""
         return Route.of(rows, self.places, self.workers)
 
     def kept(self, rows: Tensor) -> Tensor:
@@ -210,12 +210,12 @@ class Embeddings:
         return self.weight.index_select(0, self.places.local(rows))
 
     def fetch(self, rows: Tensor, line: Line = "weight") -> Tensor:
-        """Return the array `line` at distinct rows (n,), (n, ...); collective, or by rank 0 in `Workers.first`."""
+        """Return the array `line` (a name) at distinct rows (n,). Collective, or by rank 0 in `Workers.first`."""
         self.workers.ask(line)
         return self.route(rows).fetch(self._of(line))
 
     def answer(self, question: str) -> None:
-        """Serve a `fetch` or `norms` of rank 0, as the callback of `Workers.first`."""
+        """Take part in a `fetch` or `norms` of rank 0; the callback `answer` of `Workers.first`."""
         if question in get_args(Line):
             self.route(torch.empty(0, dtype=torch.int64, device=self.weight.device)).fetch(self._of(question))
         else:
@@ -268,7 +268,7 @@ class Embeddings:
         self.touched = TouchedRows(len(self.weight))
 
     def state_of(self, rows: TableRows, lines: Collection[Line] = get_args(Line)) -> dict[str, Tensor]:
-        """Return the arrays `lines` at distinct rows (n,) of any rank; collective, or by rank 0 in `Workers.first`."""
+        """Return the arrays named in `lines` at distinct rows (n,). Collective, or by rank 0 in `Workers.first`."""
         if not len(rows):  # their types and shapes are the same on every rank
             return {line: self._of(line)[:0] for line in lines}
         index = torch.from_numpy(rows).to(self.weight.device)

@@ -47,10 +47,10 @@ _MOMENTS: Final = "moments"
 
 @dataclass
 class Column:
-    """One feature of this rank's items.
+    """The values of one item feature; a line is a row of this rank's shard.
 
-    `values` (lines, width) are left-aligned in a line and filled up with `unknown`; `told_ms` (lines,) is the event
-    time of the window that set a line.
+    `values` (lines, width) are left-aligned and filled up with `unknown`; `told_ms` (lines,) is the event time of the
+    window that set a line.
     """
 
     unknown: int | float
@@ -155,7 +155,7 @@ class FeatureTable:
             self._move(before)
 
     def _move(self, before: Places) -> None:
-        """Move lines between ranks after the table has grown from `before`; collective."""
+        """Move rows between ranks after the table has grown from `before`; collective."""
         arrays = iter(moved(map(self._of, self.lines.values()), before, self.places, self.workers))
         rows = self.places.rows_at(torch.arange(len(self.places.here)))
         new = torch.nonzero(rows >= before.capacity)[:, 0].to(self.device)
@@ -213,7 +213,7 @@ class FeatureTable:
             )
 
     def read(self, lines: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features at this rank's lines (n,): buckets of values (n, V), -1 for none, and numbers (n, D)."""
+        """Return the features at `lines` (n,) of the shard: buckets (n, V), -1 for none, and numbers (n, D)."""
         buckets = [column.values[lines] for column in self._categorical.values()]
         numbers = [column.values[lines] for column in self._dense.values()]
         empty = lines.new_empty(len(lines), 0)
@@ -255,7 +255,7 @@ class FeatureTable:
         return self.route(rows).fetch(self._of(key))
 
     def route(self, rows: Tensor) -> Route:
-        """Return the route for distinct rows (n,), different ones on each rank, from their shards; collective."""
+        """Return the `Route` to the shards of distinct rows (n,), which may differ between ranks; collective."""
         return Route.of(rows, self.places, self.workers)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

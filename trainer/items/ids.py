@@ -25,7 +25,7 @@ _AT_ONCE: Final = 1 << 16
 
 
 class ItemIds:
-    """Ids by row, None for rows without an item; `kept` holds the ids of this rank's rows (`RowSharding`).
+    """The item id of each table row, None without an item; `kept` holds the ids of this rank's rows (`RowSharding`).
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class ItemIds:
         return self._exchanged(rows)
 
     def answer(self) -> None:
-        """Serve an `of` of rank 0, as the callback of `Workers.first`."""
+        """Take part in a call of `of` by rank 0; the callback `answer` of `Workers.first`."""
         self._exchanged(no_rows())
 
     def _exchanged(self, rows: TableRows) -> Ids:

@@ -73,7 +73,7 @@ def where(mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Places:
-    """The shard of one rank, of `ranks`, in a table of `capacity` rows.
+    """Maps the rows of a table of `capacity` rows to places, and gives one rank of `ranks` its range of places.
 
     Raises
     ------
@@ -136,7 +136,7 @@ class Places:
 
 
 class LiveRows:
-    """The V table rows in use, without a list of all; ``rows[index]`` computes the rows at some positions.
+    """The V table rows in use, known from the free rows; ``rows[index]`` returns the rows at some positions.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class LiveRows:
         return owned & (free[torch.searchsorted(free, rows.contiguous()).clamp_(max=len(free) - 1)] != rows)
 
     def taken(self, count: int) -> tuple["LiveRows", TableRows]:
-        """Allocate the `count` lowest free rows; return the rows in use then, and the new ones, ascending, (count,)."""
+        """Allocate the `count` lowest free rows; return the rows then in use, and the allocated rows, (count,)."""
         again, free = np.split(self.free, [min(count, len(self.free))])
         end = self.end + count - len(again)
         return LiveRows(end, free), TableRows(np.concatenate([again, np.arange(self.end, end)]))

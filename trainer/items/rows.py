@@ -1,4 +1,4 @@
-"""Rows of the item table: special rows, their division into local lines, and tracking of changed rows."""
+"""Rows of the item table: the special rows, sharding by row number, and tracking of changed rows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def no_rows() -> TableRows:
 
 
 class Reader(IntEnum):
-    """A consumer of changed rows; each has its own set of them. The values are bits.
+    """A consumer of changed rows; changes are tracked for each reader separately. The values are bits.
 
     `SNAPSHOT` exists only while a bundle is built from an earlier snapshot, and then replaces `BUNDLE`.
     """
@@ -99,7 +99,7 @@ class TouchedRows:
 
 @dataclass(frozen=True)
 class RowSharding:
-    """Division of rows over ranks by row number: row r is line r // ranks of the rank r % ranks."""
+    """Sharding by row number: row r is kept by rank r % ranks, at its line (local position) r // ranks."""
 
     rank: int = 0
     ranks: int = 1

@@ -24,20 +24,20 @@ _AT_ONCE: Final = 1 << 16
 
 
 class ShardSelection(Protocol):
-    """Selects one rank's lines of a stored array."""
+    """Selects one rank's rows of a stored array."""
 
     @property
     def wanted(self) -> range:
-        """Range of stored lines to read."""
+        """Range of positions in the stored array to read."""
         ...
 
     @property
     def count(self) -> int:
-        """Number of lines that the rank keeps."""
+        """Number of rows that the rank keeps."""
         ...
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first` to `into` (count, ...).
+        """Copy the rank's own rows from a chunk (n, ...), stored from position `first` on, to `into` (count, ...).
 
         Called for all chunks of `wanted`, in order.
         """
@@ -53,7 +53,7 @@ class OwnPlaces:
 
     @property
     def wanted(self) -> range:
-        """Range of stored lines to read."""
+        """Range of positions in the stored array to read."""
         return self.places.here if self.by_place else range(self.places.capacity)
 
     @property
@@ -62,7 +62,7 @@ class OwnPlaces:
         return len(self.places.here)
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first`."""
+        """Copy the rank's own rows from a chunk (n, ...), stored from position `first` on."""
         if self.by_place == (self.places.ranks > 1):
             # Stored order equals the rank's local order.
             at = first - self.wanted.start
@@ -92,7 +92,7 @@ class OwnRowSharding:
 
     @property
     def wanted(self) -> range:
-        """Range of stored lines to read."""
+        """Range of positions in the stored array to read."""
         return range(self._capacity)
 
     @property
@@ -101,7 +101,7 @@ class OwnRowSharding:
         return self._stripes.count(self._capacity)
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first`."""
+        """Copy the rank's own rows from a chunk (n, ...), stored from position `first` on."""
         skipped = (self._stripes.rank - first) % self._stripes.ranks
         own, at = lines[skipped :: self._stripes.ranks], (first + skipped) // self._stripes.ranks
         into[at : at + len(own)] = own
@@ -126,7 +126,7 @@ class OwnListed:
 
     @property
     def wanted(self) -> range:
-        """Range of stored lines to read."""
+        """Range of positions in the stored array to read."""
         return range(self._listed)
 
     @property
@@ -135,7 +135,7 @@ class OwnListed:
         return len(self._numbers)
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the rank's own lines from a chunk (n, ...) that starts at stored line `first`."""
+        """Copy the rank's own rows from a chunk (n, ...), stored from position `first` on."""
         low, high = np.searchsorted(self._numbers, [first, first + len(lines)])
         into[low:high] = lines[torch.from_numpy(self._numbers[low:high] - first)]
 
@@ -148,7 +148,7 @@ class OwnSizes:
     Parameters
     ----------
     lines
-        Reader of the rank's lines.
+        Reader of the rank's rows.
     """
 
     def __init__(self, lines: OwnRowSharding | OwnListed) -> None:
@@ -166,7 +166,7 @@ class OwnSizes:
         return self._lines.count
 
     def take(self, first: int, lines: Tensor, into: Tensor) -> None:
-        """Copy the rank's own sizes from a chunk (n,) that starts at stored line `first`."""
+        """Copy the sizes of the rank's own ids from a chunk (n,), stored from position `first` on."""
         self._lines.take(first, lines, into)
         sizes = lines.clamp(min=0)
         ends = self.total + sizes.cumsum(0)

@@ -48,7 +48,7 @@ class SharedLines(Protocol):
 
 @dataclass(frozen=True)
 class PlacedLines:
-    """An array of the embeddings, iterated over this rank's lines in the order of places."""
+    """An array of the embeddings, iterated over the rows of this rank's shard in the order of places."""
 
     embeddings: Embeddings
     line: Line
@@ -144,7 +144,7 @@ class Twins:
 
 @dataclass(frozen=True)
 class TwinLines(RowLines):
-    """The first or the second array of `twins`; the second may differ in length from `rows`."""
+    """The first or the second array of `twins` (`Twins`); the second may differ in length from `rows`."""
 
     twins: Twins
     is_first: bool

@@ -68,7 +68,7 @@ QUESTIONS: Final = frozenset({IDS, _ROWS, _ITEMS})
 
 
 class LastSeen:
-    """Index of lines by the time at which they were last seen; `notes` is the number of entries, stale ones included.
+    """Index of lines (local rows) by the time they were last seen; `notes` counts its entries, stale ones too.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ class ItemTable:
         return self._rows(keys)
 
     def _rows(self, keys: ItemKeys) -> TableRows:
-        """Do `rows`, in chunks; collective."""
+        """Do the work of `rows`, in chunks; collective."""
         flat = ItemKeys(np.ascontiguousarray(keys).ravel())
         rows = np.empty(len(flat), np.int64)
         for first in range(0, self._workers.most(len(flat)), _AT_ONCE):

@@ -112,7 +112,7 @@ class RowCounts:
         return self._exchanged(rows)
 
     def at(self, lines: Tensor) -> Tensor:
-        """Return the counts of this rank's lines, in their shape."""
+        """Return the counts at `lines` (positions in this rank's shard), in their shape."""
         units, chosen = self.kept.units, self.kept.chosen
         if len(self._scales) == 1:
             return units[lines, 0] * self._scales[0]
@@ -229,13 +229,13 @@ class RowCounts:
         self._count(here, 1)
 
     def _put(self, lines: Ints, estimates: Floats) -> None:
-        """Store the counts of lines (n,), from estimates (n, half-lives), and their chosen half-lives."""
+        """Store counts and chosen half-lives at lines (n,), from estimates (n, half-lives)."""
         units, chosen = self.kept.units, self.kept.chosen
         units[lines] = torch.from_numpy(estimates / self._fading()).to(units.device)
         chosen[lines] = torch.from_numpy(self._view.choose(estimates)).to(chosen.device)
 
     def _count(self, lines: Ints, sign: int) -> None:
-        """Add the counts of lines (n,) to the sums, or subtract them."""
+        """Add the counts at lines (n,) to the sums; subtract them if `sign` is -1."""
         units, chosen = self.kept.units[lines].cpu().numpy(), self.kept.chosen[lines].cpu().numpy()
         for number, total in enumerate(self._sums):
             values = units[chosen == number, number]
@@ -282,7 +282,7 @@ class RowCounts:
     def _of_all(self, own: FlooredSum) -> FlooredSum:
         """Return the sum over all ranks; collective.
 
-        Only the total counts: a row may have moved to another rank since it was added.
+        The sum of a single rank may be wrong: a row may have moved to another rank since it was added.
         """
         if self._workers.world_size == 1:
             return own

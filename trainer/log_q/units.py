@@ -24,7 +24,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Units:
-    """One rank's shard of the counts: `units` (lines, half-lives), float64, and the `chosen` half-life (lines,).
+    """One rank's shard of the counts, a line per row: `units` (lines, half-lives), and the `chosen` half-life (lines,).
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Units:
         return self._fetched(torch.from_numpy(rows).to(self.units.device), line)
 
     def answer(self, line: str) -> None:
-        """Serve a `fetch` of rank 0, as the callback of `Workers.first`."""
+        """Take part in a `fetch` of rank 0; the callback `answer` of `Workers.first`."""
         self._fetched(torch.empty(0, dtype=torch.int64, device=self.units.device), line)
 
     def _fetched(self, rows: Tensor, line: str) -> Tensor:
@@ -100,7 +100,7 @@ class Units:
         return self.route(rows).fetch(self.of(line))
 
     def route(self, rows: Tensor) -> Route:
-        """Return the route for distinct rows (n,), different ones on each rank, from their shards; collective."""
+        """Return the `Route` to the shards of distinct rows (n,), which may differ between ranks; collective."""
         return Route.of(rows, self.places, self.workers)
 
     def load(self, capacity: int, state: Mapping[str, Tensor]) -> None:
