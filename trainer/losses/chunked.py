@@ -154,7 +154,7 @@ def _kept(pairs: Tensor, times: Tensor, rows: int) -> Tensor:
 def _chunks(places: Tensor, each: int, shape: tuple[int, int]) -> list[tuple[slice, Tensor]]:
     """Split the rows of a matrix into chunks of `each` rows, with the positions to hide in each chunk.
 
-    `places` are flat positions in the matrix of this `shape`, ascending; those of a chunk are relative to the chunk.
+    `places` are flat positions in the matrix of this `shape`, ascending; the result counts from its chunk's start.
     """
     rows, columns = shape
     starts = [*range(0, rows, each), rows]

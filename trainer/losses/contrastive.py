@@ -106,7 +106,7 @@ def hard_contrastive(pos: Tensor, neg: Tensor, *, tau_plus: float, beta: float, 
 
 
 def _log_weighted_mean_exp(neg: Tensor, beta: float) -> Tensor:
-    """Return log of the mean of e^neg with weights e^(beta neg) / mean e^(beta neg)."""
+    """Return, per row, the log of the mean of e^neg with weights e^(beta neg) / mean e^(beta neg)."""
     return torch.logsumexp((1.0 + beta) * neg, 1) - torch.logsumexp(beta * neg, 1)
 
 

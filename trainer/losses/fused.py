@@ -48,7 +48,7 @@ _COLUMNS: Final = {torch.bfloat16: _Kernel(128, 64, 4, 2), torch.float32: _Kerne
 
 
 class _Batch(NamedTuple):
-    """Queries (B, d) and items (N, d); bias (N,) of the columns and scale of the inner products, for powers of 2."""
+    """Queries (B, d), items (N, d), and `scale` and `bias` (N,) that turn inner products into exponents of 2."""
 
     query: Tensor
     items: Tensor
@@ -105,10 +105,11 @@ def fused_pass(
 def _marked(
     pairs: Tensor, shape: tuple[int, int], together: int, counted: tuple[Tensor, Tensor] | tuple[None, None]
 ) -> _Pairs:
-    """Return the bit mask of `pairs` (2, H) of (line, number) in a matrix of this `shape`.
+    """Return the bit mask of `pairs` (2, H) in a matrix of this `shape`.
 
-    `together` lines share a dirty flag. `counted` has the weight of each number, and a tensor to which the weights of
-    each line's pairs are added; or Nones.
+    A pair is a line, which has a mask, and a number, which has a bit in it: row and column, or the reverse. `together`
+    lines share a dirty flag. `counted` has the weight of each number, and a tensor (by line) to which the weights of
+    the pairs are added; or Nones.
     """
     from weir.trainer.losses.kernels import WORD, note_pairs
 
@@ -141,7 +142,7 @@ def _softmax(batch: _Batch, pairs: _Pairs) -> tuple[Tensor, Tensor]:
 
 
 def _pulled_columns(batch: _Batch, pairs: _Pairs, levels: Tensor, shares: Tensor) -> Tensor:
-    """Return for each column the sum of the queries, weighted by softmax and `shares` (B,), (N, d).
+    """Return for each column (N, d) the sum of the queries, weighted by softmax and by the rows' `shares` (B,).
 
     `levels` (B,) are the binary logarithms of the rows' softmax sums.
     """
@@ -158,7 +159,7 @@ def _pulled_columns(batch: _Batch, pairs: _Pairs, levels: Tensor, shares: Tensor
 
 
 def _division(lines: int, of_lines: int, numbers: int, of_numbers: int, device: torch.device) -> tuple[int, int, int]:
-    """Return how to split a matrix of lines x numbers over the device: programs over lines, span of a part, parts.
+    """Return how to split lines x numbers over the GPU: blocks of lines, numbers per part, and parts of numbers.
 
     A tile has `of_lines` x `of_numbers` cells.
     """

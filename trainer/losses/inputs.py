@@ -44,7 +44,7 @@ def rescoring_loss(scores: Rescored, correction: str) -> Tensor:
 
 
 class LossResult(NamedTuple):
-    """Losses (b,) of the rows; for resampling also the drawn candidates, any shape: columns first, then the cache."""
+    """Losses (b,) of the rows; for resampling also the indices `drawn`, counted over the columns, then the cache."""
 
     losses: Tensor
     drawn: Tensor | None = None
@@ -156,7 +156,7 @@ class LossInputs:
 
     @property
     def unlabelled(self) -> Tensor:
-        """Logits of the shared and the own negatives, (b, C + N); shared ones that are hits are not masked."""
+        """Logits of the shared and the own negatives, (b, C + N); accidental hits are not masked."""
         shared = [] if self.columns is None else [self.pooled]
         return torch.cat([*shared, *self._by_row(self.own)], 1)
 

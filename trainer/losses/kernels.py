@@ -26,7 +26,7 @@ TINY: tl.constexpr = tl.constexpr(2.0**-126)
 
 @triton.jit
 def note_pairs(line, number, bits, dirty, times, gone, pairs, words, LINES: tl.constexpr, BLOCK: tl.constexpr):
-    """Set the bit of each pair; add to `gone`, by line, the `times` of the numbers of its distinct pairs."""
+    """Set the bit of each (line, number) pair; per distinct pair, add `times` of the number to `gone` of the line."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < pairs
     line, number = tl.load(line + at, there, 0), tl.load(number + at, there, 0)

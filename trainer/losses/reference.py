@@ -99,7 +99,7 @@ def sampled_softmax(
     neg
         Logits of the negatives, (B, N), already divided by the temperature.
     log_q_pos
-        log Q(p) of the positives, (B,). Needed by ``"standard"`` only; checked but not used by the others.
+        log Q(p) of the positives, (B,). Needed by ``"standard"`` only; other corrections check it, but do not use it.
     log_q_neg
         log-probability of each negative, (N,) or (B, N). For ``"standard"`` log Q(d); for ``"improved"`` log Q'(d) of
         the proposal that cannot draw the positive, see `exclude_positive`. Not used by ``"none"``.

@@ -77,7 +77,7 @@ class ItemCache:
         self._sums.index_add_(0, drawn // _BLOCK, times)
 
     def redraw(self) -> None:
-        """Redraw all slots of the cache in proportion to the counts; uniformly while all counts are 0."""
+        """Fill all slots of the cache again, in proportion to the counts; uniformly while all counts are 0."""
         self.items = self._draw(len(self.items))
 
     def add(self, n: int, in_use: bool = True) -> None:
@@ -206,8 +206,8 @@ class ItemCache:
 def resampled_softmax_of(step: LossInputs, config: TrainerConfig) -> LossResult:
     """Return the losses (b,) of `loss.kind = resampled_softmax` (algorithms 1 and 2), and the columns drawn (b, D).
 
-    Columns are numbered over the pool, then the cache. From each of the two, as many candidates are drawn as it has;
-    with a cache, half as many.
+    Columns are numbered over the pool, then the cache. Without a cache, as many candidates are drawn as the pool has;
+    with a cache, half the pool's number from the pool, and half the cache's number from the cache.
     """
     columns, cached = step.given("columns"), step.cached
     share = 1 if cached is None else 2
@@ -220,7 +220,7 @@ def resampled_softmax_of(step: LossInputs, config: TrainerConfig) -> LossResult:
 
 
 def _part(step: LossInputs, candidates: Tensor, log_q: Tensor, share: int) -> tuple[Tensor, Tensor]:
-    """Draw 1 / `share` as many as there are candidates (n, d); return the losses (b,) and the drawn indices."""
+    """Draw n / `share` of the candidates (n, d) for each row; return the losses (b,) and the drawn indices."""
     scores = step.users @ candidates.T / step.temperature
     drawn = resample(scores.detach(), log_q, max(len(candidates) // share, 1), step.given("generator"))
     return resampled_softmax(step.pos, scores, drawn), drawn

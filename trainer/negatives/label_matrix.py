@@ -91,5 +91,5 @@ def _uniform(side: int, size: int, generator: torch.Generator, matrix: LabelMatr
 
 
 def _constant(matrix: LabelMatrix, like: Tensor) -> Tensor:
-    """Return the log-density of a cell under uniform sampling, in the shape of `like`, float64."""
+    """Return -log(m n), the log-density of every cell under uniform sampling, in the shape of `like`, float64."""
     return torch.full_like(like, -math.log(math.prod(matrix.shape)), dtype=torch.float64)

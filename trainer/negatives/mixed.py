@@ -30,7 +30,7 @@ class Cached(Sampler):
     cache: ItemCache
 
     def draw(self, positives: Tensor, real: Tensor, generator: torch.Generator) -> Draw:  # noqa: ARG002 - the protocol's
-        """Return all slots (N,), which the cache's own generator drew at the last `redraw`."""
+        """Return the items in all slots of the cache (N,), drawn by the cache's own generator at the last `redraw`."""
         items = self.cache.items.to(positives.device)
         return Draw(items, torch.ones_like(items, dtype=torch.bool))
 

@@ -29,7 +29,7 @@ class Pool(NamedTuple):
 
     @property
     def others(self) -> "Pool":
-        """The pool as one row sees it: the row's own positive is certain, only the other positives are drawn."""
+        """The pool as one row sees it, without the row's own positive, which is certain and not drawn."""
         return Pool(max(self.positives - 1, 0), self.distinct)
 
 
