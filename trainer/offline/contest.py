@@ -117,7 +117,7 @@ def eases(catalogue: Catalogue, penalties: Iterable[float] = L2, *, decay: bool)
 def _queries(
     name: str, settings: dict[str, float], catalogue: Catalogue, weights: ItemWeights | Matrix, *, decay: bool
 ) -> Iterator[Candidate]:
-    """Yield a method without and, with `decay`, with recency decay in the query."""
+    """Yield a method's candidate without recency decay of the query and, with `decay`, one per half-life."""
     yield Candidate(name, settings, _by_history(catalogue, weights, None))
     for half_life in _HALF_LIVES if decay else ():
         more = settings | {"half_life_items": half_life}
@@ -125,14 +125,14 @@ def _queries(
 
 
 def _the_same(values: Tensor) -> Callable[[Evaluator], Scores]:
-    """Return the same scores (I,) for every case."""
+    """Return a function that gives every case the same scores, `values` (I,)."""
     return lambda _: lambda numbers: values.repeat(len(numbers), 1)
 
 
 def _by_history(
     catalogue: Catalogue, weights: ItemWeights | Matrix, half_life: float | None
 ) -> Callable[[Evaluator], Scores]:
-    """Return scores of an item-item matrix for the histories of cases."""
+    """Return a function that scores items for the histories of cases by an item-item matrix."""
     return lambda cases: catalogue.scores(weights, cases.past, half_life)
 
 

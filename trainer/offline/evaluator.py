@@ -98,7 +98,7 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """Test cases (C) with their histories (`past`); `counts` (I,) are the items' interactions in training."""
+    """Ranks items for test cases (C) with histories `past`; `counts` (I,) are the items' interactions in training."""
 
     rules: Rules
     cases: Cases

@@ -53,7 +53,7 @@ class _ByUser:
         self.first_user_row = FIRST_ITEM + len(interactions.item_ids)
 
     def histories(self, config: TrainerConfig, draw: np.random.Generator) -> Iterator[Batch]:
-        """Yield batches of segments of users' items, cut at other positions in each epoch; the newest may overlap."""
+        """Yield batches of segments of users' histories, cut anew in each epoch; a user's last two may overlap."""
         length = config.tower.history_length
         steps = np.arange(len(self.rows)) - self.starts[self.users]
         # A segment ends with its last positive; ends are `length` apart, and the user's newest item is one.

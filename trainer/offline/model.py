@@ -67,7 +67,7 @@ class OfflineModel:
         Parameters
         ----------
         config
-            Settings of the trainer; those of the stream have no effect.
+            Settings of the trainer; settings of the stream have no effect.
         interactions, train
             All interactions, and the row numbers of the training part.
         estimator

@@ -38,7 +38,7 @@ def recency(ages: Ints, half_life: float | None) -> npt.NDArray[np.float32]:
 
 
 class Catalogue:
-    """The V items in training, among all I, and the user-item matrix.
+    """Scores items by item-item matrices; knows the V items in training, among all I, and the user-item matrix.
 
     Parameters
     ----------

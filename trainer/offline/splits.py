@@ -41,7 +41,7 @@ _FEWEST: Final = 3
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers into `Interactions`, ascending and thus in order of time; every row is in exactly one part."""
+    """Row numbers of each part in `Interactions`, ascending, so in order of time; every row is in exactly one part."""
 
     train: Ints
     validation: Ints
@@ -114,13 +114,14 @@ def leave_one_out(interactions: Interactions) -> Split:
 def random_per_user(interactions: Interactions, share: float = 0.2, validation: float = 0.1, *, seed: int = 0) -> Split:
     """Test on a random `share` of each user's interactions, and validate on a share `validation` of the rest.
 
-    The 80/20 protocol of collaborative filtering, for data without times. Leak: the user's own future, and that of
-    all others; metrics measure how well gaps are filled, not how well the next item is predicted.
+    The 80/20 protocol of collaborative filtering, for data without times. Leak: training includes
+    later interactions of all users; metrics measure how well gaps are filled, not how well the next item is predicted.
 
     Parameters
     ----------
     share, validation
-        Of each user's interactions, and of the rest, rounded to the nearest number; at least one is left for training.
+        Share of each user's interactions to test on, and share of the user's other interactions to validate on, rounded
+        to whole interactions; at least one is left for training.
     seed
         Seed of the random choice.
     """

@@ -98,7 +98,7 @@ def popularity_strata(ranked: Ranked, counts: Ints, cutoffs: Iterable[int]) -> d
 def popularity_deciles(ranked: Ranked, counts: Ints, cutoffs: Iterable[int]) -> list[dict[str, float]]:
     """Return ``cases`` and ``recall@k`` of ten groups of items, most popular first, with about equally many tests each.
 
-    So all recalls are about equally precise. All tests of an item are in one decile, that of their middle one:
+    All recalls are thus about equally precise. All tests of an item are in one decile, that of the item's middle test:
     an item with more than a tenth of the tests leaves a neighbouring decile empty.
 
     Parameters

@@ -1,8 +1,8 @@
 """One ranker and one set of metrics, for the stream, offline evaluation and the benchmarks.
 
 `rank` ranks items for test cases with any number of relevant items, to a given depth. It breaks ties by the lower
-column and never excludes a relevant item. `highest` is `torch.topk`, faster for many columns. This room imports neither
-the stream nor offline evaluation.
+column and never excludes a relevant item. `highest` is `torch.topk`, faster for many columns. This package imports
+neither the stream nor offline evaluation.
 """
 
 from weir.trainer.ranking.cases import Cases, Lists

@@ -1,4 +1,4 @@
-"""Recall, NDCG and precision per test case, their means, and sums of them over batches and ranks.
+"""Recall, NDCG and precision per test case, their means, and their sums over batches and ranks.
 
 Means are macro over cases: each case counts once. With a case per interaction, a user with ten test interactions has
 ten times the weight of a user with one; with a case per user, all users weigh the same.

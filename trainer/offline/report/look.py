@@ -30,7 +30,7 @@ _DASHES: Final = ("", "5 2", "1 1.5")
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of everything except the rows."""
+    """Colours of a plot, except the colours of the compared rows (`Stroke`)."""
 
     ground: str
     ink: str
@@ -127,7 +127,7 @@ def label_ends(axes: Axes, names: Sequence[str], ends: Sequence[tuple[float, flo
 
 
 def spread(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Move ascending centres apart until objects of these sizes no longer overlap, with least squared movement.
+    """Return ascending centres moved apart, with least squared movement, until objects of these sizes fit.
 
     Isotonic regression by pooling adjacent violators, after each object's position in a gapless stack is subtracted.
     Centres stay between 0 and 1 if all objects fit.

@@ -119,7 +119,7 @@ def _draw(axes: Axes, number: int, line: Line, theme: Theme) -> None:
 
 
 def _panels(table: Table, lines: Mapping[int, Line], canvas: Canvas, theme: Theme) -> Canvas:
-    """Draw one row per panel, in its colour over all others in grey."""
+    """Draw a panel per row: the line of the row in its colour, over the lines of all other rows in grey."""
     height = canvas.get_figheight()
     rows = math.ceil(len(lines) / _COLUMNS)
     panels = canvas.subplots(rows, _COLUMNS, sharex=True, sharey=True, squeeze=False).flat

@@ -137,7 +137,7 @@ def best(summaries: Mapping[str, MetricSummary]) -> frozenset[str]:
 
 
 def stratified_metric(table: Table) -> str:
-    """Return the metric shown for strata and deciles: the headline, or the first one they have."""
+    """Return the metric shown for strata and deciles: the headline, or the first metric that they have."""
     names = [name for row in table.rows for run in row.runs for decile in run.deciles for name in decile.metrics]
     return table.headline if table.headline in names or not names else names[0]
 
