@@ -1,7 +1,7 @@
 """The trainer: towers, negatives, losses, the training loop, checkpoints, evaluation and export.
 
 `train` trains on committed windows. `read_interactions`, `OfflineModel`, `fit` and `rank` work on a closed set of
-interactions. Importing this package alone loads none of them, and not torch.
+interactions. Importing this package alone loads none of these modules, and not torch.
 """
 
 import os

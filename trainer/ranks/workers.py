@@ -202,7 +202,7 @@ class Workers(AbstractContextManager["Workers"]):
         return max(self.counts([count] * self.world_size))
 
     def deliver(self, lines: Tensor, owners: npt.NDArray[np.int64]) -> Tensor:
-        """Send lines (n, ...) to the ranks `owners` (n,); return those received, in the order of ranks; collective."""
+        """Send lines (n, ...) to the ranks `owners` (n,); return the lines received, by rank; collective."""
         if self.world_size == 1:
             return lines
         order = torch.from_numpy(np.argsort(owners, kind="stable"))
@@ -219,13 +219,13 @@ class Workers(AbstractContextManager["Workers"]):
         return torch.cat(self.collected(lines))
 
     def collected(self, lines: Tensor) -> tuple[Tensor, ...]:
-        """Return the lines (n, ...) of each rank; n may differ; collective."""
+        """Return the lines (n, ...) of each rank, one tensor per rank; n may differ; collective."""
         if self.world_size == 1:
             return (lines,)
         return self.spread(lines, self.gather(torch.tensor(len(lines))).tolist())
 
     def spread(self, lines: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-        """Return the lines (n, ...) of each rank, given the n of all ranks, `sizes`; collective."""
+        """Do `collected` without exchanging `sizes`, the n of each rank; collective."""
         everywhere = torch.cat([lines] * self.world_size)
         return torch.split(self.exchange(everywhere, [len(lines)] * self.world_size, sizes), sizes)
 

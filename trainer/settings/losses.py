@@ -24,7 +24,7 @@ only. ``batch``: the batch's positives, with their densities. ``grid``: the batc
 
 @dataclass(frozen=True, slots=True)
 class LossNeeds:
-    """Function and inputs of one loss, a line of `LOSSES`.
+    """Function and inputs of one loss: an entry of `LOSSES`.
 
     `function` is ``module:function`` in `weir.trainer.losses`; it takes `LossInputs` and the settings of the trainer
     and returns losses (b,). A step builds only the inputs requested here: `negatives`, their `log_q`, further

@@ -14,7 +14,7 @@ __all__ = ["TOWERS", "TowerClass", "TowerConfig", "TowerKind", "kinds"]
 
 
 class TowerClass(NamedTuple):
-    """One line of `TOWERS`: ``module:class`` in `weir.trainer.towers`, and whether it has a vector per user.
+    """An entry of `TOWERS`: ``module:class`` in `weir.trainer.towers`, and whether it has a vector per user.
 
     A tower with a vector per user needs a closed set of users: it trains offline, from pairs, and not in a stream.
     """

@@ -295,7 +295,7 @@ class TrainerConfig(FrozenModel):
         return type(self).model_validate(_overlaid(plain | {"metrics_port": port}, self.variants[name]))
 
     def check_stream(self, ranks: int) -> None:
-        """Raise `ValueError` for a tower or loss that needs a closed set of interactions, or the batch on one rank."""
+        """Raise `ValueError` for a tower with a vector per user, or a loss that cannot be split over `ranks`."""
         if self.tower.knows_users:
             raise ValueError(
                 f"tower.kind = {self.tower.kind} knows users by id and trains in `weir evaluate` and `weir bench` "
@@ -332,7 +332,7 @@ class TrainerConfig(FrozenModel):
         return found
 
     def continuing(self, saved: Mapping[str, object]) -> Self:
-        """Return these settings, with values of `saved` (by the names of `defining`) for those not given explicitly."""
+        """Return these settings, with values of `saved` (by the names of `defining`) for settings not given here."""
         wanted, given = self.defining(), self.given()
         plain = self.model_dump(exclude_unset=True)
         for name in saved.keys() & wanted.keys() - given:

@@ -75,7 +75,7 @@ class _Paths(NamedTuple):
 
 @dataclass(frozen=True)
 class Assigner:
-    """Assigns vectors to lists with all ranks; the results have the same bits as those of `assign`.
+    """Assigns vectors to lists with all ranks; the results have the same bits as from the function `assign`.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class Assigner:
 
 
 def assign(quantizer: Any, vectors: Floats, chosen: Ints | None = None) -> Assigned:
-    """Return the nearest list of each of the vectors (n, d), or of those at the indices `chosen` (m,).
+    """Return the nearest list of each vector (n, d), or only of the vectors at the indices `chosen` (m,).
 
     `quantizer` is a FAISS index of the lists' centroids.
     """

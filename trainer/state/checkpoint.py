@@ -60,7 +60,7 @@ class DamagedCheckpointError(CorruptArtefactError):
 
 @dataclass(frozen=True)
 class CheckpointLog:
-    """The checkpoints of a store."""
+    """Saves, loads and removes the checkpoints of a store."""
 
     store: Store
     keep: int = 2

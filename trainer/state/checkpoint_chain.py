@@ -54,7 +54,7 @@ class Layout(NamedTuple):
 
 
 class SavedRows(NamedTuple):
-    """A checkpoint and the `rows` (n,) that it stores; no rows stand for a full checkpoint."""
+    """A checkpoint and the `rows` (n,) that it stores; for a full checkpoint, `rows` is empty."""
 
     checkpoint: CheckpointRef
     rows: TableRows
@@ -193,6 +193,6 @@ class StoredLinks:
         return own | {f"table.{array}": lines for array, lines in own_table(table).items()}
 
     def _read(self, number: int, own: Mapping[str, ShardSelection]) -> dict[str, Tensor]:
-        """Read the tensors of a link, with this rank's lines only for the names in `own`."""
+        """Read the tensors of a link; for the names in `own`, only this rank's rows."""
         checkpoint, mark = self.links[number]
         return read_tensors(self.store, f"checkpoints/{checkpoint.name}", mark.tensors, mark.files, own)

@@ -108,7 +108,7 @@ class TouchedOfAll:
         return ItemKeys(ascending(at_first(self.embeddings.workers, here).numpy()))
 
     def _clear(self, reader: Reader) -> None:
-        """Mark this rank's rows as unchanged for a reader, and forget or divide the evicted keys."""
+        """Mark this rank's rows as unchanged for a reader; drop the evicted keys, or collect later keys separately."""
         self.table.touched.clear(reader)
         self.embeddings.touched.clear(reader)
         if reader is Reader.BUNDLE:

@@ -92,7 +92,7 @@ class ItemVectors:
         return self.together(rows)
 
     def answer(self, question: str) -> bool:
-        """Serve a `fetch` of rank 0, as the callback of `Workers.first`; return whether it was one."""
+        """Serve a `fetch` of rank 0, as the callback of `Workers.first`; return whether the query was a `fetch`."""
         if question != _FETCH:
             return False
         self.together(torch.empty(0, dtype=torch.int64, device=self.embeddings.weight.device))

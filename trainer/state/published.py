@@ -136,7 +136,7 @@ class SinceBundle:
     """Changes since the bundle `ref`: rows touched and keys evicted. `ref` is None if no bundle is known.
 
     Untouched rows differ from the bundle by at most `bound` (`publish_bound`). `items` are the published vectors, for
-    models whose steps move items without touching their rows; they are not in checkpoints. `fingerprint` is that of all
+    models whose steps move items without touching their rows; they are not in checkpoints. `fingerprint` covers all
     rows.
 
     Parameters

@@ -4,7 +4,7 @@ Parts have the methods `state_dict` and `load_state_dict` of `torch.nn.Module`. 
 parts, by flat names ``<part>.<name>``.
 
 The files have no headers; the checkpoint's mark describes them (`weir.contracts.bundles.checkpoint`). Loading executes
-nothing. Sharded arrays are written in chunks as they arrive, and a rank reads only the files with its lines.
+nothing. Sharded arrays are written in chunks as they arrive, and a rank reads only the files with its rows.
 """
 
 import math
@@ -73,7 +73,7 @@ class StatefulRows(Stateful, Protocol):
         ...
 
     def load_rows(self, rows: TableRows, state: dict[str, Tensor], /) -> None:
-        """Load the result of `state_of` for rows of this rank; all other lines stay."""
+        """Load the result of `state_of` for rows of this rank; all other rows stay."""
         ...
 
 
@@ -153,7 +153,7 @@ def read_tensors(
     files: tuple[FileEntry, ...],
     own: Mapping[str, ShardSelection] | None = None,
 ) -> dict[str, Tensor]:
-    """Return the tensors of `entries`, on the CPU; for names in `own`, only this rank's lines.
+    """Return the tensors of `entries`, on the CPU; for names in `own`, only this rank's rows.
 
     Raises
     ------

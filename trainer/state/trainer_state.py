@@ -209,7 +209,7 @@ class TrainerState:
             self.embeddings.answer(question)
 
     def tensors(self, besides: Collection[str] = ()) -> dict[str, Tensor]:
-        """Return the state as tensors by flat name, without the parts `besides`; sharded parts with this rank's lines.
+        """Return the state as tensors by flat name, without the parts `besides`; of sharded parts, this rank's rows.
 
         If the table is included, the call is collective, or by rank 0 in `Workers.first`.
         """
@@ -228,7 +228,7 @@ class TrainerState:
         return tensors | shared | {"progress": self._progress()}
 
     def evaluated(self, evaluation: Evaluation) -> None:
-        """Add the evaluation of a pane to `recent`, and drop those before the newest `gate_windows` windows."""
+        """Add the evaluation of a pane to `recent`, and drop evaluations before the newest `gate_windows` windows."""
         panes = ((pane.window, pane) for pane in (*self.recent, evaluation))
         self.recent = of_newest_windows(panes, self.config.gate_windows)[-GATE_WINDOWS:]
 

@@ -118,7 +118,7 @@ class _Columns(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """Examples of this rank on disk, `every`: a line has history, exposed items and user features, split at `cuts`.
+    """Examples of this rank on disk: lines of history, exposed items and user features, split at the columns `cuts`.
 
     `reader` decodes the features.
     """
@@ -213,7 +213,7 @@ def _said(featured: FeaturedUsers, layout: Layout, lines: npt.NDArray[np.int32])
 def _padded(
     columns: _Columns, chosen: Ints, mine: list[npt.NDArray[np.int32]], reader: _Reader, dealt: ShardedBatches
 ) -> Batch:
-    """Return the batch of the `chosen` examples, padded to the full size; `mine` are this rank's split lines."""
+    """Return the batch of the `chosen` examples, padded to full size; `mine` are this rank's lines, split at `cuts`."""
     missing, absent = dealt.size - len(chosen), len(dealt.here) - len(mine[0])
     rows, weights, counts, _ = (torch.from_numpy(column[chosen]) for column in columns)
     # -1, all bits set, encodes no bucket and no number.

@@ -42,7 +42,7 @@ class Lookup:
 
 
 class Sum:
-    """The accumulated gradient; it holds no reference to the vectors, which would keep the autograd graph alive."""
+    """Accumulates a gradient; holds no reference to the vectors, which would keep the autograd graph alive."""
 
     def __init__(self, vectors: Tensor) -> None:
         self._shape = vectors.shape
@@ -175,7 +175,7 @@ class _Occurrences:
 
 
 class _Reading(Function):
-    """Weighted sums of the vectors at the places, or products with them: each is the other's gradient."""
+    """Autograd function of `mix` (with `mixes`) and `compare`: the backward of one is the forward of the other."""
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, vectors: Tensor, source: "tuple[_Occurrences, Sum]", mixes: bool) -> Tensor:

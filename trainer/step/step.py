@@ -130,7 +130,7 @@ def _norm(gradients: Gradients) -> float:
 
 
 def _second_norm(gradients: Gradients) -> float:
-    """Return the norm of the second phase's gradients, which are clipped separately from those of the first phase."""
+    """Return the norm of the second phase's gradients, which are clipped separately from the first phase's."""
     return _norm_of(gradients.second)
 
 
@@ -143,7 +143,7 @@ def _norm_of(gradients: list[Tensor]) -> float:
 
 
 def _scaled(gradients: Gradients, factor: float) -> Gradients:
-    """Return the gradients with those of the first phase multiplied by a factor."""
+    """Return the gradients, with a factor applied to all gradients of the first phase."""
     tower = [factor * gradient for gradient in gradients.tower]
     return gradients._replace(embeddings=factor * gradients.embeddings, tower=tower)
 

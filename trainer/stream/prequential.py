@@ -190,7 +190,7 @@ class ScoredBlock:
 
 
 def _first(values: Tensor, rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k highest `values` of each example (n, m), best first, all if m < k, and the table `rows` of them."""
+    """Return the k highest `values` of each example (n, m) and their table `rows`, best first; all if m < k."""
     best = values.topk(min(k, values.shape[1]))
     return best.values, rows.gather(1, best.indices)
 

@@ -117,7 +117,7 @@ class ByDistance(Tower):
 
     @abstractmethod
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return user vectors (B, d), as `forward` does, of a history in any form (`History`)."""
+        """Return user vectors (B, d) as `forward` does, but from a `History`, which needs no (B, L, d) tensor."""
 
     def see(self, mask: Tensor, *, newest: bool = False) -> tuple[Tensor, Tensor]:
         """Return the distance back to each position (Q, L), and the attention mask (B, Q, L), given `mask` (B, L).

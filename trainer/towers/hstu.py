@@ -88,7 +88,7 @@ class Hstu(ByDistance):
         self.dropout = nn.Dropout(config.dropout)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return user vectors (B, d), as `forward` does, of a history in any form (`History`)."""
+        """Return user vectors (B, d) as `forward` does, but from a `History`, which needs no (B, L, d) tensor."""
         read = history if self.reads_items else Dense(self._before_last(history.every(), mask))
         newest = self.norm(self.layers[-1](read.newest(), read, *self.see(mask, newest=True))[:, 0])
         return torch.where(mask.any(1, keepdim=True), newest, self.cold_start)

@@ -30,7 +30,7 @@ class Graph:
     users, items
         Rows of the two ends of each interaction, (n,); repeated interactions are one edge.
     capacity
-        Rows of the table, including those without an edge.
+        Rows of the table, including rows without an edge.
     device, dtype
         Device and dtype of the vectors to propagate.
 

@@ -11,8 +11,8 @@ class MatrixFactorisation(Tower):
     """User tower without parameters.
 
     Users have their own rows in the embedding table, beside the items, and a user's "history" is one entry: that row.
-    The tower returns its vector. Users who appear after training have no row: use this tower for comparisons on a
-    closed set of users, not for a stream.
+    The tower returns that row's vector. Users who appear after training have no row: use this tower for comparisons on
+    a closed set of users, not for a stream.
     """
 
     def forward(self, history: Tensor, mask: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class MeanPooling(Tower):
         return self.read(Dense(history), mask)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return user vectors (B, d), as `forward` does, of a history in any form (`History`)."""
+        """Return user vectors (B, d) as `forward` does, but from a `History`, which needs no (B, L, d) tensor."""
         present = mask.to(self.cold_start.dtype)
         return self._after(history.mix(present[:, None])[:, 0], present.sum(1, keepdim=True))
 

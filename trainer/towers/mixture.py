@@ -59,13 +59,13 @@ class MixtureOfLogits(nn.Module):
         return self._scores(users @ items.T, self.of_users(users), self.of_items(items))
 
     def of_users(self, users: Tensor) -> Side:
-        """Return the user side of the score for users (n, d)."""
+        """Return components (n, k_u, width) and weights v(u) (n, K) of users (n, d)."""
         users_, _, width = self.shape
         components = self.user_components(users).unflatten(-1, (users_, width))
         return functional.normalize(components, dim=-1), self.user_weights(users)
 
     def of_items(self, items: Tensor) -> Side:
-        """Return the item side of the score for items (n, d)."""
+        """Return components (n, k_i, width) and weights w(i) (n, K) of items (n, d)."""
         _, items_, width = self.shape
         components = self.item_components(items).unflatten(-1, (items_, width))
         return functional.normalize(components, dim=-1), self.item_weights(items)

@@ -48,7 +48,7 @@ class Recency(ByDistance):
         self.dropout = nn.Dropout(config.dropout)
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return user vectors (B, d), as `forward` does, of a history in any form (`History`)."""
+        """Return user vectors (B, d) as `forward` does, but from a `History`, which needs no (B, L, d) tensor."""
         read = history if self.reads_items else Dense(self._before_last(history.every(), mask))
         newest = self.blocks[-1](read.newest(), read, self._weigh(self.distances, mask, newest=True))
         user = self.norm(newest) + self._means(history, self._weigh(self.decays, mask, newest=True))

@@ -2,7 +2,8 @@
 
 The stream brings one positive per example, so `SasRec.forward` reads the newest position only. The last block
 therefore computes that position alone, which gives the same vector and with one layer saves nearly all of the work.
-Training on whole histories has a positive per position, as in the paper: `SasRec.every_position` returns all of them.
+Training on whole histories has a positive per position, as in the paper: `SasRec.every_position` returns
+the vectors at all positions.
 """
 
 from typing import ClassVar

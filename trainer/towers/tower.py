@@ -112,13 +112,13 @@ class Tower(nn.Module, ABC):
         """Return the user vectors (B, d) after the newest item; serving runs this, exported as ONNX."""
 
     def read(self, history: History, mask: Tensor) -> Tensor:
-        """Return user vectors (B, d), as `forward` does, of a history in any form (`History`)."""
+        """Return user vectors (B, d) as `forward` does, but from a `History`, which needs no (B, L, d) tensor."""
         return cast(Tensor, self(history.every(), mask))
 
     def every_position(self, history: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002 - for towers that read sequences
         """Return the user vectors (B, L, d) after each position, from the items up to it.
 
-        Offline training on whole histories needs it, unless the tower has a vector per user. The last one equals
+        Offline training on whole histories needs it, unless the tower has a vector per user. The last vector equals
         `forward`.
         """
         allowed = ", ".join(kinds(knows_users=False))

@@ -64,7 +64,7 @@ class Layout(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Integers per line."""
+        """Integers per line, that is, per user."""
         return sum(self.widths.values()) + _PER_NUMBER * len(self.dense)
 
     def encoded(self, struct: pa.StructArray, buckets: int) -> Lines:
@@ -137,7 +137,7 @@ class FeaturedUsers:
     Parameters
     ----------
     tower
-        Module of the feature vectors; device and type are those of the embeddings.
+        Module of the feature vectors, on the device and of the type of the embeddings.
     place
         Number of AdamW parameters before the first of this part.
     """
