@@ -215,7 +215,7 @@ class Embeddings:
         return self.route(rows).fetch(self._of(line))
 
     def answer(self, question: str) -> None:
-        """Take part in a `fetch` or `norms` of rank 0; the callback `answer` of `Workers.first`."""
+        """Join the `fetch` or `norms` that rank 0 calls in `Workers.first`, as its callback `answer`."""
         if question in get_args(Line):
             self.route(torch.empty(0, dtype=torch.int64, device=self.weight.device)).fetch(self._of(question))
         else:

@@ -72,7 +72,7 @@ class FeaturedItems:
         return self.inputs(*route.answered(*self.table.read(route.asked)))
 
     def answer(self, question: str) -> bool:
-        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for the feature table."""
+        """Join the collective that rank 0 asks for in `Workers.first`; return False if not for the feature table."""
         return self.table.answer(question)
 
     def inputs(self, buckets: Tensor, numbers: Tensor) -> FeatureInputs:

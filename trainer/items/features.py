@@ -234,14 +234,14 @@ class FeatureTable:
         return {f"{number}.{line}": LineKey(number, line) for number in numbers for line in get_args(FeatureLine)}
 
     def fetch(self, rows: TableRows, key: LineKey) -> Tensor:
-        """Return an array at distinct rows (n,), (n, ...). Collective, or called by rank 0 in `Workers.first`."""
+        """Return the array of `key` at distinct rows (n,). Collective, or called by rank 0 in `Workers.first`."""
         if not len(rows):  # its type and shape are the same on every rank
             return self._of(key)[:0]
         self.workers.ask(f"{_ASK}{key.column} {key.line}")
         return self._fetched(torch.from_numpy(rows).to(self.device), key)
 
     def answer(self, question: str) -> bool:
-        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this table."""
+        """Join the collective that rank 0 asks for in `Workers.first`; return False if it is another object's."""
         if not question.startswith(_ASK):
             return False
         column, line = question.removeprefix(_ASK).split()
@@ -251,7 +251,7 @@ class FeatureTable:
         return True
 
     def _fetched(self, rows: Tensor, key: LineKey) -> Tensor:
-        """Return an array at distinct rows (n,); collective."""
+        """Return the array of `key` at distinct rows (n,) of each rank; collective."""
         return self.route(rows).fetch(self._of(key))
 
     def route(self, rows: Tensor) -> Route:

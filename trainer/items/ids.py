@@ -67,7 +67,7 @@ class ItemIds:
         return self._exchanged(rows)
 
     def answer(self) -> None:
-        """Take part in a call of `of` by rank 0; the callback `answer` of `Workers.first`."""
+        """Join the call of `of` that rank 0 makes in `Workers.first`, as its callback `answer`."""
         self._exchanged(no_rows())
 
     def _exchanged(self, rows: TableRows) -> Ids:

@@ -187,6 +187,6 @@ class LiveRows:
         return LiveRows(end, free), TableRows(np.concatenate([again, np.arange(self.end, end)]))
 
     def freed(self, rows: TableRows) -> "LiveRows":
-        """Return the rows in use after rows (n,), ascending, were freed."""
+        """Return the rows still in use after `rows` (n,), ascending, are freed."""
         free = np.insert(self.free, np.searchsorted(self.free, rows), rows)
         return LiveRows(self.end, free)

@@ -45,7 +45,7 @@ class Reader(IntEnum):
 
 
 class TouchedRows:
-    """Rows changed since the last `clear` of each reader; the cost of a call is proportional to the changed rows.
+    """Tracks the rows changed since the last `clear` of each reader; a call costs O(changed rows).
 
     `SNAPSHOT` is tracked only from its first `clear` on.
 

@@ -177,12 +177,12 @@ def tabled(table: ItemTable, some: TableRows | None = None) -> dict[str, RowLine
 
 
 def _array(table: ItemTable, name: str, rows: TableRows) -> Tensor:
-    """Return an array of the table at rows (n,)."""
+    """Return the array `name` of the table at rows (n,)."""
     return torch.from_numpy(table.state_of(rows, [name])[name])
 
 
 def _arrays(table: ItemTable, names: tuple[str, str], rows: TableRows) -> tuple[Tensor, Tensor]:
-    """Return two arrays of the table at rows (n,), by one query."""
+    """Return the two arrays `names` of the table at rows (n,), by one query."""
     arrays = table.state_of(rows, names)
     return torch.from_numpy(arrays[names[0]]), torch.from_numpy(arrays[names[1]])
 
@@ -193,7 +193,7 @@ def fetched(embeddings: Embeddings, rows: TableRows) -> dict[str, RowLines]:
 
 
 def _line(embeddings: Embeddings, line: Line, rows: TableRows) -> Tensor:
-    """Return an array of the embeddings at rows (n,)."""
+    """Return the array `line` (a name) of the embeddings at rows (n,)."""
     return embeddings.state_of(rows, [line])[line]
 
 

@@ -174,7 +174,7 @@ class _Index(NamedTuple):
 
 
 class ItemTable:
-    """The items by row: `keys` and `seen_ms` have a line per row of this rank, with `PADDING_KEY` in free rows.
+    """Assigns rows to items. `keys` and `seen_ms` have a line per row of this rank; free rows have `PADDING_KEY`.
 
     `touched` tracks changed lines of this rank, `left` the keys of items evicted from rows of this rank. Unless noted
     otherwise, methods are collective, with the same arguments on all ranks.
@@ -371,7 +371,7 @@ class ItemTable:
         self.ids.put_packed(rows, np.asarray(state[ID_SIZES]), np.asarray(state[ID_BYTES]))
 
     def answer(self, question: str) -> None:
-        """Serve one of `QUESTIONS` of rank 0, as the callback of `Workers.first`."""
+        """Join the collective that rank 0 asks for in `Workers.first` by one of `QUESTIONS`."""
         if question == IDS:
             self.ids.answer()
         elif question == _ROWS:

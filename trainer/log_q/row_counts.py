@@ -120,7 +120,7 @@ class RowCounts:
         return units[lines].gather(-1, number[..., None])[..., 0] * self._scales[number]
 
     def answer(self, question: str) -> None:
-        """Serve one of `QUESTIONS` of rank 0, as the callback of `Workers.first`."""
+        """Join the collective that rank 0 asks for in `Workers.first` by one of `QUESTIONS`."""
         if question == _COUNTS:
             self._exchanged(torch.empty(0, dtype=torch.int64, device=self.kept.units.device))
         else:

@@ -47,7 +47,7 @@ class Units:
         return get_args(Line)[: self.units.shape[1]]
 
     def of(self, line: str) -> Tensor:
-        """Return an array of this rank, (lines, ...)."""
+        """Return the array named `line` of this rank's shard."""
         return self.units if line == "units" else self.chosen
 
     def clear(self, capacity: int) -> None:
@@ -85,18 +85,18 @@ class Units:
         return TableRows(rows.numpy()), self.places.local(rows).numpy()
 
     def fetch(self, rows: TableRows, line: Line) -> Tensor:
-        """Return an array at distinct rows (n,), (n, ...). Collective, or called by rank 0 in `Workers.first`."""
+        """Return the array named `line` at distinct rows (n,). Collective, or called by rank 0 in `Workers.first`."""
         if not len(rows):  # its type and shape are the same on every rank
             return self.of(line)[:0]
         self.workers.ask(line)
         return self._fetched(torch.from_numpy(rows).to(self.units.device), line)
 
     def answer(self, line: str) -> None:
-        """Take part in a `fetch` of rank 0; the callback `answer` of `Workers.first`."""
+        """Join the `fetch` of the array `line` that rank 0 calls in `Workers.first`."""
         self._fetched(torch.empty(0, dtype=torch.int64, device=self.units.device), line)
 
     def _fetched(self, rows: Tensor, line: str) -> Tensor:
-        """Return an array at distinct rows (n,); collective."""
+        """Return the array named `line` at distinct rows (n,) of each rank; collective."""
         return self.route(rows).fetch(self.of(line))
 
     def route(self, rows: Tensor) -> Route:
