@@ -52,7 +52,7 @@ class RowList(Protocol):
     """V table rows in some order: a tensor (V,), or an object that computes the requested rows."""
 
     def __len__(self) -> int:
-        """Return V."""
+        """Return V, the number of rows."""
         ...
 
     def __getitem__(self, index: Tensor, /) -> Tensor:

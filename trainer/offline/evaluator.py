@@ -30,7 +30,7 @@ Protocol = Literal["interaction", "user"]
 
 @dataclass(frozen=True)
 class Rules:
-    """Evaluation protocol.
+    """Evaluation protocol: how test cases are made, and which items are ranked for them.
 
     Attributes
     ----------

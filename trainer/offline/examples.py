@@ -43,7 +43,7 @@ def training_batches(config: TrainerConfig, interactions: Interactions, train: I
 
 
 class _ByUser:
-    """The training interactions, grouped by user and sorted by time."""
+    """The training interactions, by user and time; yields batches for each kind of training."""
 
     def __init__(self, interactions: Interactions, train: Ints) -> None:
         self.source = interactions.source

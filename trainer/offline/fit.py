@@ -26,7 +26,7 @@ _FARTHEST: Final = 200
 
 
 class BestStep:
-    """Copy in memory of the model with the highest validation metric so far; on ties, the first one.
+    """Keeps a copy of the model with the highest validation metric so far; on ties, the first one.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class BestStep:
 
 @dataclass(frozen=True)
 class Budget:
-    """Budget of a run.
+    """Limits on steps and seconds of a training run, and the times of its validations.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ StepReport = Callable[[Step], None]
 
 @dataclass(frozen=True)
 class Fit:
-    """Result of a run.
+    """Result of a training run.
 
     `curve` is the learning curve, `examples` the number of positives trained on, `seconds` the time without validation,
     `epochs` the positives trained on per training interaction, and `ended` the reason for the stop. The model has the
@@ -151,7 +151,7 @@ def fit(
 
 
 class _Run:
-    """Progress of a run, with validation and the stopping rule."""
+    """Progress of a training run; validates the model when due, and decides when the run ends."""
 
     def __init__(self, model: OfflineModel, interactions: int, budget: Budget, validation: Evaluator | None) -> None:
         self.model, self.interactions, self.budget, self.validation = model, interactions, budget, validation

@@ -109,7 +109,7 @@ class OfflineModel:
 
     @property
     def in_use(self) -> Tensor:
-        """The rows of `live`, which are few enough for a list."""
+        """The same rows as `live`: offline, they are few enough to list."""
         return self.live
 
     def select(self, used: Tensor) -> tuple[Tensor, Tensor]:
