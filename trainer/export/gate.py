@@ -159,7 +159,7 @@ class PairedGate:
         return None if word == "not yet" else Verdict(word == "better", comparison.sentence(measure))
 
     def _fails(self, evidence: Evidence) -> bool:
-        """Return whether the mean of x is significantly below 0."""
+        """Return whether the new bundle fails the test: the mean of x is significantly below 0."""
         n, share = evidence.cases, 1 - self.tolerance
         counted = ((evidence.both, 1 - share), (evidence.new_only, 1.0), (evidence.old_only, -share))
         mean = sum(count * value for count, value in counted) / n

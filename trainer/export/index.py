@@ -194,7 +194,7 @@ class Clusters:
         return assign(self.empty.quantizer, vectors, chosen)
 
     def measured(self, vectors: Floats, lists: npt.NDArray[np.int32]) -> Assigned:
-        """Return the given `lists` (n,) of vectors (n, d), with the cosines of each vector and its list's centroid."""
+        """Return the given `lists` (n,) of vectors (n, d), with the cosine of each vector and its list's centroid."""
         centroids, cosines = self.centroids(), np.empty(len(vectors), np.float32)
         for first in range(0, len(vectors), _BLOCK):
             at = slice(first, first + _BLOCK)

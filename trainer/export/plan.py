@@ -154,7 +154,7 @@ class Chain(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Delta:
-    """Plan of a delta.
+    """Plan of a delta: the items and index rows by which it changes its parent bundle.
 
     Attributes
     ----------

@@ -225,7 +225,7 @@ class Workers(AbstractContextManager["Workers"]):
         return self.spread(lines, self.gather(torch.tensor(len(lines))).tolist())
 
     def spread(self, lines: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
-        """Do `collected` without exchanging `sizes`, the n of each rank; collective."""
+        """Return the lines of each rank as `collected` does, for known `sizes`, the n of each rank; collective."""
         everywhere = torch.cat([lines] * self.world_size)
         return torch.split(self.exchange(everywhere, [len(lines)] * self.world_size, sizes), sizes)
 

@@ -285,7 +285,7 @@ class TrainerConfig(FrozenModel):
         return self
 
     def of_variant(self, name: str) -> Self:
-        """Return the settings of a variant; for `MAIN`, these without their variants. Raises `VariantError`."""
+        """Return the settings of a variant; for `MAIN`, these settings without variants. Raises `VariantError`."""
         plain = self.model_dump(exclude_unset=True, exclude={"variants"})
         if name == MAIN:
             return type(self).model_validate(plain)

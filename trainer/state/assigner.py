@@ -119,7 +119,7 @@ class Assigner:
         return self._assign_together(sizes, torch.from_numpy(rows), torch.from_numpy(centroids))
 
     def answer(self, question: str) -> bool:
-        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
+        """Join the collective that rank 0 asks for in `Workers.first`; return False if it is another object's."""
         if question.startswith(_ASSIGN_ROWS):
             sizes = _Sizes(*json.loads(question.removeprefix(_ASSIGN_ROWS)))
             self._assign_together(sizes, torch.empty(0, dtype=torch.int64), torch.empty(0, sizes.dimension))

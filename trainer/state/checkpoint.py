@@ -77,7 +77,7 @@ class CheckpointLog:
         return name
 
     def _answer(self, state: TrainerState, question: str) -> None:
-        """Serve a query of rank 0 while it saves."""
+        """Join the collective that rank 0 asks for while it saves."""
         if question.startswith(_WRITE):
             self._write_embeddings(question.removeprefix(_WRITE), state)
         else:

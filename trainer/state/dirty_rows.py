@@ -45,7 +45,7 @@ Lines = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TouchedOfAll:
-    """Changed rows of the item `table` and the `embeddings` over all ranks.
+    """Collects the changed rows of the item `table` and the `embeddings` from all ranks.
 
     Methods are collective, or called by rank 0 in `Workers.first`; `restart` is only collective. Features and the cache
     change only at these rows, counts together with the embeddings.
@@ -78,7 +78,7 @@ class TouchedOfAll:
         self._take_over()
 
     def answer(self, question: str) -> bool:
-        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
+        """Join the collective that rank 0 asks for in `Workers.first`; return False if it is another object's."""
         what, _, reader = question.partition(" ")
         if what == _TOUCHED:
             self._rows(Reader[reader])
@@ -124,7 +124,7 @@ class TouchedOfAll:
 
 
 def at_first(workers: Workers, lines: Tensor) -> Tensor:
-    """Return on rank 0 the lines (n, ...) of all ranks, on other ranks no lines; collective."""
+    """Return on rank 0 the lines (n, ...) of all ranks, on other ranks an empty tensor; collective."""
     return workers.deliver(lines, np.zeros(len(lines), np.int64))
 
 
@@ -154,7 +154,7 @@ class Fingerprint:
         return self._look(at_all=at_all)
 
     def answer(self, question: str) -> bool:
-        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
+        """Join the collective that rank 0 asks for in `Workers.first`; return False if it is another object's."""
         if is_mine := question in {_LOOK, _LOOK_AT_ALL}:
             self._look(at_all=question == _LOOK_AT_ALL)
         return is_mine

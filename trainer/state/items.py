@@ -45,7 +45,7 @@ _AT_ONCE: Final = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class ItemVectors:
-    """Vectors of items: their embeddings, plus the vectors of their features, if the model has any."""
+    """Reads the vectors of items: embeddings, plus the vectors of item features if the model has any."""
 
     embeddings: Embeddings
     featured: FeaturedItems | None
@@ -92,7 +92,7 @@ class ItemVectors:
         return self.together(rows)
 
     def answer(self, question: str) -> bool:
-        """Serve a `fetch` of rank 0, as the callback of `Workers.first`; return whether the query was a `fetch`."""
+        """Join the `fetch` that rank 0 calls in `Workers.first`; return False if `question` is not a `fetch`."""
         if question != _FETCH:
             return False
         self.together(torch.empty(0, dtype=torch.int64, device=self.embeddings.weight.device))
@@ -123,7 +123,7 @@ class ItemWriter:
             self._write_part(paths, range(len(self.in_use)), 1, self.vectors.fetch)
 
     def answer(self, question: str) -> bool:
-        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
+        """Join the collective that rank 0 asks for in `Workers.first`; return False if it is another object's."""
         if not question.startswith(_WRITE):
             return False
         self._write_together(ItemPaths(*json.loads(question.removeprefix(_WRITE))))

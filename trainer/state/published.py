@@ -44,7 +44,7 @@ _SHARE: Final = 4
 
 
 class PublishedItems:
-    """The published vectors of items, in the shards of their rows.
+    """Stores the published vectors of items, in the shards of their rows, and finds the items that moved since.
 
     Unless noted otherwise, methods are collective, or called by rank 0 in `Workers.first`.
 
@@ -77,7 +77,7 @@ class PublishedItems:
         return self._moved(now)
 
     def answer(self, question: str, now: Vectors) -> bool:
-        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
+        """Join the collective that rank 0 asks for in `Workers.first`; return False if it is another object's."""
         if question == _TAKE:
             self._take(TableRows(np.empty(0, np.int64)), np.empty((0, self.embeddings.weight.shape[1]), np.float32))
         elif question == _MOVED:
@@ -178,7 +178,7 @@ class SinceBundle:
         self.touched.take_over()
 
     def answer(self, question: str, now: Vectors) -> bool:
-        """Serve a query of rank 0, as the callback of `Workers.first`; return whether it was for this object."""
+        """Join the collective that rank 0 asks for in `Workers.first`; return False if it is another object's."""
         return self.items.answer(question, now) or self.fingerprint.answer(question)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -196,7 +196,7 @@ class TrainerState:
         return Assigner(self.embeddings.workers, self.vectors.searched)
 
     def answer(self, question: str) -> None:
-        """Serve a query of rank 0 for sharded data, as the callback of `Workers.first`."""
+        """Join the collective on sharded data that rank 0 asks for in `Workers.first`."""
         answers = [self.touched.answer, self.vectors.answer, self.writer.answer, self.assigner.answer]
         answers += [] if self.featured is None else [self.featured.answer]
         if self.since.answer(question, self.vectors.kept) or any(answer(question) for answer in answers):

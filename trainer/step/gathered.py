@@ -67,7 +67,7 @@ class Sum:
 
 
 class _Summed(Function):
-    """Identity on the vectors. Its backward runs after every lookup's, and returns the accumulated gradient.
+    """Identity on the vectors, whose backward runs after all lookups' backward and returns the accumulated gradient.
 
     Operations on the whole tensor pass their gradient on as usual.
     """
@@ -87,7 +87,7 @@ class _Summed(Function):
 
 
 class _Read(Function):
-    """A lookup. Its gradient is accumulated at once, and autograd gets none."""
+    """Autograd function of a lookup; its backward adds the gradient to a `Sum`, and passes none to autograd."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, index: Tensor, total: Sum) -> Tensor:

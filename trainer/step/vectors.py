@@ -26,7 +26,7 @@ def forward_of(model: Model) -> Forward:
 
 
 class StepVectors:
-    """Vectors of a step's distinct table rows, and the index of each used row among them.
+    """Computes a step's loss inputs from the distinct table rows that the step uses.
 
     Parameters
     ----------

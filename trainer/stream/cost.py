@@ -146,7 +146,7 @@ def _tower(state: TrainerState, batch: Batch) -> Callable[[], object]:
 
 
 def _products(state: TrainerState, batch: Batch, workers: Workers) -> Callable[[], object]:
-    """Return a function that does only the three matrix products of a step, of users and shared negatives."""
+    """Return a function that computes only the three matrix products of a step, of users and shared negatives."""
     sampled = sample_inputs(state, batch, workers)
     rows, dimension = len(sampled.share.positions), state.config.tower.dimension
     columns = 0 if sampled.columns is None else len(sampled.columns)

@@ -26,7 +26,7 @@ __all__ = ["Hstu"]
 
 
 class Layer(nn.Module):
-    """One layer, with a residual connection; `query` attends to `memory`."""
+    """One HSTU layer, with a residual connection; `query` attends to `memory`."""
 
     of_head: Tensor
 
