@@ -140,7 +140,7 @@ class AnswerTooLargeError(RequestError):
 
 
 class QueueFullError(RequestError):
-    """The queue is full: `waiting` queries, or other `things`, wait, and at most `limit` may."""
+    """The queue is full: `waiting` queries (or other `things`) wait, and the queue takes at most `limit`."""
 
     reason = "QUEUE_FULL"
 

@@ -77,7 +77,7 @@ def listen(server: grpc.aio.Server, config: ServingConfig) -> int:
 def _listen(what: str, config: ServingConfig, port: int, add: Callable[[str], int]) -> int:
     """Bind a port on all addresses of the host, and return it; raises `CannotListenError`.
 
-    `add` binds an address, and `what` names the listener. gRPC alone is content with one address of a host.
+    `add` binds an address, and `what` names the listener. gRPC alone would bind only some addresses without an error.
     """
     addresses, port = listening_at(what, config.host, port, shared=config.processes > 1)
     for address in addresses:

@@ -25,11 +25,11 @@ _AT_ONCE: Final = 32
 """Lists converted to columns per step; a step holds the interpreter's lock, some 100 us for lists of 100 items."""
 
 _RANGE: Final = 1 << 64
-"""Number of random numbers from which an answer draws one; it is kept if that is in the first `share` of them."""
+"""Each answer draws a random number below this one, and is kept if its number is below `share` times this one."""
 
 
 class _List(NamedTuple):
-    """A served list: its answer's token, its query's number and user, when and by which version, and its item ids."""
+    """A served list: token of the answer, number and user of the query, time, bundle version, and item ids."""
 
     token: str
     query: int
@@ -78,7 +78,7 @@ class ServedLists:
         return self.token(version, lambda: (queries, hits), probe=probe)
 
     def token(self, version: str, answer: Callable[[], tuple[Sequence[Query], Sequence[Hits]]], *, probe: bool) -> str:
-        """Do the same as `note`; `answer` returns the queries and hits, and is only called if they are sampled."""
+        """Do the same as `note`, but call `answer` for the queries and hits only if the answer is sampled."""
         number = secrets.token_hex(8)
         if probe or int(number, 16) >= self._share * _RANGE:
             return served_token(version, "", number)

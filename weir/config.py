@@ -320,7 +320,7 @@ def schema_text() -> str:
 
 
 def _terse(node: Any) -> Any:
-    """Return a JSON schema without titles, which repeat names, and without defaults of sections, which keys have."""
+    """Return a JSON schema without titles (they repeat names) and defaults of sections (each key has its own)."""
     if isinstance(node, list):
         return [_terse(item) for item in node]
     if not isinstance(node, dict):

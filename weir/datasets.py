@@ -48,7 +48,7 @@ class MovieLensError(UserError):
 
 @dataclass(frozen=True)
 class Layout:
-    """File names, separators and encoding of some MovieLens releases; a rating has user, film, rating and seconds."""
+    """File names, separators and encoding of some MovieLens releases; columns are user, film, rating and seconds."""
 
     ratings: str
     movies: str

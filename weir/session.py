@@ -24,7 +24,7 @@ REMEMBERED: Final = "state/settings.json"
 """The settings of the last `weir up` on this store, used by later commands on it."""
 
 _FILES: Final = ("catalogue", "takedown")
-"""Settings outside sections."""
+"""Settings that name files and belong to no section."""
 
 _WIDE: Final = 160
 
@@ -125,7 +125,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "Given") -> dict[str, Any]:
-    """Return the nested settings `base`, with `recorded` settings in place of theirs.
+    """Return the nested settings `base`, in which `recorded` settings replace those of the same name.
 
     A recorded mapping is left out if a mapping for the setting is given.
     """

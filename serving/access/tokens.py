@@ -226,7 +226,7 @@ def _kid(token: str) -> str | None:
 
 
 def _at(claims: dict[str, Any], name: str) -> Any:
-    """Return the claim with this name; without one, the claim at the path that the dots in `name` spell."""
+    """Return the claim `name`; if there is none, the nested claim at the path that `name` spells with dots."""
     if name in claims:
         return claims[name]
     found: Any = claims

@@ -65,7 +65,7 @@ class CatalogueFiles:
 
 @dataclass
 class _Followed(Generic[Content]):
-    """A watched file.
+    """A file that is read and decoded again whenever it changes.
 
     `content` is the last content that could be decoded, None before. `unusable`: the file in its present state cannot
     be read or decoded.

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Bundles(Protocol):
-    """Holds the bundles that answer.
+    """Loads promoted bundles and holds them in memory, to answer queries.
 
     `bundle` is the champion's bundle, None if none is loaded. `loaded` has all loaded bundles, `bundle` first.
     `promoted` is the promoted version.
@@ -46,7 +46,7 @@ class Bundles(Protocol):
 
 @dataclass
 class Followers:
-    """The tasks that follow the store; `start` starts them.
+    """Runs background tasks that check histories, bundles, catalogue and takedown list for changes.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Followers:
     ready
         Awaited when readiness changes: True once there is a bundle to serve, False if there is none any more.
     pushed
-        Whether bundles are pushed to this process, so that a refresh waits for the next one.
+        Whether bundles are pushed to this process; then each refresh waits for the next bundle.
     """
 
     seconds: float

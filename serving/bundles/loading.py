@@ -53,7 +53,7 @@ _PER_PLACE: Final = 46
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory limit of a process, in bytes."""
+    """The memory limit of a process, in bytes, and whether given data fits below it."""
 
     limit: int
 
@@ -300,7 +300,7 @@ def _features(files: BundleFiles, name: str) -> FeatureWeights | None:
 
 
 def warm_users(bundle: LoadedBundle, batch: int) -> Floats:
-    """Return the tower's vectors (batch, dimension) of users whose history is the first items of the bundle's base."""
+    """Run the tower on a batch of equal histories, some items of the bundle; return the vectors (batch, dimension)."""
     history = bundle.item_rows.keys[: bundle.manifest.history_length]
     return bundle.users(ItemKeys(np.broadcast_to(history, (batch, len(history)))))
 

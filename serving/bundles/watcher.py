@@ -40,7 +40,7 @@ class DamagedIndexError(Exception):
 
 
 class Start(NamedTuple):
-    """The `served` bundle, and its index `ann` to which deltas are applied in place."""
+    """The start of an in-place change: the `served` bundle, and its FAISS index `ann`, to which deltas are applied."""
 
     served: LoadedBundle
     ann: AnnIndex
@@ -59,10 +59,10 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """A new version that is prepared as far as possible while the served version answers.
+    """Turns the served bundle into a new version: prepared while the served one answers, completed by `take`.
 
-    `ready` is the new bundle with the served index, to which `deltas` are still to be applied. `assigned` is the list
-    of each row after them.
+    `ready` is the new bundle with the served index, to which `deltas` are still to be applied. `assigned` is the
+    inverted list of each row after the deltas.
     """
 
     start: Start
@@ -113,7 +113,7 @@ class Change:
 
 
 def _reassigned(lists: Layers[np.int32] | None, delta: BundleDelta) -> Layers[np.int32] | None:
-    """Return the list of each row after a delta, from the `lists` before; None if the lists are unknown."""
+    """Return the inverted list of each row after a delta, given the `lists` before it; None if they are unknown."""
     if lists is None or delta.lists is None:
         return lists
     return lists.replaced(delta.rows, delta.lists.astype(np.int32), delta.removed)
@@ -132,7 +132,7 @@ class DeltaPolicy:
         return self.how != "clone"
 
     def in_place(self, route: Route) -> Start | None:
-        """Return the bundle and index to change in place; None if the version is to be loaded beside the served one."""
+        """Return the bundle and index to change in place; None if the version is to be loaded as a second bundle."""
         start = Start.of(route) if self.places else None
         if start is None or self.how == "in_place" or route.changes <= _MANY:
             return start

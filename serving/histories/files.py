@@ -136,7 +136,7 @@ class FilesAtHand:
 
 
 def _urgency(file: tuple[int, HistoryFile]) -> tuple[int, int]:
-    """Return the sort key of a file with its age in its shard: new files first, then small ones."""
+    """Return the sort key of an (age in its shard, file) pair: new files first, of equal age small ones first."""
     age, entry = file
     return age, entry.size
 
@@ -323,7 +323,7 @@ class FollowedHistories:
         return UserHistories(self.store, user_shards(self.store), self.cache)
 
     def _measure(self, files: HistoryFiles) -> None:
-        """Set the metrics; once all files are read, also `sequence`."""
+        """Set the metrics; once all `files` are read, also set `sequence`, the last pane that they cover."""
         missing = len(self._files.missing(files))
         self.metrics.missing.set(missing)
         self.metrics.rows.set(self._view.reader.rows if self._view else 0)

@@ -52,7 +52,7 @@ LEASE: Final = b"weir:histories:writer"
 CHECKED: Final = b"weir:histories:checked"
 USERS: Final = b"weir:u:"
 UNCOUNTED: Final = -1
-"""`Position.keys` while users of an earlier load may be left."""
+"""Value of `Position.keys` while Redis may still hold users of an earlier load."""
 
 PASSWORD: Final = "WEIR_REDIS_PASSWORD"  # noqa: S105 - its name
 """Environment variable with the password, so that the URL need not contain it."""
@@ -61,10 +61,10 @@ PASSWORD: Final = "WEIR_REDIS_PASSWORD"  # noqa: S105 - its name
 class Position(BaseModel):
     """The state of the histories in Redis: they include all commits before commit `number`.
 
-    `checksum` is that of the last included commit, and identifies the store. The commits have `sequence` panes, of
-    which the histories cover the first `covered`. `generation` is the prefix of the users' keys, and records have
-    `length` items. When the position was written, Redis held at least `keys` users (`UNCOUNTED`: unknown), and
-    `evicted` was its count of evictions.
+    `checksum`, of the last included commit, identifies the store. The commits have `sequence` panes; the histories
+    cover the first `covered` panes. `generation` is the prefix of the users' keys, and records have `length` items.
+    When the position was written, Redis held at least `keys` users (`UNCOUNTED`: unknown); `evicted` is its run id
+    and its count of evictions then, "" without evictions.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)

@@ -254,7 +254,7 @@ class Follower:
             self._transact(None, position.generation, position.model_copy(update={"keys": 0}))
 
     def _remove_all_but(self, generations: Sequence[str]) -> None:
-        """Remove the users of all other generations."""
+        """Remove the users of all but these generations from Redis."""
         gone = strangers(self._redis, generations)
         while keys := list(islice(gone, self.config.block_users)):
             self._redis.unlink(*keys)

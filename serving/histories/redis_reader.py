@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class _View(NamedTuple):
-    """The position in Redis, as bytes and decoded."""
+    """The position of the histories in Redis: as stored, in bytes, and decoded."""
 
     data: bytes
     position: Position

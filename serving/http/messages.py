@@ -42,7 +42,7 @@ _CODES: Final = {
     429: code_pb2.RESOURCE_EXHAUSTED,
     503: code_pb2.UNAVAILABLE,
 }
-"""gRPC codes of aiohttp's errors before a call starts, by HTTP status; every other one is INVALID_ARGUMENT."""
+"""gRPC codes of aiohttp's errors before a call starts, by HTTP status; for other statuses, INVALID_ARGUMENT."""
 
 
 def is_own_host(header: str) -> bool:

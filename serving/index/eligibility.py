@@ -90,9 +90,9 @@ class CatalogueView:
         return cls(catalogue, secret, nothing.live, found, nothing.limits(entries, live))
 
     def moved(self, before: BundleRows, after: BundleRows) -> "CatalogueView":
-        """Return the view of a later version with the same base, `after`; only rows that deltas changed are looked up.
+        """Return the view of a later version on the same complete bundle; only rows that deltas changed are looked up.
 
-        `before` are the rows of this view's version.
+        `before` are the rows of this view's version, `after` those of the later one.
         """
         moved = moved_rows(before, after)
         if not len(moved):

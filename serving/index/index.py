@@ -186,7 +186,7 @@ class AnnIndex:
 
     `space` is the FAISS parameter space of the index's device; `limit` is the device's largest k and nprobe (None: no
     limit). `lists` counts the inverted lists, 0 without lists; `graph`: the index is a graph (HNSW). `keep` keeps GPU
-    resources alive. `assigned` is the list of each row, None if searches cannot choose single lists
+    resources alive. `assigned` is the inverted list of each row, None if searches cannot choose lists
     (`weir.serving.index.probing`).
     """
 
@@ -334,7 +334,7 @@ def exact_index(vectors: Layers[np.float32]) -> Exact:
 
 @dataclass(frozen=True)
 class LayeredIndex:
-    """Exact search of a base and the vectors that deltas changed: both are searched, and the results merged.
+    """Exact search of a complete bundle (base) and of the vectors that deltas changed; the two results are merged.
 
     The base still holds outdated vectors: a search fetches more than k rows of the base, and doubles their number while
     fewer than k are current. The result equals that of a search over one array of the current vectors, up to ties.

@@ -42,7 +42,8 @@ def bits_of(rows: IndexRows, size: int) -> npt.NDArray[np.uint8]:
 class Popular:
     """Ranks a bundle's rows by their `popularity`, which is minus infinity for rows without an item.
 
-    `order` (n,) are the rows of the base that hold an item, most popular first; versions on the same base share them.
+    `order` (n,) are the rows of the base (the complete bundle) that hold an item, most popular first; versions on the
+    same base share them.
     """
 
     popularity: Layers[np.float64]
@@ -50,7 +51,7 @@ class Popular:
 
     @classmethod
     def of(cls, popularity: Layers[np.float64], before: "Popular | None" = None) -> "Popular":
-        """Rank rows by popularity; the order of the base is taken from `before`, if that has the same base."""
+        """Rank rows by popularity; `order` is taken from `before`, an earlier version, if that has the same base."""
         if before is not None and before.popularity.base is popularity.base:
             return cls(popularity, before.order)
         order, items = np.argsort(-popularity.base, kind="stable"), np.count_nonzero(popularity.base > -np.inf)

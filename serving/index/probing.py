@@ -69,7 +69,7 @@ wanted row, and `_ROOT` times the square root of wanted rows times lists."""
 
 
 class Lists(NamedTuple):
-    """The m lists with passing rows: their `numbers` (m,), `counts` of passing rows (m,), and `centroids`.
+    """The m inverted lists that hold passing rows: `numbers` (m,), `counts` of passing rows (m,), and `centroids`.
 
     A search must visit at least `least` lists, and `enough` passing rows for each wanted row. `shares` (lists,) is the
     passing share of each list divided by the overall passing share; None if lists differ no more than at random.
@@ -107,7 +107,7 @@ class Lists(NamedTuple):
 
 
 class Depth(NamedTuple):
-    """Depth of a search: it visits at least `lists` lists, and lists that hold `rows` (queries,) passing rows."""
+    """How far a search goes: through at least `lists` lists, and until they hold `rows` (queries,) passing rows."""
 
     lists: int
     rows: Int64
@@ -122,7 +122,7 @@ class _Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Visit:
-    """Search of the passing rows in the lists nearest to each query.
+    """Searches the passing rows in the inverted lists nearest to each query.
 
     With `by_chance`, FAISS may choose the lists, if passing rows are spread over the lists at random.
     """

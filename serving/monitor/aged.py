@@ -88,7 +88,7 @@ class _Events:
 def judged(store: Store, sampling: Sampling) -> list[Judged]:
     """Return the hits of kept bundles on events of the newest windows.
 
-    Windows without a bundle of age 1 are left out, and bundles that are retired meanwhile.
+    Windows without a bundle of age 1, and bundles that are retired meanwhile, are left out.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _served(log: BundleLog) -> list[BundleManifest]:
 def _plan(
     panes: Sequence[Window], bundles: Sequence[BundleManifest], sampling: Sampling
 ) -> dict[int, dict[int, BundleManifest]]:
-    """Return the windows to measure, as their sequence -> age -> the bundle of this age."""
+    """Return the windows to measure and the bundles to ask, as sequence of a window -> age -> bundle of this age."""
     plan = dict[int, dict[int, BundleManifest]]()
     for window in [pane for pane in panes if pane.pane == 0][-sampling.windows :]:
         length, ages = window.end_ms - window.start_ms, dict[int, BundleManifest]()
@@ -135,7 +135,7 @@ def _plan(
 def _by_bundle(
     store: Store, plan: dict[int, dict[int, BundleManifest]]
 ) -> Iterator[tuple[LoadedBundle, list[tuple[int, int]]]]:
-    """Yield each bundle of a plan with its (window, age) pairs; it is loaded as a delta on the previous if possible."""
+    """Yield each bundle of a plan with its (window, age) pairs; bundles are loaded as deltas if possible."""
     asked, log = defaultdict[str, list[tuple[int, int]]](list), BundleLog(store)
     order = {bundle.version: bundle.trained_sequence for ages in plan.values() for bundle in ages.values()}
     for window, ages in plan.items():
@@ -194,7 +194,7 @@ def _past(
 
 
 def _since(window: Window, age: int) -> int:
-    """Return the time at which a history of this age (in windows, at `window`) ends, in milliseconds."""
+    """Return when the history that is `age` windows old at `window` ends, milliseconds since 1970."""
     return window.start_ms - (age - 1) * (window.end_ms - window.start_ms)
 
 

@@ -54,7 +54,7 @@ class Shown:
     """Counts of the lists served from one bundle, and of their clicks.
 
     `fallbacks` lists had popular items only. `shown` and `clicked` (POSITIONS,) count lists and clicks by position;
-    `items` are the keys of all shown items, `segments` the segments whose lists are counted.
+    `items` are the keys of all shown items, `segments` the names of the files whose lists are counted.
     """
 
     lists: int = 0
@@ -72,7 +72,7 @@ class Shown:
         return self.clicked_lists / self.lists if self.lists else 0.0
 
     def add(self, segment: str, rows: pa.Table, secret: str) -> None:
-        """Count lists of a segment; `rows` are lists served from this bundle, `secret` is the store's key secret."""
+        """Count the lists `rows` of the file `segment`, all from this bundle; `secret` is the store's key secret."""
         lists = rows[columns.ITEM_IDS].combine_chunks()
         self.segments.add(segment)
         self.lists += len(rows)
@@ -98,7 +98,7 @@ class Shown:
 class Attribution:
     """Joins served lists and events; `bundles` has the counts of the `kept` bundles that appeared last (None: all).
 
-    `load` returns the lists of a segment, None if they were removed; `secret` is the store's key secret. `outcomes`
+    `load` returns the lists in a file, None if they were removed; `secret` is the store's key secret. `outcomes`
     counts positive events with a token: ``joined``: counted as a click; ``repeated``: the item was clicked before;
     ``not_kept``: the answer was not sampled for storage; ``unknown_list``: the list was removed or never counted;
     ``other_item``: the list does not have the item or was another user's.
@@ -111,7 +111,7 @@ class Attribution:
     outcomes: Counter[str] = field(default_factory=Counter)
 
     def show(self, segment: str, lists: pa.Table) -> None:
-        """Count the lists of a segment."""
+        """Count the served `lists` of the file `segment`."""
         versions = lists[columns.BUNDLE_VERSION]
         for version in pc.unique(versions).to_pylist():
             shown = self.bundles.setdefault(version, Shown())

@@ -86,7 +86,7 @@ class ClickFollower:
         self.metrics.show(attribution, self._items)
 
     def _opened(self) -> Attribution | None:
-        """Return the attribution, which starts at the end of the log; None while there is no store."""
+        """Return the attribution, which counts windows from the first call on; None while there is no store."""
         if self._attribution is None and (form := read_format(self.store)) is not None:
             newest = self._windows.newest(1)
             self._last = newest[-1].sequence if newest else -1
@@ -104,7 +104,7 @@ class ClickFollower:
             self._users = UserClicks(sides, self.compare_seconds, comparing.is_counted, secret)
 
     def _settle(self) -> None:
-        """Pass on the observations of the users whose time for clicks is over; all earlier windows are joined."""
+        """Pass on the observations of users whose time for clicks is over; earlier windows must have been joined."""
         if self.comparing is not None and self._users is not None:
             self.comparing.count(self._users.settled(time.time() - self.delay_seconds))
 

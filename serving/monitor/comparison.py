@@ -70,7 +70,7 @@ def _empty() -> npt.NDArray[np.uint8]:
 
 @dataclass
 class CountedUsers:
-    """The set of users that were counted, as a bit for each slot; a user's slot depends on the challenger."""
+    """The set of counted users, as a bit for each hash of user and challenger; users with equal hashes count as one."""
 
     challenger: str
     _bits: npt.NDArray[np.uint8] = field(default_factory=_empty)
@@ -240,7 +240,7 @@ def _answers(client: RetrievalClient, some: Sequence[Example], k: int, pair: Pai
 
 @dataclass(frozen=True)
 class Contest:
-    """The `names` of the variants in the settings, and the challenger's share of users."""
+    """The settings of a comparison: the `names` of all variants, and the challenger's share of users."""
 
     names: Sequence[str] = ()
     share: float = 0.5

@@ -171,10 +171,10 @@ class Example:
 
 @dataclass
 class Tally:
-    """The answers about a window's examples; `values` maps (kind of recall, k) to the recall of each example.
+    """Collects the recall of a window's examples: `values` maps (kind of recall, k) to a recall for each example.
 
-    `counted` are the examples whose answers count, each with the bundle version that answered, and `skipped` counts the
-    others by reason. `versions` are all versions that answered.
+    `counted` are the examples whose answers count, each with the bundle version that answered; `skipped` counts the
+    other examples by reason. `versions` are all versions that answered.
     """
 
     values: dict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -183,19 +183,19 @@ class Tally:
     versions: set[str] = field(default_factory=set)
 
     def add(self, kind: str, k: int, recall: float) -> None:
-        """Add the recall of an example, of a kind and at k."""
+        """Add one example's recall at `k`; `kind` is the kind of recall, such as ``model``."""
         self.values[kind, k].append(recall)
 
     def by_k(self, kind: str) -> dict[int, list[float]]:
-        """Return k -> the recall of each example, for a kind of recall."""
+        """Return k -> the recall of each example, for one kind of recall."""
         return {k: values for (name, k), values in sorted(self.values.items()) if name == kind}
 
     def mean(self, kind: str) -> dict[int, float]:
-        """Return k -> the mean recall, for a kind of recall."""
+        """Return k -> the mean recall, for one kind of recall."""
         return {k: float(np.mean(values)) for k, values in self.by_k(kind).items()}
 
     def count(self, kind: str) -> int:
-        """Return the number of examples with a kind of recall."""
+        """Return the number of examples that have this kind of recall."""
         return max((len(values) for (name, _), values in self.values.items() if name == kind), default=0)
 
 

@@ -54,7 +54,7 @@ _WAITING: Final = 1000
 
 
 class AgeHits(Document):
-    """Counts of answers whose bundle (or histories) had an age in one range: all, and those with the next item."""
+    """Counts of answers for one range of ages of bundle or histories: all answers, and those with the next item."""
 
     of: Of
     up_to: float | None = Field(description="upper end of the range, seconds; null: beyond the largest")
@@ -116,7 +116,7 @@ def first_rows(users: Keys, times: _Ints) -> _Ints:
 
 
 class Examples(Document):
-    """Numbers of events behind the metrics; events without a known item in their history only count as served."""
+    """Numbers of events behind a result; an event whose history has no known item only counts for served recall."""
 
     sampled: int = 0
     model: int = Field(default=0, description="behind recall of model and index")
@@ -138,7 +138,7 @@ class Freshness(Document):
 
 
 class WindowRecall(Document):
-    """Recall by cut-off; a kind without examples has no entry."""
+    """The monitor's result for one pane: recalls by kind and cut-off; a kind without examples has no entry."""
 
     schema_version: Literal[1] = 1
     sequence: int
@@ -223,7 +223,7 @@ class NewestRecalls:
         self.recalls = deque(maxlen=self.kept)
 
     def expect(self, windows: Iterable[WindowManifest]) -> None:
-        """Wait for the results of newly committed windows; of more than `kept` windows, only the newest count."""
+        """Add newly committed windows to those whose results `catch_up` is to read; only the newest `kept` count."""
         self._waiting.extend(deque(windows, maxlen=self.kept))
 
     def catch_up(self) -> None:

@@ -1,1 +1,4 @@
-"""The Python side of the compiled front (`native/`), which answers plain requests and passes all others on."""
+"""The Python side of the compiled front (`native/`), which answers plain requests and passes other calls to Python.
+
+A plain request is a cheap Retrieve call without search parameters, filter, tag cap, pinned version or features.
+"""

@@ -1,4 +1,4 @@
-"""Answers batches of plain requests from the compiled front, and adds the front's counts to the server's metrics."""
+"""Answers batches of plain requests (`weir.serving.native`), and adds the compiled front's counts to the metrics."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence

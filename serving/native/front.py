@@ -38,7 +38,8 @@ _MOST_ITEMS: Final = FEW - 2
 class NativeFront(WorkSource):
     """The compiled front: it listens on the gRPC port, and queues plain requests for the search thread.
 
-    All other calls are passed to the Python server at `upstream`. With `answers` False no request counts as plain.
+    Plain requests are defined in `weir.serving.native`; with `answers` False no request counts as plain. All other
+    calls are passed to the Python server at `upstream`.
     """
 
     package: Compiled

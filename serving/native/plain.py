@@ -1,4 +1,4 @@
-"""Answers a batch of plain requests with one tower run and one search, on columns from start to end.
+"""Answers a batch of plain requests (`weir.serving.native`) by one tower run and one search, on columns throughout.
 
 The results equal those of `weir.serving.search.retriever`, which answers the batch instead if items are blocked or
 cold, or if there is a second phase.
@@ -37,7 +37,7 @@ class _Read(NamedTuple):
 
 @dataclass(frozen=True)
 class PlainRetriever:
-    """Answers plain requests in the batcher's thread."""
+    """Answers plain requests, given as columns, in the batcher's thread: by a single search (`flat`), or as tasks."""
 
     retriever: Retriever
     compiled: Compiled
@@ -57,7 +57,7 @@ class PlainRetriever:
         return not (wanted.of(Kind.ITEM).any() and lists_beyond(bundle, 1))
 
     def flat(self, bundle: LoadedBundle, wanted: Wanted) -> tuple[Found, float, float]:
-        """Answer by a single search; return the items, and the seconds of tower and search."""
+        """Answer by a single search, if `is_flat`; return the items, and the seconds of tower and search."""
         started = time.monotonic()
         faiss.omp_set_num_threads(self.retriever.threads)  # OpenMP keeps this per thread
         read = self._read(bundle, wanted)

@@ -88,7 +88,7 @@ class WrappingInterceptor(grpc.aio.ServerInterceptor):
 
 
 class AroundInterceptor(WrappingInterceptor):
-    """Wraps the handler of every unary method by `around`, such as in a span of a trace."""
+    """Wraps the handler of every unary method by `around`, for example to record a span for each call."""
 
     def __init__(self, around: HandlerWrapper) -> None:
         super().__init__()

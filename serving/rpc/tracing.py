@@ -27,7 +27,7 @@ from weir.serving.rpc.instrumentation import CallTimer, Handler
 __all__ = ["Traces"]
 
 _FAULTS: Final = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
-"""Codes that mark a server's span as failed (semantic conventions of OpenTelemetry); others are the caller's fault."""
+"""Codes that mark a server's span as failed (OpenTelemetry's conventions); other codes are the caller's fault."""
 
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _SEND_SECONDS: Final = 2.0

@@ -51,7 +51,7 @@ class Plan(NamedTuple):
         return max(self.candidates, self.query.k * (1 if self.task.cap is None else DEEPER))
 
     def kept(self, found: Found) -> Ranked:
-        """Return the scores and rows of a search's result for this query, without excluded and missing rows."""
+        """Return the scores and rows of a search's result for this query, without excluded rows and padding."""
         keep = found.rows >= 0
         if len(self.excluded):
             place = np.searchsorted(self.excluded, found.rows)
@@ -136,7 +136,7 @@ _NO_ROWS: Final = IndexRows(np.empty(0, np.int64))
 
 @dataclass(frozen=True)
 class Planner:
-    """Plans a batch of queries to one bundle; `eligibility` tells which of its rows may be returned.
+    """Plans a batch of queries to one bundle; `eligibility` tells which rows of the bundle may be returned.
 
     `candidates` items per query are re-scored; 0: no re-scoring.
     """

@@ -77,7 +77,7 @@ def values_in(features: Features) -> int:
 
 
 def said_in(examples: pa.Table) -> list[Features]:
-    """Return the user features of each example, without missing values."""
+    """Return the user features in each row of a table of examples, without missing values."""
     if columns.USER_FEATURES not in examples.column_names:
         return [NO_FEATURES] * len(examples)
     return [

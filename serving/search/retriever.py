@@ -87,8 +87,8 @@ def _own_lists(bundle: LoadedBundle) -> int:
 def rescored(bundle: LoadedBundle, plans: Sequence[Plan], queries: Floats, found: list[Ranked]) -> list[Ranked]:
     """Return the items `found` for each of n plans, re-scored and sorted; `queries` (n, dimension) are their vectors.
 
-    Either all plans have candidates or none has. Without candidates the items stay as found, except for items below
-    their task's threshold. Items with equal scores keep their order.
+    Either all plans are re-scored or none is. Without re-scoring, only items below their task's score threshold are
+    removed. Items with equal scores keep their order.
     """
     if bundle.scorer is None or not plans[0].candidates:
         return [plan.above(ranked) for plan, ranked in zip(plans, found, strict=True)]
@@ -149,7 +149,7 @@ class Retriever:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Answers the tasks of a batch that one bundle answers."""
+    """Answers those tasks of a batch that use the same bundle."""
 
     planner: Planner
 
@@ -183,7 +183,7 @@ class _Batch:
         return [Answer(version, [next(rest) for _ in task.queries], tower, search) for task in tasks]
 
     def find(self, plans: list[Plan], vectors: Floats) -> list[Hits]:
-        """Return the hits of each plan, in order; `vectors` are the query vectors by place."""
+        """Return the hits of each plan, in order; `vectors` are the query vectors, one at each `Plan.place`."""
         hits: dict[int, Hits] = {}
         for numbers in _grouped(range(len(plans)), lambda number: self.search_key(plans[number])):
             chosen = [plans[number] for number in numbers]
@@ -257,11 +257,11 @@ class _Batch:
         ]
 
     def filtered(self, task: Task, passing: RowMask) -> FilteredSearch:
-        """Return the search among the passing rows for a task."""
+        """Return a search that is restricted to the `passing` rows, exact if the task asks for it."""
         return FilteredSearch(None if task.exact else self.planner.listed, self.bundle.exact, passing, self.cold_from)
 
     def again(self, plan: Plan, query: Floats, left: BitMap, count: int) -> Ranked:
-        """Return the best `count` of the remaining rows `left` for a plan, whose vector is `query` (1, dimension)."""
+        """Return the best `count` of the rows `left` for a plan, by another search with its vector `query` (1, d)."""
         passing = RowMask(left, len(self.bundle.rows))
         scores, rows = self.filtered(plan.task, passing).search(query, count, plan.task.nprobe)
         return rescored(self.bundle, [plan], query, [plan.kept(Found(scores[0], IndexRows(rows[0])))])[0]
@@ -294,7 +294,7 @@ class _Batch:
         return self.chosen(plan, plan.kept(self.by_popularity(rows)), self.next_popular)
 
     def next_popular(self, left: BitMap, count: int) -> Ranked:
-        """Return the `count` most popular of the remaining rows `left`."""
+        """Return the `count` most popular of the rows `left`, with their popularities."""
         rows = RowMask(left, len(self.bundle.rows)).most_popular(self.bundle.popularity.__getitem__, count)
         return self.by_popularity(rows)
 

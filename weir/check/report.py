@@ -160,7 +160,7 @@ def with_settings(config: LogConfig, settings: Sequence[str]) -> LogConfig:
 
 
 def _heads(sample: Sample, config: LogConfig) -> Iterator[tuple[Chunk, Block]]:
-    """Yield the first block of the first readable piece and that of the last one, each with its chunk."""
+    """Yield the first blocks of the first and of the last readable piece, each block with its chunk."""
     for piece in spread([piece for piece in sample.pieces if piece.chunk is not None], 2):
         if piece.chunk is not None:
             yield from ((piece.chunk, block) for block in islice(piece.read(config), 1))

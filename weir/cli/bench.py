@@ -228,7 +228,7 @@ def _effort(budget: "Budget") -> str:
 
 
 def _settings(plan: "Plan", name: str, row: "Row") -> dict[str, Any]:
-    """Return what determines the runs of a row: five sections of its configuration, the estimator and the budget."""
+    """Return the settings that determine a table row's results: five of its sections, its estimator, the budget."""
     from pydantic import ValidationError
 
     try:

@@ -142,7 +142,7 @@ def print_facts(session: Session, plan: "Plan", sampled: list[str]) -> None:
 
 
 def judge(session: Session, plan: "Plan", effort: Effort) -> "Outcome":
-    """Train and test the model and its peers, show the progress, and print how training ended."""
+    """Train and test the model and its peers (simple methods), show the progress, and print how training ended."""
     from weir.trainer.offline.judge import against_peers
 
     name, started, total = plan.rules.headline, time.monotonic(), plan.budget.steps * effort.seeds
@@ -213,7 +213,7 @@ def verdict_of(outcome: "Outcome") -> str:
 
 
 def peers_in_words(outcome: "Outcome") -> list[str]:
-    """Return sentences: for each metric the peers that the model beats and its lead, and the peers left out."""
+    """Return sentences: for each metric the peers that the model beats, its lead over the best, and peers left out."""
     if outcome.new_share == 1:
         return []
     lines = [

@@ -35,7 +35,7 @@ class SplitKind(StrEnum):
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """The data, its split, and the rules of the test. Nothing is written to a store."""
+    """Options of a comparison: the data, its split, and the rules of the test. Nothing is written to a store."""
 
     data: Annotated[
         str,

@@ -244,7 +244,7 @@ def train_worker(
 
 
 def _line(variant: str | None) -> str:
-    """Return the line of bundles that --variant names."""
+    """Return the variant that --variant names; `MAIN`, the plain settings, without the option."""
     from weir.contracts.bundles.variants import MAIN
 
     return variant or MAIN

@@ -89,8 +89,7 @@ class LogProfile:
 def nice_window(span_seconds: float) -> int:
     """Return the shortest usual window length (1, 2, 5 minutes ... 1, 2, 4, 7 days ...) that gives at most 60 windows.
 
-    Neighbouring lengths differ by at most 2.5, so a log has 24 to 60 windows unless it is shorter than that
-    many minutes.
+    Each length is at most 2.5 times the one before, so a log of 24 minutes or more has 24 to 60 windows.
     """
     return next((length for length in _NICE_SECONDS if span_seconds <= length * _MOST_WINDOWS), _NICE_SECONDS[-1])
 

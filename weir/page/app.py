@@ -85,7 +85,7 @@ class _Paths:
             self._clicks -= 1
 
     async def caller(self, _: web.Request) -> web.Response:
-        """Answer an authorised caller with an empty object; others are told why the event stream is refused."""
+        """Answer an authorised caller with an empty object; other callers learn why the event stream is refused."""
         return web.json_response({})
 
     async def atlas(self, _: web.Request) -> web.Response:

@@ -27,7 +27,7 @@ Letter = dict[str, Any]
 
 @dataclass
 class NewestCommits:
-    """The newest panes of a store; with `lines`, also the newest refused lines."""
+    """Keeps the newest panes of a store and, with `lines`, the newest refused lines."""
 
     store: Store
     lines: bool

@@ -49,7 +49,7 @@ class Samples:
         return total if matching and math.isfinite(total) else None
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """Return label value -> sample of a metric, for one of its labels and samples above 0."""
+        """Return the samples above 0 of the metric `name`, keyed by the value of their label `label`."""
         return {have[label]: value for have, value in self.values.get(name, ()) if value > 0}
 
 
@@ -82,7 +82,7 @@ _NOTHING: Final = Samples()
 _WINDOWS: Final = 5
 """Windows over which a recall is averaged, as the recall of a single window with few events fluctuates."""
 _PANES: Final = 100
-"""Panes among which these windows are looked for."""
+"""Newest panes among which the windows of a mean are looked for."""
 
 
 Scraped = Mapping[str, Samples | None]
@@ -142,7 +142,7 @@ def _mean_query(serving: Samples) -> float | None:
 
 @dataclass
 class Rates:
-    """Rates of counters, per second."""
+    """Computes the rates of counters, per second."""
 
     _last: dict[str, deque[tuple[float, float]]] = field(default_factory=dict, init=False)
 

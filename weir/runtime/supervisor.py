@@ -205,7 +205,7 @@ class Child:
             self._report_new_lines()
 
     def _report_new_lines(self) -> None:
-        """Show the important ones of the output lines completed since the last call, and set awaited events."""
+        """Show the important output lines since the last call, and set the events of awaited texts."""
         with self.log_file.open("rb") as file:
             file.seek(self._seen)
             new = file.read()

@@ -33,7 +33,7 @@ _CLICK_SECONDS: Final = 60.0
 _SHOWN: Final = 8
 """Items in the answers that a demo prints."""
 _TOP: Final = 50
-"""Number of a user's top items that are not new to the user's answer."""
+"""Number of a user's top items among which the item that a demo clicks must not be."""
 
 
 def tree_memory(root: int) -> int:
@@ -75,7 +75,7 @@ def run_up(launch: Launch) -> DemoSummary | None:
 
 @dataclass
 class _Run:
-    """A running `weir up`, and what it has shown so far."""
+    """Runs the processes of one `weir up`, and shows their status; the fields are what has happened so far."""
 
     launch: Launch
     peak_memory: int = 0
