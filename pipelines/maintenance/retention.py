@@ -80,7 +80,7 @@ def histories_from(state: LogState) -> int:
 
 
 def _trainer(store: Store) -> Iterator[Hold]:
-    """Yield what the trainers of all variants need to continue, and what their gate compares bundles on."""
+    """Yield the holds of the trainers of all variants: panes to continue from, and panes to compare bundles on."""
     # Training falls back to an older checkpoint if the newest is damaged, so every one counts.
     marks = [mark for variant in lines(store) for mark in _marks(line_of(store, variant))]
     if marks:
@@ -109,7 +109,7 @@ def _gate_from(store: Store, sequence: int) -> int:
 
 
 def _monitor(store: Store) -> Iterator[Hold]:
-    """Yield what the recall monitor has not measured yet."""
+    """Yield the hold of the recall monitor: the panes that it has not measured yet."""
     place = MonitorPlace.read(store)
     if place is not None:
         yield Hold("monitor", min(place.measured, place.counted) + 1, "not measured, or not in its popularity yet")

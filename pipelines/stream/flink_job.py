@@ -101,7 +101,7 @@ def first_watermark(state: LogState, window_ms: int) -> int:
 
 
 class BatchesToCommits(beam.PTransform[Any, Any]):
-    """`Batch`es, timestamped by their watermarks, to the `Commit` of each window once the watermark passes its end.
+    """Turns `Batch`es, timestamped by their watermarks, into one `Commit` per window once the watermark has passed it.
 
     The engine only reads partitions in parallel, groups rows by window and detects complete windows. It never decides
     which rows count.

@@ -45,8 +45,8 @@ _log = logging.getLogger(__name__)
 class FlinkMetrics:
     """The metrics of the job that a driver follows, updated by `look`.
 
-    As of the last look, `watermarks_ms` maps partition number to watermark (event time), and `waiting_ms` maps the
-    partitions whose readers have no answer from the brokers to the time since when (Unix time).
+    As of the last look, by partition number: `watermarks_ms` has the watermark (event time), `waiting_ms` the time
+    (Unix) since which brokers have not answered the partition's reader.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

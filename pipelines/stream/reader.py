@@ -209,7 +209,7 @@ class PartitionReader(UnboundedReader):
         )
 
     def _accept(self) -> bool:
-        """Make the waiting batch current once the topic id is confirmed; end the reader if it is another topic's.
+        """Make the waiting batch current once the topic id is confirmed; end the reader if the topic was re-created.
 
         Return whether there is a new current batch. Raises `BrokerAwayError`.
         """
@@ -319,7 +319,7 @@ def _restored(reading: str) -> PartitionSource:
 
 
 class ReadPartitions(beam.PTransform[Any, Any]):
-    """The start of a pipeline to `Batch`es, timestamped by the watermarks of their partitions.
+    """Reads partitions: the first transform of a pipeline, which yields `Batch`es timestamped by their watermarks.
 
     Replaces `beam.io.Read`, which makes one element of all partitions, so that the engine would read them on one
     worker.

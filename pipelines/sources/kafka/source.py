@@ -26,7 +26,7 @@ __all__ = ["ReadRange", "TopicSource"]
 
 
 class ReadRange(beam.DoFn):
-    """`OffsetRange` to `Block`s; the progress is tagged `PROGRESS`."""
+    """Turns an `OffsetRange` into `Block`s; the progress is tagged `PROGRESS`."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
