@@ -210,7 +210,7 @@ class BundleManifest(Document):
 
     @property
     def newest(self) -> int:
-        """Number of newest known history items that count at most: the model was not trained on longer histories."""
+        """The largest number of history items that a query uses, the newest known: the model was trained on no more."""
         return min(self.history_length, self.history_read or self.history_length)
 
     @property

@@ -285,7 +285,7 @@ class Commit(Document):
 
     @property
     def newest_redaction(self) -> int:
-        """The newest commit up to this one that erases users, -1 for none."""
+        """The number of the newest commit up to this one that erases users, -1 without one."""
         return self.number if self.forgets else self.redaction
 
 
