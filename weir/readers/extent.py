@@ -36,7 +36,7 @@ def cost_of(rows: int, size: int) -> int:
 
 
 class Extent(NamedTuple):
-    """Consecutive rows: the positions `behind` them (n,), and their costs (n,), in bytes of `pipeline.run_bytes`."""
+    """Consecutive rows: the position `behind` (after) each row (n,), and the `costs` (n,), in bytes of `run_bytes`."""
 
     behind: Int64
     costs: Int64
