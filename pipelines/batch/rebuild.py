@@ -309,7 +309,7 @@ class WindowSource(Source[Partition]):
         return partitions
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the partition up to the end of each run, which reads about `run_bytes` of rows; at last all of it."""
+        """Yield the partition cut for one run after another, at about `run_bytes` of rows each; at last all of it."""
         [windows] = found
         spans = state.sources | in_hand.pending
         start = pane_of(spans[WINDOWS].stop) if WINDOWS in spans else 0

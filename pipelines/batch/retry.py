@@ -90,9 +90,9 @@ class RetrySummary(FrozenModel):
 
 @dataclass
 class _Judged:
-    """The expected result of reading the letters of a partition again, and the number that cannot be read.
+    """The expected result of reading the letters of a partition again, and how many letters cannot be read.
 
-    `cost` is their share of `run_bytes`; `first_left` has the place of the first unreadable letter, by cause.
+    `cost` is the letters' share of `run_bytes`; `first_left` has the place of the first unreadable letter, by cause.
     """
 
     look: FirstLook = field(default_factory=FirstLook)
@@ -233,7 +233,7 @@ class LetterSource(LogSource[LetterPartition]):
         return judged
 
     def cut(self, found: list[LetterPartition], state: LogState, in_hand: InHand) -> Iterator[list[LetterPartition]]:
-        """Yield, for one run after another, the partitions up to its end, so that it fits `run_bytes`; at last all."""
+        """Yield the partitions cut for one run after another, so that each run fits in `run_bytes`; at last all."""
         seen, used, is_empty = Seen.of(state, in_hand), in_hand.cost, True
         for count, one in enumerate(found):
             if not _is_due(one, seen):

@@ -156,11 +156,11 @@ class PartitionReader(UnboundedReader):
         self._unanswered = Metrics.gauge("weir", f"{PARTITION}{UNANSWERED}{number}")
 
     def start(self) -> bool:
-        """Read the first batch, if there is one."""
+        """Read the first batch; return whether there is one."""
         return self.advance()
 
     def advance(self) -> bool:
-        """Read the next batch, if there is one; waits for .4 s at most."""
+        """Read the next batch, waiting .4 s at most; return whether there is one."""
         has_batch = not self._is_over and self._advance()
         self._shown.set(self._watermark.ms)
         return has_batch

@@ -127,7 +127,7 @@ def _options(config: RegistryConfig, timeout_seconds: float) -> dict[str, Any]:
 
 
 def _parsed(texts: list[str]) -> Any:
-    """Return the last schema, parsed for fastavro; the others define the types that it refers to."""
+    """Return the last of the schemas, parsed for fastavro; the earlier schemas define types that it refers to."""
     named: dict[str, Any] = {}
     return [parse_schema(_with_plain_times(json.loads(text)), named_schemas=named) for text in texts][-1]
 

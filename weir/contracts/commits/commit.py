@@ -60,7 +60,7 @@ class RedactedPane(Document):
 
 
 class LetterFile(FileEntry):
-    """A file of dead letters: `name` is relative to the store, `rows` counts letters, `reasons` by reason."""
+    """A file of dead letters: `name` is relative to the store, `rows` counts letters, `reasons` also by reason."""
 
     partition: str
     reasons: dict[str, int]
