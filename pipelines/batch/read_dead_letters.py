@@ -111,7 +111,7 @@ class LetterPartition:
 
     @property
     def has_columns(self) -> bool:
-        """Whether a row can be read only with the column names of its file."""
+        """Whether the format is CSV, TSV or Parquet, whose rows need the column names of the log file."""
         return self.format in (Format.DELIMITED, Format.GZIP_DELIMITED, Format.PARQUET)
 
     @property

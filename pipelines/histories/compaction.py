@@ -146,7 +146,7 @@ _TOO_MANY: Final = 4 * MOST_DELTAS
 
 @dataclass
 class HistoryKeeper:
-    """Compacts and repairs history files between the driver's runs; `state` is the driver's and follows the commits."""
+    """Compacts and repairs history files between the driver's runs; adds its commits to the driver's `state`."""
 
     store: Store
     config: PipelineConfig

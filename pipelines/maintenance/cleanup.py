@@ -169,7 +169,7 @@ class Erasure:
     _next: float = field(default=-math.inf, init=False)
 
     def step(self, state: LogState) -> None:
-        """Run the erasure, at most every `_PAUSE_SECONDS`; `state` follows the commit."""
+        """Run the erasure, at most every `_PAUSE_SECONDS`; adds its commit to `state`."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _PAUSE_SECONDS
             self.run(state)

@@ -192,7 +192,7 @@ def plan_retirement(
 
 
 def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
-    """Commit a planned retirement and write the snapshot with its horizon, unless the plan is empty; `state` follows.
+    """Commit a planned retirement and write the snapshot with its horizon, unless the plan is empty; update `state`.
 
     The files stay (`weir.pipelines.maintenance.cleanup`). Raises `CommitTakenError` if another writer commits first.
     """
@@ -333,7 +333,7 @@ class Retention:
         return time.monotonic() >= self._next
 
     def step(self, state: LogState, in_log: Set[str] | None) -> None:
-        """Remove retired files, then retire windows that are due; `state` follows.
+        """Remove retired files, then retire windows that are due; add the commit to `state`.
 
         Raises `CommitTakenError` if another writer commits first.
         """

@@ -230,7 +230,7 @@ def started_at(run: str) -> float:
 
 
 def _is_committed(store: Store, killed: _Mark) -> bool:
-    """Return whether the commit that a run tried to make exists and is the run's."""
+    """Return whether the commit number that a run tried to take holds a commit of this run."""
     log = CommitLog(store)
     try:
         return 0 <= killed.number <= log.newest() and log.get(killed.number).writer == killed.run

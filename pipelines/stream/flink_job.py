@@ -48,7 +48,7 @@ _PAUSE_SECONDS: Final = 0.25
 
 
 def commit_starts(store: Store, source: TopicSource, state: LogState, partitions: list[KafkaPartition]) -> None:
-    """Commit the start offsets of partitions without a committed one; `state` follows.
+    """Commit the start offsets of partitions without a committed one; add the commit to `state`.
 
     With `accept_gap`, partitions that have lost messages get a new start offset, too. Raises `BrokerAwayError`, and
     `MovedStoreError` if another writer has moved the log meanwhile.

@@ -186,5 +186,5 @@ class FlinkMetrics:
 
 
 def _by_partition(gauges: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return partition number -> value of the gauges with this name."""
+    """Return partition number -> value, for the gauges whose keys are `name` plus a partition number."""
     return {key.removeprefix(name): value for key, value in gauges.items() if key.startswith(name)}

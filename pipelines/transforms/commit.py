@@ -75,7 +75,7 @@ class ShardReport:
 class WriteShards(beam.DoFn):
     """Turns a `ShardWindow` with histories into a `ShardReport`; writes the examples as a Parquet file.
 
-    A retried bundle writes another file; the commit lists the files of one attempt only.
+    If Beam repeats the work, it writes another file; the commit lists the files of one attempt only.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:

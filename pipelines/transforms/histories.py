@@ -272,7 +272,7 @@ class AttachHistories(beam.DoFn):
     """Yields, for (shard, its `ShardWindow`s of the run), the windows in order of time with a `history` column.
 
     The users of the shard are looked up once in the history files `before` the run. Their updated records are written
-    as one file, tagged `DELTAS`, which counts only once committed; a retried bundle writes another file.
+    as one file, tagged `DELTAS`, which counts only once committed; work that Beam repeats writes another file.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig, before: HistoryFiles) -> None:

@@ -31,7 +31,7 @@ _BATCH_BYTES: Final = 8 << 20
 
 
 def cost_of(rows: int, size: int) -> int:
-    """Return the cost of `rows` rows with `size` bytes in all."""
+    """Return the memory cost of `rows` rows with `size` bytes in all, in bytes of `run_bytes`."""
     return _ROW_COST * rows + _BYTE_COST * size
 
 
