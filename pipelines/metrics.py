@@ -94,7 +94,7 @@ class TopicMetrics:
         self.stop(())
 
     def stop(self, reasons: Iterable[str]) -> None:
-        """Set the number of stopped partitions from the reason of each."""
+        """Set the number of stopped partitions by reason; `reasons` has one entry per partition."""
         counts = Tally(reasons)
         for reason in REASONS:
             self.stopped.labels(reason).set(counts[reason])
@@ -104,7 +104,7 @@ class TopicMetrics:
         self._skipped = {key: span.skipped for key, span in spans.items()}
 
     def observe(self, spans: Mapping[str, SourceSpan]) -> None:
-        """Add the spans of a commit."""
+        """Count the messages in the spans of a commit."""
         for key, span in spans.items():
             self.skipped.inc(span.skipped - self._skipped.get(key, 0))
             self._skipped[key] = span.skipped

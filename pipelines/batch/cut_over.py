@@ -85,16 +85,16 @@ def _check_log(origin: LogState, state: LogState) -> None:
 
 
 def _newest(state: LogState) -> dict[str, SourceSpan]:
-    """Return key without generation -> span of the newest generation, for the log partitions."""
+    """Return log file or topic partition -> its newest span; the key lacks the suffix ``@2`` of a rewritten file."""
     by_age = sorted(_of_log(state), key=generation)
     return {key.removesuffix(f"@{generation(key)}"): state.sources[key] for key in by_age}
 
 
 def _leave(origin: Store, store: Store, source: WindowSource | None = None) -> None:
-    """Commit that `origin` has moved to `store`; the pipeline of `origin` ends before its next commit.
+    """Commit that `origin` has moved to `store`; a running pipeline of `origin` then ends before its next commit.
 
     Raises `RebuildError` if `origin` has moved elsewhere, if only `origin` has a promoted bundle, or if users were
-    forgotten since `source` was opened.
+    erased since `source` was opened.
     """
     if BundleLog(origin).current() is not None and BundleLog(store).current() is None:
         raise RebuildError(f"{store.url}: has no promoted bundle to answer from; train one with `weir train`")
@@ -122,12 +122,12 @@ def _hand_over(origin: Store, store: Store) -> None:
 
 
 def _of_log(state: LogState) -> list[str]:
-    """Return the keys of log partitions, without the windows of another store and retried dead letters."""
+    """Return the partition keys of the log itself: not of a rebuild's source windows, not of retried dead letters."""
     return [key for key in state.sources if key != WINDOWS and not is_retried(key)]
 
 
 def _carried(span: SourceSpan, counted: dict[int, int], window_ms: int) -> SourceSpan:
-    """Return a span of the origin for the store that continues the log: with the counted rows, without dead letters."""
+    """Return a span of the origin as the new store continues it: with `counted` as inherited rows, no dead letters."""
     beyond = {start: stop for start, stop in counted.items() if stop > span.resume}
     inherited = (*span.inherited, Inherited(window_ms=window_ms, counted=beyond)) if beyond else span.inherited
     return span.model_copy(

@@ -108,7 +108,7 @@ def ingest(
 
 @dataclass
 class _Driver:
-    """Makes runs and maintains the store between them; its state between runs only saves work."""
+    """Makes the runs of `ingest`, and maintains the store between runs; if its state is lost, it reads more again."""
 
     store: Store
     config: PipelineConfig
@@ -238,7 +238,7 @@ class _Driver:
         self._in_hand.check(self._state.sources)
 
     def _make_room(self) -> bool:
-        """Commit open windows early if their pending rows leave no room to read; return False to repeat."""
+        """Commit open windows early if their pending rows leave no room to read; False if that run must be repeated."""
         if self._in_hand.cost <= _FULL * self.config.run_bytes:
             return True
         self._advise(
@@ -249,7 +249,7 @@ class _Driver:
         return self.step([], flush=True, only_whole_lines=True)
 
     def _advise(self, about: str, advice: str) -> None:
-        """Log advice, once for each thing that it is about."""
+        """Log `advice`, once for each subject `about`."""
         if about not in self._advised:
             self._advised.add(about)
             logger.warning("%s", advice)
@@ -345,7 +345,7 @@ class _Driver:
         self._folders &= waiting
 
     def _warn(self, summary: IngestSummary, commit: Commit | None) -> None:
-        """Warn once about late events, and about reasons that refuse many rows or may lie outside the rows."""
+        """Warn once about many late events, and once about each refusal reason that is frequent or in `OUTSIDE`."""
         for reason, count in _refused(commit).items():
             is_many = summary.valid > 0 and count >= _MANY * summary.read
             if is_many or reason in OUTSIDE:

@@ -111,7 +111,7 @@ class LetterPartition:
 
     @property
     def has_columns(self) -> bool:
-        """Whether a row can be read only with the column names of its file."""
+        """Whether the format is CSV, TSV or Parquet, whose rows need the column names of the log file."""
         return self.format in (Format.DELIMITED, Format.GZIP_DELIMITED, Format.PARQUET)
 
     @property
@@ -121,7 +121,7 @@ class LetterPartition:
 
     @property
     def is_in_file(self) -> bool:
-        """Whether only the log file holds the rows."""
+        """Whether the rows must be read from the log file, because the letters do not hold them."""
         return self.line > 0 or self.format is Format.PARQUET
 
 
@@ -170,7 +170,7 @@ def why_left(letter: DeadLetter, partition: LetterPartition) -> UnreadableCause 
 
 
 def blocks_of(store: Store, reading: LetterReading, config: PipelineConfig) -> Iterator[Block]:
-    """Yield the rows of the letters that can be read again in blocks, at their positions in the partition."""
+    """Yield blocks of the rows of all letters that can be read again; rows have their positions in the partition."""
     partition = reading.partition
     readable = [pair for pair in chosen(store, partition, reading.start) if why_left(pair[1], partition) is None]
     for rows in _rows(partition, readable, config):
@@ -199,7 +199,7 @@ def _rows(
 
 
 def _rows_of_text(file: Partition, start: int, count: int, config: PipelineConfig) -> Iterator[Lines]:
-    """Yield `count` rows of a CSV or TSV file from position `start` on, numbered from 1; reads little more."""
+    """Yield `count` rows of a CSV or TSV file from position `start` on, numbered from 1; reads little beyond them."""
     done, step = 0, max(_REACH, 4 * config.chunk_bytes)
     reach = start + step if file.format is Format.DELIMITED else file.size
     while True:
@@ -241,7 +241,7 @@ def _rows_of_table(table: Partition, line_at: Mapping[int, int], config: Pipelin
 
 
 class ReadLetters(beam.DoFn):
-    """`LetterReading` to `Block`s; the progress is tagged `PROGRESS`."""
+    """Turns a `LetterReading` into `Block`s; the progress is tagged `PROGRESS`."""
 
     def __init__(self, store: Store, config: PipelineConfig) -> None:
         self._store = store

@@ -71,7 +71,7 @@ def pane_of(position: int) -> int:
 
 
 class ReadPanes(beam.PTransform[Any, Any]):
-    """`Reading`s of the windows of `origin` to the input of `RowsToWindows`: keyed rows, no dead letters, progress."""
+    """Turns `Reading`s of `origin`'s windows into the input of `RowsToWindows`: keyed rows and progress, no letters."""
 
     def __init__(self, origin: Store, config: PipelineConfig) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class _Pane:
 
 
 class _ListPanes(beam.DoFn):
-    """`Reading` to its `_Pane`s; the progress is tagged `PROGRESS`."""
+    """Turns a `Reading` into its `_Pane`s; the progress is tagged `PROGRESS`."""
 
     def __init__(self, origin: Store) -> None:
         self._origin = origin
@@ -115,7 +115,7 @@ class _ListPanes(beam.DoFn):
 
 
 class _ReadPane(beam.DoFn):
-    """`_Pane` to `ValidatedBlock`s of its rows, shard by shard."""
+    """Turns a `_Pane` into `ValidatedBlock`s of its rows, shard by shard."""
 
     def __init__(self, origin: Store, config: PipelineConfig) -> None:
         self._origin = origin
@@ -309,7 +309,7 @@ class WindowSource(Source[Partition]):
         return partitions
 
     def cut(self, found: list[Partition], state: LogState, in_hand: InHand) -> Iterator[list[Partition]]:
-        """Yield the partition up to the end of each run, which reads about `run_bytes` of rows; at last all of it."""
+        """Yield the partition cut for one run after another, at about `run_bytes` of rows each; at last all of it."""
         [windows] = found
         spans = state.sources | in_hand.pending
         start = pane_of(spans[WINDOWS].stop) if WINDOWS in spans else 0
@@ -326,7 +326,7 @@ class WindowSource(Source[Partition]):
         yield [self._up_to(ref, windows)]
 
     def _up_to(self, ref: CommitRef | None, windows: Partition) -> Partition:
-        """Return the partition with the commit `ref` of its last pane in the fingerprint."""
+        """Return the partition with `ref`, the commit of its last pane, added to the fingerprint."""
         return windows if ref is None else replace(windows, fingerprint=f"{self._identity}{_AT}{_encoded(ref)}")
 
     def readings(self, partitions: Sequence[Partition], seen: Seen) -> Sequence[Planned]:
@@ -349,7 +349,7 @@ def _decoded(text: str) -> CommitRef | None:
 
 
 def _check_features(origin: Store, of: str, wanted: FeatureNames, known: FeatureNames) -> None:
-    """Raise `RebuildError` for a feature whose kind differs in the windows; absent features are unknown."""
+    """Raise `RebuildError` for a feature whose kind differs in the windows; a feature absent there is allowed."""
     wrong = {*wanted.categorical} & {*known.dense} | {*wanted.dense} & {*known.categorical}
     if wrong:
         kind = "dense" if {*wrong} & {*known.dense} else "categorical"

@@ -90,9 +90,9 @@ class RetrySummary(FrozenModel):
 
 @dataclass
 class _Judged:
-    """The expected result of reading the letters of a partition again, and the number that cannot be read.
+    """The expected result of reading the letters of a partition again, and how many letters cannot be read.
 
-    `cost` is their share of `run_bytes`; `first_left` has the place of the first unreadable letter, by cause.
+    `cost` is the letters' share of `run_bytes`; `first_left` has the place of the first unreadable letter, by cause.
     """
 
     look: FirstLook = field(default_factory=FirstLook)
@@ -101,7 +101,7 @@ class _Judged:
     first_left: dict[UnreadableCause, str] = field(default_factory=dict)
 
     def leave(self, cause: UnreadableCause, letters: Sequence[DeadLetter]) -> None:
-        """Add letters that cannot be read for this cause."""
+        """Count letters that cannot be read again, and note the first of this `cause`."""
         self.first_left.setdefault(cause, f"{letters[0].partition}, position {letters[0].position}")
         self.left[cause] += len(letters)
 
@@ -200,7 +200,7 @@ class LetterSource(LogSource[LetterPartition]):
         return replace(partition, places=places)
 
     def _place(self, letter: DeadLetter) -> int | None:
-        """Return the position of a row in the log; None if an earlier letter of the row has retired."""
+        """Return the log position of a letter's row; None if it follows from an earlier letter that has retired."""
         offset = 0
         while is_retried(letter.partition):
             name, _, what = letter.partition.rpartition("#")
@@ -233,7 +233,7 @@ class LetterSource(LogSource[LetterPartition]):
         return judged
 
     def cut(self, found: list[LetterPartition], state: LogState, in_hand: InHand) -> Iterator[list[LetterPartition]]:
-        """Yield the partitions up to the end of each run, which reads what `run_bytes` has room for; at last all."""
+        """Yield the partitions cut for one run after another, so that each run fits in `run_bytes`; at last all."""
         seen, used, is_empty = Seen.of(state, in_hand), in_hand.cost, True
         for count, one in enumerate(found):
             if not _is_due(one, seen):
@@ -299,7 +299,7 @@ class _LetterFiles:
     _at: Cursor | None = None
 
     def is_old(self, first: str) -> bool:
-        """Return whether users were erased after the first letters of these rows were committed."""
+        """Return whether users were erased since the rows of the file first named `first` were first refused."""
         return self._number[first] < self._redaction
 
     def catch_up(self) -> None:
@@ -318,7 +318,7 @@ class _LetterFiles:
                     self.found[first], self._first[file.name] = file, first
 
     def _number_of(self, file: LetterFile, number: int) -> int:
-        """Return the number of the commit with the first letters of the rows of a file."""
+        """Return the number of the commit in which the rows of a file of letters were first refused."""
         return self._number.get(file.partition.rpartition("#")[0], number) if is_retried(file.partition) else number
 
 

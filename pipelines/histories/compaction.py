@@ -41,7 +41,7 @@ class _EndedError(Exception):
 
 @dataclass
 class HistoryMerger:
-    """Runs at most one merge at a time; only the driver's thread may call its methods."""
+    """Merges history files in a thread, one merge at a time; only the driver's thread may call its methods."""
 
     store: Store
     config: PipelineConfig
@@ -146,7 +146,7 @@ _TOO_MANY: Final = 4 * MOST_DELTAS
 
 @dataclass
 class HistoryKeeper:
-    """Compacts and repairs history files between the driver's runs; `state` is the driver's and follows the commits."""
+    """Compacts and repairs history files between the driver's runs; adds its commits to the driver's `state`."""
 
     store: Store
     config: PipelineConfig
@@ -174,7 +174,7 @@ class HistoryKeeper:
         return bool(broken)
 
     def _named(self, failure: str) -> dict[int, str]:
-        """Return the shards whose files a failure message names, by path in the store or the cache."""
+        """Return user shard -> `failure`, for shards with a file whose name is in this failure message."""
         return {file.shard: failure for file in self.state.histories.files if Path(file.name).name in failure}
 
     def _build(self, broken: dict[int, str]) -> None:

@@ -97,7 +97,7 @@ class FileMerge:
         return HistoryFile.of(name, entry, shard, length, tuple(file.name for file in files))
 
     def _slices(self, files: list[UserFile]) -> Iterator[Slices]:
-        """Yield the rows of each file for one range of user keys after the other, up to `_USERS_AT_ONCE` per file."""
+        """Yield, for consecutive ranges of user keys, the rows of each file: at most `_USERS_AT_ONCE` per file."""
         at = [0] * len(files)
         while any(start < file.count for start, file in zip(at, files, strict=True)):
             self.check()

@@ -1,9 +1,9 @@
 """Cleanup of retired and replaced files, after a grace period for their readers.
 
-`Removal` deletes the files of each void commit, which has no pane or letters that stay, and then the commit itself; of
-other commits it deletes the files of retired panes. `Erasure` deletes files that redactions replaced, then commits that
-their names are dropped; it also deletes old drafts of killed processes, which may hold the forgotten users. The commit
-log alone decides what to remove, so the next cleanup completes a killed one.
+`Removal` deletes what has retired: of a void commit, whose panes and letters have all retired, the files and then the
+commit itself; of other commits the files of retired panes. `Erasure` deletes files that redactions replaced, then
+commits that their names are dropped; it also deletes half-written files (drafts) of killed processes, which may hold
+erased users. The commit log alone decides what to remove, so the next cleanup completes a killed one.
 """
 
 import logging
@@ -169,7 +169,7 @@ class Erasure:
     _next: float = field(default=-math.inf, init=False)
 
     def step(self, state: LogState) -> None:
-        """Run the erasure, at most every `_PAUSE_SECONDS`; `state` follows the commit."""
+        """Run the erasure, at most every `_PAUSE_SECONDS`; adds its commit to `state`."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _PAUSE_SECONDS
             self.run(state)

@@ -132,7 +132,7 @@ class Forgotten:
         return {shard: UserKeys(np.sort(self.keys[owners == shard])) for shard in np.unique(owners).tolist()}
 
     def named_in(self, text: str, *, is_cut: bool = False) -> set[str]:
-        """Return the ids that a text names, in any spelling; for a cut text also ids that its end is the start of."""
+        """Return the ids that a text names, in any spelling; if it was cut off, also ids that may begin at its end."""
         found = set[str]()
         for spelling in spellings(text):
             found.update(self._in_words(spelling))
@@ -165,7 +165,7 @@ class Forgotten:
                     yield one
 
     def _begun_by(self, text: str) -> Iterator[str]:
-        """Yield the ids that begin with the last characters of a text, at least `_TELLING` of them."""
+        """Yield the ids whose start is the end of a text, by at least `_TELLING` characters."""
         for start in range(max(0, len(text) - len(max(self.ids, key=len, default=""))), len(text) - _TELLING + 1):
             end = text[start:]
             if start and _WORD.match(end) is not None and _WORD.match(text[start - 1]) is not None:

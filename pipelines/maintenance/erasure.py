@@ -109,7 +109,7 @@ def _without_lists(store: Store, users: Forgotten, report: RedactionReport) -> R
 
 
 class _SweptError(Exception):
-    """A pipeline has removed the files of this redaction."""
+    """A pipeline has removed the uncommitted copies of this redaction, which must start again."""
 
 
 @dataclass

@@ -71,7 +71,7 @@ def sightings(
 
 @dataclass(frozen=True)
 class _Search:
-    """The search terms, and the search in one file: each search returns where the file holds a user, "" if it does not.
+    """Searches one file at a time for users, and returns a text that says where the file holds one, "" if it does not.
 
     `keys` are the bytes of user keys that are not item keys, `words` the users whose ids are distinctive in any text.
     """

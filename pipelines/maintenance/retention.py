@@ -80,7 +80,7 @@ def histories_from(state: LogState) -> int:
 
 
 def _trainer(store: Store) -> Iterator[Hold]:
-    """Yield what the trainers of all variants need to continue, and what their gate compares bundles on."""
+    """Yield the holds of the trainers of all variants: panes to continue from, and panes to compare bundles on."""
     # Training falls back to an older checkpoint if the newest is damaged, so every one counts.
     marks = [mark for variant in lines(store) for mark in _marks(line_of(store, variant))]
     if marks:
@@ -109,7 +109,7 @@ def _gate_from(store: Store, sequence: int) -> int:
 
 
 def _monitor(store: Store) -> Iterator[Hold]:
-    """Yield what the recall monitor has not measured yet."""
+    """Yield the hold of the recall monitor: the panes that it has not measured yet."""
     place = MonitorPlace.read(store)
     if place is not None:
         yield Hold("monitor", min(place.measured, place.counted) + 1, "not measured, or not in its popularity yet")
@@ -192,7 +192,7 @@ def plan_retirement(
 
 
 def retire(store: Store, state: LogState, plan: RetirementPlan) -> None:
-    """Commit a planned retirement and write the snapshot with its horizon, unless the plan is empty; `state` follows.
+    """Commit a planned retirement and write the snapshot with its horizon, unless the plan is empty; update `state`.
 
     The files stay (`weir.pipelines.maintenance.cleanup`). Raises `CommitTakenError` if another writer commits first.
     """
@@ -333,7 +333,7 @@ class Retention:
         return time.monotonic() >= self._next
 
     def step(self, state: LogState, in_log: Set[str] | None) -> None:
-        """Remove retired files, then retire windows that are due; `state` follows.
+        """Remove retired files, then retire windows that are due; add the commit to `state`.
 
         Raises `CommitTakenError` if another writer commits first.
         """

@@ -4,8 +4,8 @@ Two ids with one key would share a row of the item table and its training. This 
 but somebody who chooses ids can cause it (`weir.contracts.base.keys`), so each id is compared with the owner by a
 second hash, its check. Users are not compared: their ids are not stored, and a secret of the store protects keys.
 
-If no committed id owns a key yet, an id with pending rows gets it. Else, of the ids with this key in the run, the id
-with the lowest check gets it, so the order of reading does not matter.
+Ids whose key has no committed owner claim it. An id with pending rows wins; else, of the run's ids with this key, the
+id with the lowest check. So the order of reading does not matter.
 """
 
 import hashlib

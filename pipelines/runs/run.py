@@ -151,7 +151,7 @@ class Run:
     def is_closed(self, start_ms: Int64, progress: Progress) -> Bool: ...
 
     def is_closed(self, start_ms: int | Int64, progress: Progress) -> bool | Bool:
-        """Return whether this run commits the window that starts at `start_ms`, or each of the windows (n,)."""
+        """Return whether this run commits the window that starts at `start_ms`; a mask for several starts (n,)."""
         return start_ms + self.window_ms <= self.watermark_ms(progress)
 
     def spans(self, progress: Progress, letters: Mapping[str, list[LettersWritten]]) -> dict[str, SourceSpan]:

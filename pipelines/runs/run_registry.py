@@ -148,7 +148,7 @@ def unmark(store: Store, run: str) -> None:
 
 
 def forget(store: Store, run: str) -> None:
-    """Remove the uncommitted files and the mark of a run id."""
+    """Remove the uncommitted files and the mark of a run id, as `discard` does for a `Run`."""
     _remove_files(store, run)
     store.remove(f"state/runs/{run}")
 
@@ -230,7 +230,7 @@ def started_at(run: str) -> float:
 
 
 def _is_committed(store: Store, killed: _Mark) -> bool:
-    """Return whether the commit that a run tried to make exists and is the run's."""
+    """Return whether the commit number that a run tried to take holds a commit of this run."""
     log = CommitLog(store)
     try:
         return 0 <= killed.number <= log.newest() and log.get(killed.number).writer == killed.run
@@ -240,7 +240,7 @@ def _is_committed(store: Store, killed: _Mark) -> bool:
 
 
 def _has_redacted(store: Store, run: str) -> bool:
-    """Return whether a commit of a redaction, later than the retired commits, was made by this run id."""
+    """Return whether a redaction of this run id has a commit that has not retired."""
     log, state = CommitLog(store), LogState.open(store)
     number, first = state.redaction, state.horizon.number if state.horizon else 0
     while number >= first and (commit := log.get(number)).writer != run:

@@ -83,7 +83,7 @@ class InHand:
 class Seen:
     """How far partitions are read when a run is planned; `clock` is the clock of the store.
 
-    `known` are the spans by key, pending ones before committed ones; `reached` is `InHand.reached`. With
+    `known` are the spans by key, a pending span in place of the committed one; `reached` is `InHand.reached`. With
     `only_whole_lines` an unfinished last line is left to a later run. `held` is `InHand.cost`.
     """
 

@@ -59,7 +59,7 @@ class Source(ABC, Generic[P]):
 
     @abstractmethod
     def cut(self, found: list[P], state: LogState, in_hand: InHand) -> Iterator[list[P]]:
-        """Yield the partitions that each run reads, at least once: each run fits in memory, and the last covers all.
+        """Yield, for one run after another, its partitions, cut to fit in memory; the last run reads to the end of all.
 
         The caller makes the run, which updates `state` and `in_hand`, before it asks for the partitions of the next.
         """

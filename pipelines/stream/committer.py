@@ -162,7 +162,7 @@ def _by_partition(slices: Iterable[Slice]) -> dict[str, list[Slice]]:
 
 
 def _dead(slices: list[Slice], resume: int) -> list[DeadLetter]:
-    """Return the dead letters of slices from position `resume` on; commits have recorded the others."""
+    """Return the dead letters of slices from position `resume` on; commits have recorded earlier letters."""
     return [letter for part in slices if part.tile for letter in part.tile.letters if letter.position >= resume]
 
 
@@ -179,7 +179,7 @@ class UnknownPartitionError(UserError):
 
 
 class CommitWindow(beam.DoFn):
-    """(key, `Slice`s) of one window to its `Commit`, if the slices add anything.
+    """Turns (key, `Slice`s) of one window into its `Commit`, if the slices add anything.
 
     All windows have one key, so the engine uses one worker at a time; if it does not, the commit log refuses the
     second.

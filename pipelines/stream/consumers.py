@@ -1,7 +1,7 @@
 """Consumers of this process, one for each partition.
 
-Consumers are shared by the process: Beam keeps readers per instance of its transform, a bundle often meets another
-instance, and opening a consumer takes longer than reading the messages of a second.
+Consumers are shared by the process: Beam keeps readers per instance of its transform, and often hands the next elements
+to another instance; opening a consumer takes longer than reading the messages of a second.
 """
 
 import logging
@@ -65,7 +65,7 @@ class Silence:
         self._since = self._until = None
 
     def answered(self, asked_at: float) -> bool:
-        """Record that the partition was empty at `asked_at` (s); return whether that is so for `idle_seconds`."""
+        """Record that the partition was empty at `asked_at` (s); return whether it was so for `idle_seconds`."""
         if self._since is None or self._until is None or not 0 <= asked_at - self._until <= self._patience:
             self._since = asked_at
         self._until = asked_at

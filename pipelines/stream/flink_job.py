@@ -48,7 +48,7 @@ _PAUSE_SECONDS: Final = 0.25
 
 
 def commit_starts(store: Store, source: TopicSource, state: LogState, partitions: list[KafkaPartition]) -> None:
-    """Commit the start offsets of partitions without a committed one; `state` follows.
+    """Commit the start offsets of partitions without a committed one; add the commit to `state`.
 
     With `accept_gap`, partitions that have lost messages get a new start offset, too. Raises `BrokerAwayError`, and
     `MovedStoreError` if another writer has moved the log meanwhile.
@@ -101,7 +101,7 @@ def first_watermark(state: LogState, window_ms: int) -> int:
 
 
 class BatchesToCommits(beam.PTransform[Any, Any]):
-    """`Batch`es, timestamped by their watermarks, to the `Commit` of each window once the watermark passes its end.
+    """Turns `Batch`es, timestamped by their watermarks, into one `Commit` per window once the watermark has passed it.
 
     The engine only reads partitions in parallel, groups rows by window and detects complete windows. It never decides
     which rows count.

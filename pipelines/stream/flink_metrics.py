@@ -45,8 +45,8 @@ _log = logging.getLogger(__name__)
 class FlinkMetrics:
     """The metrics of the job that a driver follows, updated by `look`.
 
-    As of the last look, `watermarks_ms` maps partition number to watermark (event time), and `waiting_ms` maps the
-    partitions whose readers have no answer from the brokers to the time since when (Unix time).
+    As of the last look, by partition number: `watermarks_ms` has the watermark (event time), `waiting_ms` the time
+    (Unix) since which brokers have not answered the partition's reader.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -186,5 +186,5 @@ class FlinkMetrics:
 
 
 def _by_partition(gauges: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return partition number -> value of the gauges with this name."""
+    """Return partition number -> value, for the gauges whose keys are `name` plus a partition number."""
     return {key.removeprefix(name): value for key, value in gauges.items() if key.startswith(name)}

@@ -156,11 +156,11 @@ class PartitionReader(UnboundedReader):
         self._unanswered = Metrics.gauge("weir", f"{PARTITION}{UNANSWERED}{number}")
 
     def start(self) -> bool:
-        """Read the first batch, if there is one."""
+        """Read the first batch; return whether there is one."""
         return self.advance()
 
     def advance(self) -> bool:
-        """Read the next batch, if there is one; waits for .4 s at most."""
+        """Read the next batch, waiting .4 s at most; return whether there is one."""
         has_batch = not self._is_over and self._advance()
         self._shown.set(self._watermark.ms)
         return has_batch
@@ -209,7 +209,7 @@ class PartitionReader(UnboundedReader):
         )
 
     def _accept(self) -> bool:
-        """Make the waiting batch current once the topic id is confirmed; end the reader if it is another topic's.
+        """Make the waiting batch current once the topic id is confirmed; end the reader if the topic was re-created.
 
         Return whether there is a new current batch. Raises `BrokerAwayError`.
         """
@@ -319,7 +319,7 @@ def _restored(reading: str) -> PartitionSource:
 
 
 class ReadPartitions(beam.PTransform[Any, Any]):
-    """The start of a pipeline to `Batch`es, timestamped by the watermarks of their partitions.
+    """Reads partitions: the first transform of a pipeline, which yields `Batch`es timestamped by their watermarks.
 
     Replaces `beam.io.Read`, which makes one element of all partitions, so that the engine would read them on one
     worker.

@@ -63,7 +63,7 @@ class Slice:
 
 
 class Scatter(beam.DoFn):
-    """`Batch` to `Slice`s, timestamped by their windows.
+    """Turns a `Batch` into `Slice`s, timestamped by their windows.
 
     A row behind the watermark of its partition comes with the watermark's window, so the engine never drops it as late.
     """

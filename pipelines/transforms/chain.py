@@ -36,7 +36,7 @@ ROWS: Final = "rows"
 
 
 class ReadBlocks(beam.PTransform[Any, Any]):
-    """`Reading`s to a dict: `Block`s under ``blocks``, dead letters of whole files and progress under their tags."""
+    """Turns `Reading`s into a dict: `Block`s (``blocks``), and by tag dead letters of whole files and progress."""
 
     def __init__(self, config: PipelineConfig) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ReadBlocks(beam.PTransform[Any, Any]):
 
 
 class RowsToWindows(beam.PTransform[Any, Any]):
-    """Valid interactions to the commit of the run, if there is anything to commit.
+    """Turns valid interactions into the commit of the run, if there is anything to commit.
 
     The input is a dict: interactions under `ROWS`, progress under `PROGRESS`, and a tuple of collections of dead
     letters under `DEAD`. `before` are the history files before the run.
@@ -126,7 +126,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
 
 
 class BlocksToWindows(RowsToWindows):
-    """The output of `ReadBlocks` to the commit of the run: validates, then applies `RowsToWindows`."""
+    """Turns the output of `ReadBlocks` into the commit of the run: validates rows, then applies `RowsToWindows`."""
 
     def expand(self, read: Any) -> Any:
         """Add the transforms."""

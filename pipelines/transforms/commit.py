@@ -73,9 +73,9 @@ class ShardReport:
 
 
 class WriteShards(beam.DoFn):
-    """`ShardWindow` with histories to `ShardReport`; writes the examples as a Parquet file.
+    """Turns a `ShardWindow` with histories into a `ShardReport`; writes the examples as a Parquet file.
 
-    A retried bundle writes another file; the commit lists the files of one attempt only.
+    If Beam repeats the work, it writes another file; the commit lists the files of one attempt only.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig) -> None:
@@ -262,7 +262,7 @@ class RunOutcome(Document):
 
 
 class CommitRun(beam.DoFn):
-    """All outputs of a run (`RunPart`) to its commit, if there is anything to commit.
+    """Turns all outputs of a run (`RunPart`s) into its commit, if there is anything to commit.
 
     All elements have one key, so one worker makes the commit. A retry finds its earlier commit by the writer's name.
     """

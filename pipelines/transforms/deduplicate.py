@@ -107,7 +107,7 @@ class ShardWindow:
 
 
 class Deduplicate(beam.DoFn):
-    """(shard, its `ShardSlice`s) to (shard, its `ShardWindow`s, in order of time).
+    """Turns (shard, its `ShardSlice`s) into (shard, its `ShardWindow`s in order of time).
 
     Events of a user with one `event_id` count once per window, also across panes: the first in order of (time,
     partition, position) stays. An event without an id is never a duplicate.

@@ -55,7 +55,7 @@ def passed_over(items: Sequence[int], item: int, chosen: set[int], limit: int) -
 
 
 class AttachExposure(beam.DoFn):
-    """`ShardWindow` to itself with an `exposed` column (n, limit) and counts of the outcomes of its tokens.
+    """Adds to a `ShardWindow` an `exposed` column (n, limit), and counts of the outcomes of its tokens.
 
     Lists that a server has not written yet are not awaited: their tokens count as ``unknown_list``.
     """
@@ -81,7 +81,7 @@ class AttachExposure(beam.DoFn):
         yield replace(element, rows=rows.append_column(self._field, lists), exposure=counts)
 
     def _carried(self, rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Return exposed items (n, limit), and a mask (n,) of rows that another store's windows gave them to."""
+        """Return the exposed items (n, limit) in rows of a rebuild's source windows, and a mask (n,) of these rows."""
         keys = np.full((len(rows), self._limit), PADDING_KEY, np.int64)
         if columns.EXPOSED not in rows.column_names:
             return keys, np.zeros(len(rows), np.bool_)

@@ -86,8 +86,8 @@ class _Merged(NamedTuple):
 class TouchedUsers:
     """The users of the events of one shard and run, with their `records`, which `extend` updates in place.
 
-    `found` is what the files before the run hold of the users, ascending and distinct. `history` is the length L of the
-    history of an event; a record may hold more items, so that late events get their true history.
+    `found` is the look-up of these users, ascending and distinct, in the files before the run. `history` is the length
+    L of the history of an event; a record may hold more items, so that late events get their true history.
     """
 
     found: FoundUsers
@@ -269,10 +269,10 @@ def _last(values: Int64, stop: Int64, floor: Int64, length: int, fill: int) -> I
 
 
 class AttachHistories(beam.DoFn):
-    """(shard, its `ShardWindow`s of the run) to the windows, each with a `history` column, in order of time.
+    """Yields, for (shard, its `ShardWindow`s of the run), the windows in order of time with a `history` column.
 
     The users of the shard are looked up once in the history files `before` the run. Their updated records are written
-    as one file, tagged `DELTAS`, which counts only once committed; a retried bundle writes another file.
+    as one file, tagged `DELTAS`, which counts only once committed; work that Beam repeats writes another file.
     """
 
     def __init__(self, store: Store, run: Run, config: PipelineConfig, before: HistoryFiles) -> None:

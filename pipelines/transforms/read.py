@@ -102,7 +102,7 @@ large(Block)
 
 
 class Validate(beam.DoFn):
-    """`Block` to `ValidatedBlock`; the `Letters` of every block are tagged `DEAD`."""
+    """Turns a `Block` into a `ValidatedBlock`; the `Letters` of every block are tagged `DEAD`."""
 
     def __init__(self, config: LogConfig) -> None:
         self._config = config
@@ -119,7 +119,7 @@ class Validate(beam.DoFn):
 
 
 class ListChunks(beam.DoFn):
-    """`Reading` to the `Chunk`s of its partition; dead letters are tagged `DEAD`, `Progress` is tagged `PROGRESS`.
+    """Turns a `Reading` into the `Chunk`s of its partition; dead letters are tagged `DEAD`, `Progress` `PROGRESS`.
 
     A file with unreadable content becomes a dead letter; a failure of the file system is logged. In both cases the file
     does not count as read, so the next run tries again.
@@ -152,7 +152,7 @@ class ListChunks(beam.DoFn):
 
 
 class ReadChunk(beam.DoFn):
-    """`Chunk` to `Block`s; unreadable content does not raise, but becomes a fault of its block."""
+    """Turns a `Chunk` into `Block`s; unreadable content does not raise, but becomes a fault of its block."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
@@ -166,7 +166,7 @@ class ReadChunk(beam.DoFn):
 
 
 class WriteDeadLetters(beam.DoFn):
-    """`Letters` of a block to `LettersWritten`: writes the letters that no earlier commit records as a file."""
+    """Turns the `Letters` of a block into `LettersWritten`: writes a file of the letters that no commit records yet."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store

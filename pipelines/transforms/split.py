@@ -79,7 +79,7 @@ class ShardSlice:
 
 
 class AssignWindows(beam.DoFn):
-    """`ValidatedBlock` to `Keyed`, without rows that have counted or been refused; `Progress` is tagged `PROGRESS`."""
+    """Turns a `ValidatedBlock` into a `Keyed` of the rows not counted or refused yet; progress is tagged `PROGRESS`."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
@@ -148,7 +148,7 @@ class MergeProgress(beam.CombineFn):
 
 
 class ReloadPending(beam.DoFn):
-    """`PendingRows` of earlier runs to `Keyed`, if this run closes their window; else nothing."""
+    """Turns `PendingRows` of earlier runs into a `Keyed` if this run closes their window; else yields nothing."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
@@ -162,7 +162,7 @@ class ReloadPending(beam.DoFn):
 
 
 class EmitClosed(beam.DoFn):
-    """`Keyed` to (shard, `ShardSlice`) for the rows of windows that this run closes.
+    """Turns a `Keyed` into (shard, `ShardSlice`) pairs of the rows whose windows this run closes.
 
     The rows of open windows are written to files, tagged `OPEN`. Rows before the retention horizon, and rows whose item
     key belongs to another id, become dead letters, tagged `DEAD`.

@@ -112,7 +112,7 @@ def _of_snapshot(store: Store, name: str) -> Iterator[Finding]:
 
 
 def _of_place(store: Store, name: str, sequence: int, ref: CommitRef | None) -> Iterator[Finding]:
-    """Check a reader's position, which the document `name` holds, against the log; a copy of bundles has no log."""
+    """Check the reader's position in document `name` against the log; skipped in a copy of bundles without a log."""
     if read_format(store) is None:
         return
     try:
@@ -142,7 +142,7 @@ def _of_monitor(store: Store, there: Mapping[str, FileStat], panes: Mapping[int,
 
 
 class _Line:
-    """The checkpoints, evaluations and bundles of one line, `MAIN` or a variant, and their checks."""
+    """Checks the checkpoints, evaluations and bundles of one variant, which may be `MAIN`."""
 
     def __init__(self, store: Store, variant: str, there: Mapping[str, FileStat], panes: Mapping[int, str]) -> None:
         self.store, self.there, self.panes = store, there, panes
@@ -157,7 +157,7 @@ class _Line:
         return {name: found for name in names if (found := _read(self.store, name, model)) is not None}
 
     def disagreements(self, *, is_champion: bool) -> Iterator[Finding]:
-        """Yield the findings of the line; the champion must have a ``CURRENT``."""
+        """Yield the findings of the variant; the champion must have a ``CURRENT``."""
         for name, mark in self.marks.items():
             yield from _of_place(self.store, name, mark.sequence - 1, mark.trained_commit)
         for name, manifest in self.manifests.items():

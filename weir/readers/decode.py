@@ -281,8 +281,8 @@ class LineDecoder:
     def _without_others(self, line: bytes, fault: Fault) -> Any:
         """Return the fields of a line whose `fault` lies in unread fields only, or else the fault of the line.
 
-        Some programs write what JSON does not have: NaN, infinity, lone surrogates, invalid UTF-8. It only harms its
-        own field.
+        Some programs write what JSON does not have: NaN, infinity, lone surrogates, invalid UTF-8. Such a
+        value only harms its own field.
         """
         try:
             value = json.loads(line.decode(errors="surrogateescape"))

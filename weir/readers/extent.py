@@ -31,12 +31,12 @@ _BATCH_BYTES: Final = 8 << 20
 
 
 def cost_of(rows: int, size: int) -> int:
-    """Return the cost of `rows` rows with `size` bytes in all."""
+    """Return the memory cost of `rows` rows with `size` bytes in all, in bytes of `run_bytes`."""
     return _ROW_COST * rows + _BYTE_COST * size
 
 
 class Extent(NamedTuple):
-    """Consecutive rows: the positions `behind` them (n,), and their costs (n,), in bytes of `pipeline.run_bytes`."""
+    """Consecutive rows: the position `behind` (after) each row (n,), and the `costs` (n,), in bytes of `run_bytes`."""
 
     behind: Int64
     costs: Int64

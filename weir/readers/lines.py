@@ -76,7 +76,7 @@ def read_lines(file: LogFile, chunk: Chunk, rows: int) -> Iterator[Block]:
 
 
 def _pieces_of(data: bytes, lines: int) -> Iterator[bytes]:
-    """Yield pieces of a text with `lines` lines each; the last one has the rest."""
+    """Yield pieces of a text with `lines` lines each; the last piece may have fewer."""
     if data.count(b"\n") < lines:
         yield data
         return
@@ -333,7 +333,7 @@ def _next_member(file: LogFile, place: int) -> int | None:
 
 
 def read_pairs(file: LogFile, chunk: Chunk, names: LogColumns) -> Iterator[Block]:
-    """Yield one block of rows without times from a text, gzipped or not; raises for a line that is no pair."""
+    """Yield one block from a text of lines `user item`, gzipped or not, without times; raises for any other line."""
     key, data = chunk.partition.key, file.read()
     if has_ending(key, [".gz"]):
         data = gzip.decompress(data)

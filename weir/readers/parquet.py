@@ -163,7 +163,7 @@ class _Table:
 
 
 def _without_values(kind: pa.DataType) -> pa.DataType:
-    """Return a nested type whose nulls take no memory, whatever its rows would take."""
+    """Return a stand-in for a nested type, for columns of nulls only: it takes no memory per row."""
     if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
         return pa.struct([]) if pa.types.is_struct(kind) else pa.list_(kind.value_type)
     return kind

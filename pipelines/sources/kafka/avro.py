@@ -127,7 +127,7 @@ def _options(config: RegistryConfig, timeout_seconds: float) -> dict[str, Any]:
 
 
 def _parsed(texts: list[str]) -> Any:
-    """Return the last schema, parsed for fastavro; the others define the types that it refers to."""
+    """Return the last of the schemas, parsed for fastavro; the earlier schemas define types that it refers to."""
     named: dict[str, Any] = {}
     return [parse_schema(_with_plain_times(json.loads(text)), named_schemas=named) for text in texts][-1]
 
@@ -160,7 +160,7 @@ _PER_SECOND: Final = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class AvroLines:
-    """Decodes records to JSON lines with the same field names."""
+    """Decodes Avro messages to JSON lines with the same field names."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._registry = registry_of(config.kafka.registry, config.kafka.timeout_seconds)
@@ -219,7 +219,7 @@ class AvroLines:
         return self._encode(found)
 
     def _spelled(self, name: str, value: Any, *, is_uuid: bool) -> Any:
-        """Return a value as JSON has it, or a fault, by the same rules as Parquet columns."""
+        """Convert an Avro value to a JSON value, or to a fault, by the same rules as Parquet columns."""
         if isinstance(value, bytes):
             return _text(name, value, is_uuid=is_uuid)
         if isinstance(value, list):
@@ -245,7 +245,7 @@ def _text(name: str, value: bytes, *, is_uuid: bool) -> str | Fault:
 
 
 def _odd_fields(schema: Any, names: set[str]) -> dict[str, bool]:
-    """Return field -> whether it is a UUID of fixed size, for the fields in `names` whose values JSON does not have."""
+    """Return field -> whether it is a UUID of fixed size, for the fields in `names` of a type that JSON lacks."""
     named = schema.get("__named_schemas", {}) if isinstance(schema, Mapping) else {}
     odd: dict[str, bool] = {}
     for record in _types(schema, named):

@@ -307,7 +307,7 @@ class TopicClient:
         return {one.partition: one.offset for one in found if one.topic == self._topic.name and one.offset >= 0}
 
     def offsets(self, numbers: Iterable[int], spec: OffsetSpec) -> dict[int, int]:
-        """Return partition number -> offset that `spec` means among committed messages; raises `BrokerAwayError`."""
+        """Return partition number -> offset at `spec`, before open transactions; raises `BrokerAwayError`."""
         wanted = {TopicPartition(self._topic.name, number): spec for number in numbers}
         if not wanted:
             return {}

@@ -93,7 +93,7 @@ class MessageLines:
         return Taken(Lines(lines, offsets[kept], latest[kept]), offsets[~kept], arrived)
 
     def spelled(self, values: Lines) -> tuple[Lines, tuple[tuple[int, Fault, bytes], ...]]:
-        """Convert values to lines; return them and (position, fault, value) of the values that fail."""
+        """Convert values to lines; return the lines, and (position, fault, value) of the values that fail."""
         if self._to_line is None:
             return values, ()
         found = [self._to_line(value) for value in values.lines]

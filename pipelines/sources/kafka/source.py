@@ -26,7 +26,7 @@ __all__ = ["ReadRange", "TopicSource"]
 
 
 class ReadRange(beam.DoFn):
-    """`OffsetRange` to `Block`s; the progress is tagged `PROGRESS`."""
+    """Turns an `OffsetRange` into `Block`s; the progress is tagged `PROGRESS`."""
 
     def __init__(self, config: PipelineConfig) -> None:
         self._config = config
@@ -88,7 +88,7 @@ class TopicSource(LogSource[KafkaPartition]):
         return found
 
     def identify(self, partitions: list[KafkaPartition], state: LogState, in_hand: InHand) -> list[KafkaPartition]:
-        """Return the partitions without lost messages."""
+        """Return the partitions that have lost no messages; the other partitions become `stopped`."""
         seen = Seen.of(state, in_hand)
         partitions = [_named(one, seen.known) for one in partitions]
         reasons = {one.key: reason for one in partitions if (reason := _lost(one, seen))}
@@ -140,7 +140,7 @@ class TopicSource(LogSource[KafkaPartition]):
         self.metrics.away.set(0)
 
     def _begin(self, new: list[KafkaPartition], known: Mapping[str, SourceSpan]) -> dict[str, SourceSpan]:
-        """Return key -> start span of new partitions; those added to a known topic start at their first offset."""
+        """Return key -> start span of new partitions; in a known topic, new partitions start at their first offset."""
         if not new:
             return {}
         if any(key.startswith(new[0].topic_key) for key in known):

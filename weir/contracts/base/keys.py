@@ -77,7 +77,7 @@ def hash_ids(ids: pa.Array | pa.ChunkedArray, secret: str = "") -> Keys:
 
 
 def hash_strings(ids: Sequence[str], secret: str = "") -> Keys:
-    """Return the keys of ids, (n,), as `hash_id` does; for few ids, repeated or not."""
+    """Return the keys of Python strings, (n,), as `hash_id` does; for few ids, as it hashes repeated ids again."""
     if secret:
         return np.array([hash_id(raw, secret) for raw in ids], np.int64)
     return _unkeyed([raw.encode() for raw in ids])

@@ -78,7 +78,7 @@ class Texts:
 
     @classmethod
     def spooled(cls, pieces: Iterable[pa.Array], count: int) -> Self:
-        """Return the column that `joined` returns as mapped temporary files; raises `OSError` if the disk is full."""
+        """Return the same column as `joined`, but in mapped temporary files; raises `OSError` if the disk is full."""
         offsets, size = zeros_in_scratch(count + 1, np.int64), 0
         with scratch() as file, naming_the_disk():
             for text in _texts(pieces, offsets):
@@ -96,7 +96,7 @@ class Texts:
 
     @property
     def dtype(self) -> np.dtype[np.object_]:
-        """The type of what indexing returns."""
+        """NumPy type of an element: object, as elements are Python strings."""
         return np.dtype(object)
 
     @property

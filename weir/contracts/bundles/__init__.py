@@ -1,1 +1,1 @@
-"""Bundles, lines of bundles, and checkpoints: the trainer's output."""
+"""Bundles, variants with bundles of their own, and checkpoints: the trainer's output."""

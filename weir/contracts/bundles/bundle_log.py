@@ -1,4 +1,4 @@
-"""The bundles of a store or line (contract 4): listing, promotion, pins, chains of deltas and retirement.
+"""The bundles of a store or variant (contract 4): listing, promotion, pins, chains of deltas and retirement.
 
 A bundle, one servable version of the model with its index and ids, lives in ``bundles/<version>/`` and is never
 rewritten. ``bundles/CURRENT`` names the promoted bundle and is replaced atomically; ``bundles/PIN`` keeps an operator's
@@ -120,7 +120,7 @@ class BundleLog:
         return manifest, BundleRef(version=version, checksum=checksum(data))
 
     def versions(self) -> list[str]:
-        """Return all versions in order of name, which is the order in which their windows came."""
+        """Return all versions in order of name, which starts with the sequence of the newest pane trained on."""
         return [name.split("/")[1] for name in self.store.glob(f"bundles/*/{MANIFEST}")]
 
     def manifests(self) -> list[BundleManifest]:
@@ -280,7 +280,7 @@ class BundleLog:
         return removed
 
     def _remove_leftovers(self, before: float) -> None:
-        """Remove folders without a manifest, and drafts, that were last written before a time."""
+        """Remove folders without a manifest, and half-written files (drafts), that were last written before a time."""
         there, newest = self.store.find("bundles"), dict[str, float]()
         for name, stat in there.items():
             folder, written = name.rpartition("/")[0], math.inf if stat.written is None else stat.written

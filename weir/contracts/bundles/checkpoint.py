@@ -4,7 +4,7 @@ The tensors' bytes (little-endian, C order), in the order of the mark, are cut i
 sort in the order of the stream. Verifying a store reads only the marks.
 
 A checkpoint with a `parent` is a delta. Its first tensor, ``rows``, has the table rows that changed since the parent;
-tensors with a line per table row hold the lines of these rows, other tensors are whole.
+tensors with one entry per table row hold the entries of these rows, other tensors are whole.
 """
 
 import math

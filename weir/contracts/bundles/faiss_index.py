@@ -41,12 +41,12 @@ def is_graph(index: Any) -> bool:
 
 
 def widen_walks(index: Any, k: int, at_least: int = 0) -> None:
-    """Give the next walks through a graph index enough candidates to find `k` rows, at least `at_least`."""
+    """Set `efSearch`, the candidates of a search in a graph index: enough to find `k` rows, at least `at_least`."""
     _faiss.ParameterSpace().set_index_parameter(index, "efSearch", max(_LEAST, at_least, _FOR_EACH * k))
 
 
 def takes_deltas(index: Any) -> bool:
-    """Return whether rows of an index can be replaced: it is flat, or has plain lists and flat centroids."""
+    """Return whether rows of an index can be replaced: a flat index, or IVF with plain lists and flat centroids."""
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexFlat):
         return True
@@ -68,7 +68,7 @@ def with_row_ids(index: Any) -> Any:
 
 
 def keep_places(index: Any) -> None:
-    """Prepare an index with lists that take deltas for many changes: each then costs only the rows it changes.
+    """Prepare an IVF index that `takes_deltas` for many deltas: each then costs only the rows it changes.
 
     The index records the places of its rows (38 bytes per row), and its lists get spare room: a full list doubles its
     memory with the next row, so a few changes would double the index.

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class Stretch(StoredModel):
-    """Consecutive steps with the same number of ranks and threads, kind of device and libraries."""
+    """A training segment: consecutive steps with the same ranks, threads, kind of device and libraries."""
 
     sequence: int = Field(ge=0, description="the window in which it starts")
     step: int = Field(ge=0, description="steps before it")
@@ -46,7 +46,7 @@ class Stretch(StoredModel):
 
 
 class Recipe(StoredModel):
-    """Trainer settings that decide training and search, and the stretches in order."""
+    """Trainer settings that decide training and search, and the training segments (`Stretch`) in order."""
 
     settings: dict[str, Any]
     stretches: tuple[Stretch, ...]
@@ -210,7 +210,7 @@ class BundleManifest(Document):
 
     @property
     def newest(self) -> int:
-        """Number of newest known history items that count at most: the model was not trained on longer histories."""
+        """The largest number of history items that a query uses, the newest known: the model was trained on no more."""
         return min(self.history_length, self.history_read or self.history_length)
 
     @property

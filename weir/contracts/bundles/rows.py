@@ -256,7 +256,7 @@ def _others(rows: npt.NDArray[np.integer[Any]], count: int) -> npt.NDArray[np.in
 
 
 def _kept_rows(files: BundleFiles, keys: ItemKeys, rows: IndexRows | None) -> ItemRows:
-    """Return `ItemRows.of` keys and rows, with arrays in the form in which `files` keeps them."""
+    """Return `ItemRows.of` keys and rows, with arrays in memory or mapped (`BundleFiles.kept`)."""
     item_rows = ItemRows.of(keys, rows)
     arrays = ItemKeys(files.kept(item_rows.keys)), IndexRows(files.kept(item_rows.rows))
     return ItemRows(*arrays, item_rows.later, item_rows.count)

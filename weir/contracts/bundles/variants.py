@@ -1,9 +1,9 @@
-"""Lines of bundles on one stream: the main line, variants, and their comparison.
+"""Variants: sets of trainer settings with bundles of their own on one stream, and their comparison.
 
-The line of the plain settings, `MAIN`, is the store itself. A variant's line is a store within it,
-``variants/<name>/``, with its own checkpoints, bundles, ``CURRENT`` and ``PIN``; all lines share the windows. The
-champion is served to all users except the challenger's; ``variants/CHAMPION.json`` names it unless it is `MAIN`. A
-variant's versions end in its name.
+The plain settings are the variant `MAIN`, whose bundles (its line) are in the store itself. Any other variant has a
+store within it, ``variants/<name>/``, with its own checkpoints, bundles, ``CURRENT`` and ``PIN``; all variants share
+the windows. The champion is served to all users except the challenger's; ``variants/CHAMPION.json`` names it unless it
+is `MAIN`. Versions of a variant other than `MAIN` end in its name.
 
 The monitor writes ``variants/<challenger>/COMPARISON.json``, counts and position together, as one file: every window
 counts once, however often the monitor is restarted, and the intervals stay valid at every look.
@@ -115,7 +115,7 @@ class Comparison(Document):
 
     @classmethod
     def between(cls, store: Store, one: str, other: str) -> "Comparison | None":
-        """Return the newest stored comparison of two lines, whichever was the challenger, or None.
+        """Return the newest stored comparison of two variants, whichever was the challenger, or None.
 
         Raises `CorruptArtefactError`.
         """
@@ -171,7 +171,7 @@ class VariantError(UserError):
 
 
 class Champion(Document):
-    """``variants/CHAMPION.json``: the line that is served to all, and the champions before it."""
+    """``variants/CHAMPION.json``: the variant that is served to all, and the champions before it."""
 
     variant: str = MAIN
     beaten: tuple[str, ...] = Field(default=(), description="champions before it, which do not challenge it again")
@@ -189,19 +189,19 @@ class Champion(Document):
 
 
 class Roles(NamedTuple):
-    """The served line, and its challenger, if any."""
+    """The champion, the variant served to most users, and its challenger, if any."""
 
     champion: str = MAIN
     challenger: str | None = None
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The lines that have a role, the champion first."""
+        """The variants that have a role, the champion first."""
         return (self.champion,) if self.challenger is None else (self.champion, self.challenger)
 
 
 def roles_in(store: Store, names: Iterable[str]) -> Roles:
-    """Return the roles of the lines, given the `names` of all variants in the settings.
+    """Return the champion and its challenger, given the `names` of all variants in the settings.
 
     Raises `VariantError` if the champion has no settings, or several variants could challenge it, and
     `CorruptArtefactError` if ``CHAMPION.json`` is damaged.
@@ -222,10 +222,10 @@ def roles_in(store: Store, names: Iterable[str]) -> Roles:
 
 
 def crown(store: Store, variant: str, by: str, verdict: str) -> Champion:
-    """Make a line the champion, served to all; the champion before it does not challenge it again.
+    """Make a variant the champion, served to all; the champion before it does not challenge it again.
 
-    Raises `VariantError` if the line has no promoted bundle, and `CorruptArtefactError` if ``CHAMPION.json`` or the
-    line's ``CURRENT`` is damaged.
+    Raises `VariantError` if the variant has no promoted bundle, and `CorruptArtefactError` if ``CHAMPION.json`` or the
+    variant's ``CURRENT`` is damaged.
     """
     before = Champion.read(store)
     if before.variant == variant:
@@ -239,18 +239,18 @@ def crown(store: Store, variant: str, by: str, verdict: str) -> Champion:
 
 
 def line_of(store: Store, variant: str) -> Store:
-    """Return the store of a line."""
+    """Return the store with the checkpoints and bundles of a variant: for `MAIN` the `store` itself."""
     return store if variant == MAIN else Store(f"{store.url.rstrip('/')}/variants/{variant}")
 
 
 def lines(store: Store) -> list[str]:
-    """Return the lines that the store holds, with or without settings, `MAIN` first."""
+    """Return the variants that have files in the store, with or without settings, `MAIN` first."""
     there = ("variants/*/bundles/CURRENT", f"variants/*/checkpoints/*/{CHECKPOINT_MARK}")
     return [MAIN, *sorted({name.split("/")[1] for pattern in there for name in store.glob(pattern)})]
 
 
 def log_of(store: Store, variant: str) -> BundleLog:
-    """Return the bundles of a line."""
+    """Return the bundles of a variant."""
     return BundleLog(line_of(store, variant), root=store)
 
 
@@ -260,22 +260,22 @@ def champions_log(store: Store) -> BundleLog:
 
 
 def log_of_version(store: Store, version: str) -> BundleLog:
-    """Return the bundles of the line that a version belongs to."""
+    """Return the bundles of the variant that a version belongs to."""
     return log_of(store, variant_of(version))
 
 
 def version_of(version: str, variant: str) -> str:
-    """Return a version with the name of its line, so that no two lines share one."""
+    """Return a version with the name of its variant appended, so that no two variants share a version."""
     return version if variant == MAIN else f"{version}{_MARK}{variant}"
 
 
 def variant_of(version: str) -> str:
-    """Return the line that a version belongs to."""
+    """Return the variant that a version belongs to."""
     return version.partition(_MARK)[2] or MAIN
 
 
 def challenges(user: Key, challenger: str, share: float) -> bool:
-    """Return whether a user belongs to the challenger, always the same users for the same challenger.
+    """Return whether the challenger, with a `share` of all users, serves this one; the choice is stable.
 
     ``xxh3_64`` of the challenger's name and the key decides, independently of other hashes of the key and of earlier
     challengers. A larger share keeps the users of a smaller one.

@@ -60,7 +60,7 @@ class RedactedPane(Document):
 
 
 class LetterFile(FileEntry):
-    """A file of dead letters: `name` is relative to the store, `rows` counts letters, `reasons` by reason."""
+    """A file of dead letters: `name` is relative to the store, `rows` counts letters, `reasons` also by reason."""
 
     partition: str
     reasons: dict[str, int]
@@ -285,7 +285,7 @@ class Commit(Document):
 
     @property
     def newest_redaction(self) -> int:
-        """The newest commit up to this one that erases users, -1 for none."""
+        """The number of the newest commit up to this one that erases users, -1 without one."""
         return self.number if self.forgets else self.redaction
 
 

@@ -30,7 +30,10 @@ LOOK_SECONDS: Final = 600.0
 
 @dataclass
 class RedactedPanes:
-    """A follower's knowledge of redactions: redacted panes up to commit `_newest`; newest known redaction `_told`."""
+    """Tracks redactions for a reader of the log, and names the redacted files of its panes (`current`).
+
+    `_commits` are the redactions up to commit `_newest`, `_told` is the newest redaction heard of.
+    """
 
     store: Store
     _commits: dict[int, int] = field(default_factory=dict, init=False, repr=False)

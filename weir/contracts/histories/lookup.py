@@ -141,9 +141,9 @@ class FewUsers:
 
 @dataclass(frozen=True)
 class UserTable:
-    """Open files of users, oldest first within a shard; `owners` (f,) are their shards, among `shards`.
+    """Looks users up in open files, oldest first within a shard; `owners` (f,) are the shards of the files.
 
-    Records have `length` items. Any number of threads may read.
+    There are `shards` shards, and records have `length` items. Any number of threads may read.
     """
 
     files: tuple[UserFile, ...]
@@ -280,7 +280,7 @@ class UserTable:
 
 @dataclass(frozen=True)
 class _Search:
-    """Search for p pairs: each of `users` (p,) in the file with its number in `numbers` (p,), ascending."""
+    """Searches p pairs of a user and a file: ``users[i]`` in the file with number ``numbers[i]``; `numbers` ascend."""
 
     table: UserTable
     users: UserKeys
@@ -406,7 +406,7 @@ def open_shard(store: Store, files: HistoryFiles, shard: int, length: int, cache
 
 @dataclass
 class UserHistories:
-    """Look-ups of users in all history files of a store with `shards` user shards, as of a version to switch."""
+    """Looks users up in all history files of a store with `shards` user shards; `take_in` switches to newer files."""
 
     store: Store
     shards: int

@@ -192,7 +192,7 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _example(values: pa.Array) -> str:
-    """Return a clause with the first non-null value, "" without one."""
+    """Return a clause for an error that shows the first non-null value, "" without one."""
     first = next((str(value) for value in values if value.is_valid), "")
     return f"; the first value is {first[:_SHOWN]}" if first and not pa.types.is_nested(values.type) else ""
 

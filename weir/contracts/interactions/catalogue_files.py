@@ -324,7 +324,7 @@ def _holds_others(lists: pa.Array) -> Bool:
 
 
 def _dense(rows: pa.Table, name: str) -> pa.Array:
-    """Return doubles; NaN for a text that is no number."""
+    """Return column `name` as doubles (n,); NaN for a text that is no number."""
     column = arrow_columns.column(rows, name)
     found, unread = arrow_columns.parsed_numbers(column, name)
     return pc.if_else(pa.array(unread), float("nan"), found) if unread.any() else found

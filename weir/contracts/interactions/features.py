@@ -137,7 +137,7 @@ class Moments:
             self.merge(Moments(len(values), mean, float(np.square(values - mean).sum())))
 
     def merge(self, other: "Moments") -> None:
-        """Add the values behind other moments."""
+        """Add the values that `other` summarises."""
         if not other.count:
             return
         total, shift = self.count + other.count, other.mean - self.mean
@@ -177,7 +177,7 @@ def buckets_of(name: str, lists: pa.Array, buckets: int) -> npt.NDArray[np.int32
 
 @dataclass(frozen=True, eq=False)
 class FeatureWeights:
-    """Vectors of hashed values, (buckets, d), and of standardised numbers, `dense` (d, 32), with their `moments`."""
+    """Turns features into vectors: `values` (buckets, d) by hash, `dense` (d, 32) for standardised numbers."""
 
     names: FeatureNames
     values: Floats

@@ -45,7 +45,7 @@ class MissingIds:
         self._last = _marked([*(raw[-1] for raw in both), *_BLANKS, *_CONTINUATIONS])
 
     def marks(self, texts: pa.Array, broken: Bool) -> tuple[Bool, Bool]:
-        """Return a mask (n,) of the strings that are blank, and a mask (n,) of those that mean a missing id.
+        """Return a mask (n,) of the strings that are blank, and a mask (n,) of the strings that mean a missing id.
 
         Empty strings, nulls, and strings marked `broken` (n,), which are not UTF-8, are in neither mask.
         """

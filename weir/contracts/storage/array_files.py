@@ -54,10 +54,10 @@ def mapped(path: Path, mode: Literal["r", "r+"] = "r") -> npt.NDArray[Any]:
 
 
 def write_lines(path: Path, first: int, lines: npt.NDArray[Any]) -> None:
-    """Write lines (n, ...) to the array of a NumPy file from line `first` on, and sync them to disk.
+    """Write rows, `lines` (n, ...), to the array of a NumPy file from row `first` on, and sync them to disk.
 
-    Other machines may write other lines meanwhile. A network file system that has the rest of a page cached may write
-    it back over lines from other machines; it does not for a file that is opened write-only and synchronous.
+    Other machines may write other rows meanwhile. A network file system that has the rest of a page cached may write
+    it back over rows from other machines; it does not for a file that is opened write-only and synchronous.
     """
     with path.open("rb") as file:
         np.lib.format.read_magic(file)

@@ -76,7 +76,7 @@ def _open_locked(path: Path) -> tuple[int, bool]:
 
 
 def _remove_from_nothing(path: Path, made: list[Path]) -> None:
-    """Remove a held lock if its folder has only locks, and the folders `made` for it."""
+    """Remove a held lock file and the folders `made` for it, unless its folder has files other than locks."""
     if any(other.suffix != path.suffix for other in path.parent.iterdir()):
         return
     path.unlink()

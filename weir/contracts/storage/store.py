@@ -158,11 +158,11 @@ class Store:
             draft.unlink(missing_ok=True)
 
     def drafted(self, name: str) -> Path:
-        """Return the local path beside which to create a draft of file `name`, so that `take` need not copy it."""
+        """Return a local path; a draft of file `name` written beside it needs no copy when `take` publishes it."""
         return Path(tempfile.gettempdir()) / "weir" if self.local_path is None else Path(self.path(name))
 
     def take(self, draft: Path, name: str, *, rows: int = 0) -> FileEntry:
-        """Publish a synced draft under `name`, as `write` does; a local store moves the draft instead of copying it."""
+        """Publish `draft`, a local file synced to disk, under `name` atomically; a local store moves it, uncopied."""
         fs, _ = self._root
         with draft.open("rb") as file:
             size, digest = _measured(file)
