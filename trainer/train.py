@@ -97,5 +97,4 @@ def train(
             if not is_left_to_others(stop, workers) and state.position.trained_sequence >= 0:
                 workers.first(partial(exporter.export, state), state.answer)
             require_asked(stop, workers)
-            seconds = time.monotonic() - started
-            return observer.summary(state, exporter.newest, seconds, stopped=stop.is_set())
+            return observer.summary(state, exporter.newest, time.monotonic() - started, stopped=stop.is_set())

@@ -16,7 +16,7 @@ import typer
 from weir.cli import ask, bench, change_store, data, evaluate, settings, stages, store
 from weir.cli.inspect import inspect
 from weir.cli.terminal.command import command, leave_out_noise
-from weir.runtime.supervisor import follow_parent
+from weir.runtime.parent import follow_parent
 
 __all__ = ["app", "main"]
 

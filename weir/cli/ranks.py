@@ -136,7 +136,7 @@ def arguments_of(options: StoreOptions, store: str) -> list[str]:
 def is_first_rank() -> bool:
     """Return whether this process is rank 0 or the only one; also make a rank end with the process that started it."""
     if "RANK" in os.environ:
-        from weir.runtime.supervisor import die_with_parent
+        from weir.runtime.parent import die_with_parent
 
         # A rank without its launcher would wait for its peers forever.
         die_with_parent(signal.SIGKILL)

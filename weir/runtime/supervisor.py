@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,22 +14,15 @@ from typing import Any, Final
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from weir.contracts import UserError
+from weir.runtime.parent import PARENT_VARIABLE
 
 __all__ = [
-    "PARENT_VARIABLE",
     "Child",
     "ChildSpec",
     "Death",
     "GaveUpError",
     "Supervisor",
-    "die_with_parent",
-    "follow_parent",
 ]
-
-PARENT_VARIABLE: Final = "_WEIR_PARENT"
-"""Environment variable that tells a child the supervisor's process id, so that it ends with the supervisor."""
-
-_PR_SET_PDEATHSIG: Final = 1
 
 _IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
 """Lines of a child's output to show: weir's warnings and errors, and errors of failed commands and of torchrun.
@@ -41,23 +32,6 @@ Warnings of the root logger are those of libraries.
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 1 << 16
 _POLL_SECONDS: Final = 0.2
-
-
-def die_with_parent(number: signal.Signals = signal.SIGTERM) -> None:
-    """Make the kernel send this process a signal when its parent dies (Linux only, no effect elsewhere)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
-
-
-def follow_parent() -> None:
-    """Make this process end with its supervisor, if it has one; processes that this process starts are not affected."""
-    parent = os.environ.pop(PARENT_VARIABLE, None)
-    if parent is None:
-        return
-    die_with_parent()
-    if os.getppid() != int(parent):
-        # The parent died between the fork and the call of `prctl`.
-        sys.exit(1)
 
 
 class Death(Exception):  # noqa: N818 - an event that leads to a retry, rarely an error of the caller

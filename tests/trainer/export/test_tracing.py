@@ -72,8 +72,8 @@ def test_a_tower_is_traced_once_whoever_asks_first(monkeypatch: pytest.MonkeyPat
     """And not at all where it was traced on this machine before."""
     graph = traced.trace_tower(SMALL)
     monkeypatch.setattr(traced, "_GRAPHS", {})
-    monkeypatch.setattr(tracing, "_traced", None)
-    monkeypatch.setattr(tracing, "_BEGUN", {})
+    monkeypatch.setattr(tracing, "_traced_by_process", None)
+    monkeypatch.setattr(tracing, "_STARTED", {})
     first = tracing_of(SMALL)
     assert tracing_of(TowerConfig.model_validate(SMALL.model_dump())) is first
     first.wait()

@@ -154,7 +154,7 @@ from weir.runtime.supervisor import Supervisor
 
 CHILD = '''
 import pathlib, sys, time, os
-from weir.runtime.supervisor import follow_parent
+from weir.runtime.parent import follow_parent
 follow_parent()
 pathlib.Path(sys.argv[1], "child.pid").write_text(str(os.getpid()))
 time.sleep(60)

@@ -3,15 +3,18 @@
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
-from weir.session import Session
 from weir.text import as_yaml, plain, visible
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from weir.session import Session
 
 __all__ = ["PLAIN_SECONDS", "Bar", "commented", "minute", "print_facts", "print_table"]
 
@@ -73,7 +76,7 @@ _LONG: Final = {"item", "version"}
 """Names of columns that may break over lines on a narrow terminal."""
 
 
-def print_table(session: Session, title: str, head: list[str], rows: list[list[str]]) -> None:
+def print_table(session: "Session", title: str, head: list[str], rows: list[list[str]]) -> None:
     """Print rows of text under a title, verbatim; only items and versions may break over lines."""
     from rich.table import Table
 
@@ -91,7 +94,7 @@ def print_table(session: Session, title: str, head: list[str], rows: list[list[s
     session.out.print(table)
 
 
-def print_facts(session: Session, facts: Mapping[str, object]) -> None:
+def print_facts(session: "Session", facts: Mapping[str, object]) -> None:
     """Print facts, each on a line behind its name."""
     from rich.table import Table
 
@@ -116,8 +119,10 @@ def minute(seconds: float, form: str = "%Y-%m-%d %H:%M") -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime(form)
 
 
-def commented(model: BaseModel, indent: int = 0) -> str:
+def commented(model: "BaseModel", indent: int = 0) -> str:
     """Return a model as YAML; each line carries the field's description as a comment."""
+    from pydantic import BaseModel
+
     pad = " " * indent
     text = ""
     for name, field in type(model).model_fields.items():
