@@ -5,7 +5,8 @@ as it affects a batch of in-batch negatives.
 
 Bound for every stream
 ----------------------
-Let key i occur ``c_i`` times and share its cells with ``e_i`` other events, the fewest of its rows. In a linear sketch
+Let key i occur ``c_i`` times. In each row of the sketch it shares a cell with events of other keys; ``e_i`` is their
+number in the row where it is smallest, so the estimate is ``c_i + e_i``. In a sketch without conservative updates
 
     W = sum_i c_i * log(1 + e_i / c_i) / sum_i c_i.
 
@@ -14,11 +15,11 @@ perspective of a concave function that grows with e, hence concave too. So W is 
 mean over all hashes does not depend on which key has which share: a symmetric, concave function is largest where all
 shares are equal. **No stream of n keys has a larger expected error than n keys that occur equally often.**
 
-The bound does not depend on the order of events. Conservative updates and merging keep it, because a conservative cell
-is never above the linear one and sums of cells add up to at most the cells of the whole stream.
+The bound does not depend on the order of events. Conservative updates keep it, because they never leave a cell above
+its value without them; merging keeps it, because the sums of cells are at most the cells of the whole stream.
 
-The error for equal counts can be computed: the number of keys in a cell is a Poisson variable. Streams with frequent
-and rare keys need fewer cells; `smallest` measures how many from counts of the stream itself.
+The error for equal counts can be computed: the number of keys in a cell is a Poisson variable. Streams with unequal
+counts need fewer cells; given counts of the stream, `smallest` finds how many.
 """
 
 import math

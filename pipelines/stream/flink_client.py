@@ -165,7 +165,7 @@ class FlinkClient:
         return sums
 
     def gauges(self, job: str, prefix: str) -> dict[str, float]:
-        """Return name without `prefix` -> highest value of the subtasks, for Beam gauges with this prefix."""
+        """Return name without `prefix` -> highest value over all subtasks, for Beam gauges with this prefix."""
         highest: dict[str, float] = {}
         for task in self._tasks(job):
             path = f"/jobs/{job}/vertices/{task}/subtasks/metrics"

@@ -156,7 +156,7 @@ class Batcher(Generic[TaskT, AnswerT]):
         return done.result()
 
     def attach(self, beside: WorkSource) -> None:
-        """Replace the work source: the search thread answers its work in turn with batches."""
+        """Replace the work source: the search thread waits on it, and answers its work between batches."""
         with self._changing:
             before, self._beside = self._beside, beside
         before.ring()

@@ -110,7 +110,7 @@ def judged(store: Store, sampling: Sampling) -> list[Judged]:
 
 
 def _served(log: BundleLog) -> list[BundleManifest]:
-    """Return the kept bundles that passed the gate and were not withdrawn, in the order of the stream."""
+    """Return the stored bundles that were promoted and not withdrawn, by the last pane that they were trained on."""
     good = [bundle for bundle in log.manifests() if bundle.promoted and log.withdrawal(bundle.version) is None]
     return sorted(good, key=lambda bundle: bundle.trained_sequence)
 

@@ -98,7 +98,7 @@ def seconds_to_servable(
 ) -> tuple[npt.NDArray[np.float64], Freshness]:
     """Return 100 quantiles of the seconds from a window's events until the bundle was servable, and their summary.
 
-    Seconds are wall-clock time: a replay at ten times the speed shortens them by ten (`EventClock`).
+    Seconds are wall-clock time: a replay at ten times the speed divides them by ten (`EventClock`).
     """
     clock = EventClock.of(store)
     times = windows.all_examples(manifest, [columns.TIMESTAMP])[columns.TIMESTAMP].to_numpy()

@@ -75,7 +75,7 @@ class Column:
         self.told_ms = functional.pad(self.told_ms, (0, missing), value=NEVER)
 
     def widen(self, width: int) -> None:
-        """Make room for `width` values in each line."""
+        """Pad each table row with `unknown` to at least `width` values; never narrow."""
         self.values = functional.pad(self.values, (0, max(width - self.values.shape[1], 0)), value=self.unknown)
 
     def forget(self, lines: Tensor) -> None:

@@ -92,7 +92,7 @@ def sample_inputs(model: Model, batch: Batch, workers: Workers) -> SampledInputs
 
 
 def _positions(here: slice, batch: Batch) -> slice:
-    """Return the slice of the positions with a loss, given the slice of their histories."""
+    """Convert a slice of the batch's histories to the slice of their flattened positives, padding included."""
     each = _each(batch)
     return slice(here.start * each, here.stop * each)
 
@@ -146,11 +146,11 @@ def _exposed(config: TrainerConfig, positives: Tensor, known: Tensor, batch: Bat
 
 
 def _by_position(values: Tensor, batch: Batch) -> Tensor:
-    """Repeat the value of each history (B, ...) for all positions of the history that have a loss."""
+    """Repeat the value of each history (B, ...) for all of its positives, padding included."""
     each = _each(batch)
     return values if each == 1 else values.repeat_interleave(each, 0)
 
 
 def _each(batch: Batch) -> int:
-    """Return the number of positions per history that have a loss."""
+    """Return the number of positives per history, padding included."""
     return math.prod(batch.positives.shape[1:])

@@ -186,7 +186,7 @@ def seen_sum(user: int, start: int, bounded: int, items: Int64) -> int:
 
 
 def key_sum(user: int) -> int:
-    """Return the checksum of one key."""
+    """Return the checksum of one user key, as `key_sums` does."""
     return _signed(_mark_of(user))
 
 
@@ -200,7 +200,7 @@ def _signed(value: int) -> int:
 
 
 def key_sums(users: Int64) -> Int64:
-    """Return the checksum of each key (n,)."""
+    """Return the checksum of each user key (n,); a file stores it beside the key, to find damaged rows."""
     return _mark(users).view(np.int64)
 
 
