@@ -15,6 +15,8 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from fastavro import parse_schema, schemaless_reader
+from fastavro.schema import SchemaParseException, UnknownType
 
 from weir.contracts import UserError
 from weir.pipelines.config import PipelineConfig
@@ -34,8 +36,6 @@ try:
     from cachetools import TTLCache
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
-    from fastavro import parse_schema, schemaless_reader
-    from fastavro.schema import SchemaParseException, UnknownType
 except ImportError as error:
     raise UserError(
         f"pipeline.kafka.format is avro, but {error.name} is not installed: pip install 'weir-retrieval[avro]'"
