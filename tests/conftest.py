@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.campaigns import hunter as tally
+from tests.campaigns import hunter
 
 if TYPE_CHECKING:
     from tests.integration.flink_cluster import Cluster
@@ -70,18 +70,18 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Cluster]":
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Send what the campaigns of this process have counted to the process that prints the summary."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["campaigns"] = tally.packed()
+        session.config.workeroutput["campaigns"] = hunter.packed()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Add what a process has counted; one that died has sent nothing."""
-    tally.add(getattr(node, "workeroutput", {}).get("campaigns", {}))
+    hunter.add(getattr(node, "workeroutput", {}).get("campaigns", {}))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the table of what the campaigns have counted."""
-    if tally.ROWS:
+    if hunter.ROWS:
         terminalreporter.section("campaigns")
-        for line in [*tally.table(), *tally.NOTES]:
+        for line in [*hunter.table(), *hunter.NOTES]:
             terminalreporter.write_line(line)

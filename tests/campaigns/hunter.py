@@ -120,6 +120,6 @@ def table() -> list[str]:
 IS_LONG: Final = os.environ.get("WEIR_CAMPAIGN") == "long"
 
 
-def of(short: int, long: int) -> int:
-    """Return the number that goes with the form of this run."""
+def size_of(short: int, long: int) -> int:
+    """Return `long` in the long form of the campaign (WEIR_CAMPAIGN=long), else `short`."""
     return long if IS_LONG else short

@@ -1,4 +1,4 @@
-"""The log of a store that lives, and what is said of its items beside: all of it follows from the number of a part."""
+"""The log of a store's life, as files or as a topic, and the oracle of its events: all follow from a part's number."""
 
 import json
 import random

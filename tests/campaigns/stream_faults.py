@@ -23,7 +23,7 @@ from deploy.engines.kafka import broker
 from deploy.engines.pool import worker_pool
 from deploy.engines.processes import EngineError, Service, start, stop
 from deploy.engines.settings import HOST, EngineSettings
-from tests.campaigns import hunter as size
+from tests.campaigns.hunter import size_of
 from tests.campaigns.lives import ROOT
 from tests.integration.flink_cluster import moved
 from tests.integration.kafka_broker import NAME
@@ -38,7 +38,7 @@ from weir.pipelines.sources.plan import InHand
 from weir.pipelines.stream.config import StreamConfig
 from weir.pipelines.stream.flink_job import sources, submit
 
-PATIENCE: Final = size.of(240, 900)
+PATIENCE: Final = size_of(240, 900)
 """Seconds within which a commit has to follow any fault; how long it takes is reported, not tested."""
 
 

@@ -1,4 +1,4 @@
-"""A producer that writes events to a topic until it is told to stop, whatever happens to the broker.
+"""The load of the stream campaigns, and its oracle: a producer that goes on whatever happens to the broker.
 
 ``python -m tests.campaigns.stream_truth SERVERS TOPIC PER_SECOND``
 

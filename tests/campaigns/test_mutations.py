@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.campaigns import hunter as size
 from tests.campaigns import real_store
 from tests.campaigns.damage import Mutation, linked_copy, mutate
-from tests.campaigns.hunter import Row, counting
+from tests.campaigns.hunter import Row, counting, size_of
 from tests.campaigns.readers import Readers, listening
 from tests.pipelines import support
 from tests.serving.process import ServerProcess
@@ -204,7 +203,7 @@ def test_damage_is_refused_by_name_or_without_effect(whole: Whole, kind: str) ->
     readers = KINDS[kind][1].split()
     rng = random.Random(f"{SEED} {kind}")
     with counting(f"mutations: {kind}") as row:
-        for number in range(size.of(7, 54)):
+        for number in range(size_of(7, 54)):
             check(whole, kind, readers[number % len(readers)], rng, row)
     assert row.silent == []
 
@@ -213,6 +212,6 @@ def test_damage_is_refused_by_name_or_without_effect(whole: Whole, kind: str) ->
 def test_a_whole_run_on_a_damaged_store_commits_the_same_or_nothing(whole: Whole, kind: str) -> None:
     rng = random.Random(f"{SEED} {kind} run")
     with counting(f"runs after mutations: {kind}") as row:
-        for _ in range(size.of(1, 8)):
+        for _ in range(size_of(1, 8)):
             check(whole, kind, "ingest", rng, row)
     assert row.silent == []

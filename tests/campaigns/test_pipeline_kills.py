@@ -1,4 +1,4 @@
-"""A redaction is killed again and again, beside a pipeline; who is forgotten is gone, everybody else is there once."""
+"""Erasure, ingest of files and of a topic, and rebuild, each killed at random moments: every event counts once."""
 
 import random
 import subprocess
@@ -10,15 +10,14 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 
 from tests.campaigns import committed_once
-from tests.campaigns import hunter as size
 from tests.campaigns.forget_lives import FORGOTTEN
-from tests.campaigns.hunter import counting
+from tests.campaigns.hunter import counting, size_of
 from tests.campaigns.ingest_lives import WHOLE, WINDOW_SECONDS, events_of, settings
 from tests.campaigns.lives import ROOT
-from tests.campaigns.rebuild_lives import WINDOW_SECONDS as WINDOW_SECONDS_REBUILD_KILLS
+from tests.campaigns.rebuild_lives import WINDOW_SECONDS as REBUILT_WINDOW_SECONDS
 from tests.campaigns.rebuild_lives import parts
 from tests.campaigns.topic_lives import events_at
-from tests.campaigns.topic_lives import settings as settings_topic_kills
+from tests.campaigns.topic_lives import settings as topic_settings
 from tests.integration.kafka_broker import Broker, ends
 from tests.pipelines import support
 from tests.pipelines.sources.kafka.support import new_topic
@@ -34,7 +33,7 @@ from weir.pipelines.runs.run_registry import sweep
 def test_killed_again_and_again_only_the_forgotten_are_gone(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with counting("kills: forget") as row:
-        row.faults = size.of(6, 40)
+        row.faults = size_of(6, 40)
         command = [sys.executable, "-m", "tests.campaigns.forget_lives", str(tmp_path), "1", str(row.faults)]
         subprocess.run(command, check=True, cwd=ROOT)
         store = Store(str(tmp_path / "store"))
@@ -58,7 +57,7 @@ def test_killed_again_and_again_only_the_forgotten_are_gone(tmp_path: Path) -> N
 def test_killed_again_and_again_every_event_is_committed_once(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with counting("kills: ingest") as row:
-        row.faults = size.of(24, 40)
+        row.faults = size_of(24, 40)
         command = [sys.executable, "-m", "tests.campaigns.ingest_lives", str(tmp_path), "1", str(row.faults)]
         subprocess.run(command, check=True, cwd=ROOT)
         store = Store(str(tmp_path / "store"))
@@ -73,13 +72,13 @@ def test_killed_again_and_again_every_event_is_committed_once(tmp_path: Path) ->
 def test_killed_again_and_again_a_rebuild_holds_every_event_once(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     with counting("kills: rebuild") as row:
-        kills = size.of(4, 40)
+        kills = size_of(4, 40)
         _, row.faults = parts(kills)
         command = [sys.executable, "-m", "tests.campaigns.rebuild_lives", str(tmp_path), "1", str(kills)]
         subprocess.run(command, check=True, cwd=ROOT)
         store = Store(str(tmp_path / "store"))
         events = [event for part in range(row.faults) for event in events_of(part)]
-        assert support.stored_events(store) == support.expected_events(events, WINDOW_SECONDS_REBUILD_KILLS)
+        assert support.stored_events(store) == support.expected_events(events, REBUILT_WINDOW_SECONDS)
         support.check_counts(store)
         support.check_histories(store, 5)
         assert LogState.open(store).moved_from == str(tmp_path.resolve() / "origin")
@@ -91,12 +90,12 @@ def test_killed_again_and_again_every_offset_is_accounted_for_once(tmp_path: Pat
     topic, store = new_topic(broker, 3), Store(str(tmp_path / "store"))
     url = broker.url(topic)
     with counting("kills: ingest of a topic") as row:
-        row.faults = size.of(8, 60)
+        row.faults = size_of(8, 60)
         command = [sys.executable, "-m", "tests.campaigns.topic_lives", str(tmp_path), url, "1", str(row.faults)]
         with subprocess.Popen(command, cwd=ROOT) as hunter:
             events, dead = write_while(broker, topic, hunter)
         assert hunter.returncode == 0
-        ingest(store, settings_topic_kills(tmp_path, url), registry=CollectorRegistry())
+        ingest(store, topic_settings(tmp_path, url), registry=CollectorRegistry())
         check_offsets(store, [ends(broker, topic, number) for number in range(3)])
         state = LogState.open(store)
         assert support.stored_events(store) == support.expected_events(events, window_seconds=WINDOW_SECONDS)

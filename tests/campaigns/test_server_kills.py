@@ -1,4 +1,4 @@
-"""A monitor is killed at random moments; every window has one result, that of a monitor which was never killed."""
+"""Monitor and server, each killed at random moments: one result for each window, and no wrong answer."""
 
 import random
 import shutil
@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from tests.campaigns import hunter as size
 from tests.campaigns import lives
-from tests.campaigns.hunter import counting
+from tests.campaigns.hunter import counting, size_of
 from tests.ports import free_port
 from tests.serving.deltas import Change, changed, write_delta
 from tests.serving.process import ServerProcess
@@ -54,7 +53,7 @@ def test_killed_again_and_again_every_window_has_the_one_result_of_an_unkilled_r
     changed: list[int] = []
     with counting("kills: monitor") as row, ServerProcess(store) as server:
         server.serving("v1")
-        row.faults = size.of(3, 30)
+        row.faults = size_of(3, 30)
         settings = MonitorConfig(
             target=server.target, metrics_port=0, k=(2, 5), poll_seconds=0.02, queries_per_request=7
         )
@@ -143,7 +142,7 @@ def test_killed_under_load_its_answers_come_from_one_bundle_and_it_comes_back(tm
     settings = ServingConfig(port=free_port(), metrics_port=0, poll_seconds=0.02)
     load = Load(f"127.0.0.1:{settings.port}", catalogues)
     with counting("kills: server") as row:
-        row.faults = size.of(3, 30)
+        row.faults = size_of(3, 30)
         hunter = lives.started("server", store, settings.model_dump_json(), row.faults, tmp_path / "log")
         asking = threading.Thread(target=load)
         asking.start()

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.campaigns import hunter as size
-from tests.campaigns.hunter import NOTES, Row, counting
+from tests.campaigns.hunter import IS_LONG, NOTES, Row, counting, size_of
 from tests.campaigns.life_beside import Beside, Load, asking, settings_in, settled, weir
 from tests.campaigns.life_log import Written, check_bundles, check_events, check_users, write_part
 from tests.campaigns.life_move import rebuild
@@ -28,28 +27,28 @@ from weir.serving.monitor.results import recorded
 
 WINDOW_SECONDS = 200
 """Of the rebuilt store: none of those that lives have."""
-SEEDS = range(20) if size.IS_LONG else [2]
+SEEDS = range(20) if IS_LONG else [2]
 """The one of the short form has a store that moves within twelve commands, unless kills come at other moments."""
 
 
-@pytest.mark.timeout(size.of(300, 1200))
+@pytest.mark.timeout(size_of(300, 1200))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_store_lives_and_nobody_beside_it_notices(tmp_path: Path, seed: int) -> None:
     with counting("kills: commands of a store's life") as row:
-        check_life(Plan(tmp_path, str(tmp_path / "store"), files(tmp_path), seed, size.of(12, 40)), row)
+        check_life(Plan(tmp_path, str(tmp_path / "store"), files(tmp_path), seed, size_of(12, 40)), row)
 
 
-@pytest.mark.skipif(not size.IS_LONG, reason="in the long form; a life on disk is there in both")
+@pytest.mark.skipif(not IS_LONG, reason="in the long form; a life on disk is there in both")
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(size.of(1, 5)))
+@pytest.mark.parametrize("seed", range(size_of(1, 5)))
 def test_a_store_lives_on_an_object_store(tmp_path: Path, seed: int) -> None:
     with bucket(tmp_path / "minio/data") as url, counting("kills: commands of a life on an object store") as row:
         check_life(Plan(tmp_path, f"{url}/store", files(tmp_path), 100 + seed, 25), row)
 
 
-@pytest.mark.skipif(not size.IS_LONG, reason="in the long form; a life with files is there in both")
+@pytest.mark.skipif(not IS_LONG, reason="in the long form; a life with files is there in both")
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("seed", range(size.of(1, 10)))
+@pytest.mark.parametrize("seed", range(size_of(1, 10)))
 def test_a_store_lives_with_a_topic(tmp_path: Path, broker: Broker, seed: int) -> None:
     with counting("kills: commands of a life with a topic") as row:
         check_life(Plan(tmp_path, str(tmp_path / "store"), broker.url(new_topic(broker, 3)), 200 + seed, 40), row)

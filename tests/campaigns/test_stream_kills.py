@@ -12,8 +12,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from tests.campaigns import committed_once
-from tests.campaigns import hunter as size
-from tests.campaigns.hunter import NOTES, counting
+from tests.campaigns.hunter import IS_LONG, NOTES, counting, size_of
 from tests.campaigns.stream_faults import PATIENCE, Stream, producing, recovered, streaming
 from tests.campaigns.stream_truth import Truth, check
 from tests.integration.test_kafka import wait_until
@@ -21,24 +20,24 @@ from weir.contracts import LogState
 
 logger = logging.getLogger(__name__)
 
-LIMIT = size.of(1200, 21_600)
+LIMIT = size_of(1200, 21_600)
 """Seconds for the whole test: on cores that other tests keep busy, an engine takes a minute to come back."""
 
 
 @pytest.mark.timeout(LIMIT)
 def test_killed_part_by_part_a_stream_accounts_for_every_offset_once(tmp_path: Path) -> None:
-    messages = size.of(0, 5_000_000)
+    messages = size_of(0, 5_000_000)
     with streaming(tmp_path, "events", seed=1) as stream:
         stream.heal()
-        with producing(stream, size.of(500, 4000)):
+        with producing(stream, size_of(500, 4000)):
             wait_until(lambda: stream.newest() >= 1, PATIENCE)
-            _kill_in_turn(stream, size.of(9, 100))
+            _kill_in_turn(stream, size_of(9, 100))
             while sum(_ends(stream).values()) < messages:
                 sleep(5)
         _check(stream)
 
 
-@pytest.mark.skipif(not size.IS_LONG, reason="the short form: the broker moves in the test above, two times")
+@pytest.mark.skipif(not IS_LONG, reason="the short form: the broker moves in the test above, two times")
 @pytest.mark.timeout(LIMIT)
 def test_a_broker_that_comes_back_at_another_address_is_read_on_within_a_minute(tmp_path: Path) -> None:
     # An address is good for a day: no client finds the broker by itself.

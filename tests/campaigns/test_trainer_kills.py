@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.campaigns import hunter as size
 from tests.campaigns import lives
-from tests.campaigns.hunter import counting
+from tests.campaigns.hunter import counting, size_of
 from tests.trainer.support import same_tensors
 from tests.trainer.windows import WindowWriter, synthetic
 from weir.contracts import BundleLog, Store
@@ -52,7 +51,7 @@ def test_killed_again_and_again_it_ends_where_an_unkilled_run_ends(tmp_path: Pat
     writer = WindowWriter(store)
     synthetic(writer, windows=1, events=150)
     with counting("kills: trainer") as row:
-        row.faults = size.of(3, 30)
+        row.faults = size_of(3, 30)
         hunter = lives.started("trainer", store, CONFIG.model_dump_json(), row.faults, tmp_path / "log")
         for number in range(1, MOST_WINDOWS):
             if hunter.poll() is not None:

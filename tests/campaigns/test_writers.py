@@ -9,8 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.campaigns import committed_once
-from tests.campaigns import hunter as size
-from tests.campaigns.hunter import counting
+from tests.campaigns.hunter import IS_LONG, counting, size_of
 from tests.campaigns.ingest_lives import settings, write_part
 from tests.campaigns.lives import ROOT
 from tests.integration.object_store import bucket
@@ -34,7 +33,7 @@ MOST_RACES = 8
 
 
 def test_two_writers_on_one_disk_commit_every_event_once(tmp_path: Path) -> None:
-    parts = size.of(3, 12)
+    parts = size_of(3, 12)
     with counting("two writers: disk") as row:
         for number in range(MOST_RACES):
             folder = tmp_path / str(number)
@@ -46,7 +45,7 @@ def test_two_writers_on_one_disk_commit_every_event_once(tmp_path: Path) -> None
         assert row.faults, "the writers never met: the test has not tested that"
 
 
-@pytest.mark.skipif(not size.IS_LONG, reason="in the long form; a short race of commits alone is in test_object_store")
+@pytest.mark.skipif(not IS_LONG, reason="in the long form; a short race of commits alone is in test_object_store")
 def test_two_writers_on_an_object_store_commit_every_event_once(tmp_path: Path) -> None:
     with bucket(tmp_path / "minio/data") as url, counting("two writers: object store") as row:
         store, parts = Store(f"{url}/store"), 12
@@ -58,7 +57,7 @@ def test_two_writers_on_an_object_store_commit_every_event_once(tmp_path: Path) 
 def test_commits_whose_answer_is_lost_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is created, and the writer is told that it was not, as after a connection that broke."""
     (tmp_path / "log").mkdir()
-    store, parts = Store(str(tmp_path / "store")), size.of(2, 10)
+    store, parts = Store(str(tmp_path / "store")), size_of(2, 10)
     lost: list[str] = []
     create: Callable[[Store, str, bytes], bool] = Store.create
 

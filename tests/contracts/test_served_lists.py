@@ -1,4 +1,4 @@
-"""Which list of a call an event joins, by token."""
+"""Served lists: their files, and the list of a call that an event joins by its token."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""The bill of materials, and which licences it refuses; `make sbom` makes the real one."""
+"""Images hold what their stage needs; the bill of materials refuses licences that are not allowed."""
 
 import json
 import re

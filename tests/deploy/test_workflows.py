@@ -1,4 +1,4 @@
-"""The file for a laptop: valid, pinned, and mounting what is there."""
+"""Workflows, the compose file, the documentation site and the settings of deployments: valid and pinned."""
 
 import json
 import os

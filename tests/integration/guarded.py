@@ -1,4 +1,4 @@
-"""A real server that asks for tokens, over gRPC and HTTP with TLS, and the ways to call it.
+"""A real server that asks for tokens, over gRPC and HTTP with TLS; clients that close while they call.
 
     python -m tests.integration.guarded blocking|asyncio TARGET CLIENT_CONFIG
 

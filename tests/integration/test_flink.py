@@ -1,4 +1,4 @@
-"""`python -m deploy.engines` as people call it, with all engines."""
+"""Flink and the other engines as real processes, started by `python -m deploy.engines`."""
 
 import logging
 import os

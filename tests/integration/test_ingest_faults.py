@@ -1,4 +1,4 @@
-"""A disk that is full, or a limit on files: one line that names the file and what to do, and all is as it was."""
+"""`weir ingest` and `weir train` on a full disk, at a limit on files, and under signals."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Asking the brokers about a topic that is in an unusual state."""
+"""A topic of a real broker: its partitions and offsets in unusual states, and ingest from it into a store."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A real log, counted again with numpy alone.
+"""MovieLens-1M: ingest counted again with numpy alone, and one pass of training against popularity.
 
 WEIR_EVENTS sets how many of the 1,000,209 events are taken, oldest first; the figures of docs/training.md take all.
 WEIR_TOWER sets the tower, by default the trainer's.

@@ -1,4 +1,4 @@
-"""Forged tokens and broken headers, by the thousand: each refused by name, and nothing secret told to anybody."""
+"""Access to a real server: tokens, certificates that are renewed under load, rights, rates, and no secret told."""
 
 import asyncio
 import http.client

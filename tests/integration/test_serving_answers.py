@@ -1,4 +1,4 @@
-"""A server whose bundle has a second phase, asked over gRPC: through Python's front and the compiled one."""
+"""Answers of a real server: re-scored, of cold items, at the limit of their size; a monitor that follows it."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Server, follower and Redis as real processes: killed, hanging, emptied, and back by themselves."""
+"""A real server through swaps of bundles, beside replicas, and with a Redis that is killed and comes back."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Ranks of one machine, started by `weir train`: where they listen, and how long they wait for rank 0."""
+"""Ranks of one machine: where they listen, and the same parameters after kills and restarts."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What to do next depends on why rows were refused, and on what the file really is."""
+"""The first look at a log, and the advice for each reason of refusal and kind of file."""
 
 import gzip
 import json

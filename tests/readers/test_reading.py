@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_opened_is_a_dead_letter_and_spares_the_others(tmp
     assert dead == [("a.parquet", 0, "unreadable_file")]
 
 
-def listed_listing(folder: Path, **reading: Any) -> tuple[list[Chunk], int]:
+def chunks_and_stop(folder: Path, **reading: Any) -> tuple[list[Chunk], int]:
     [partition] = discover(str(folder))
     return chunks_of(Reading(partition, **reading), 100)
 
@@ -165,7 +165,7 @@ def test_where_reading_of_a_growing_file_stops(
     tmp_path: Path, tail: str, only_whole_lines: bool, stop: int, limit: int
 ) -> None:
     write_lines(tmp_path / "a.jsonl", ["x" * 9 + "\n", tail])
-    chunks, found = listed_listing(tmp_path, only_whole_lines=only_whole_lines)
+    chunks, found = chunks_and_stop(tmp_path, only_whole_lines=only_whole_lines)
     assert [(chunk.start, chunk.stop) for chunk in chunks] == [(0, stop), (stop, limit)][: 1 + (stop < limit)]
     assert {chunk.limit for chunk in chunks} == {limit}
     assert found == stop
@@ -173,32 +173,32 @@ def test_where_reading_of_a_growing_file_stops(
 
 def test_chunks_run_from_the_start_to_the_next_multiple(tmp_path: Path) -> None:
     write_lines(tmp_path / "a.jsonl", ["x" * 49 + "\n"] * 7)
-    chunks, _ = listed_listing(tmp_path, start=150, latest_ms=17)
+    chunks, _ = chunks_and_stop(tmp_path, start=150, latest_ms=17)
     assert [(chunk.start, chunk.stop) for chunk in chunks] == [(150, 200), (200, 300), (300, 350)]
     assert {chunk.latest_ms for chunk in chunks} == {17}
-    assert listed_listing(tmp_path, start=350) == ([], 350)
+    assert chunks_and_stop(tmp_path, start=350) == ([], 350)
 
 
 def test_row_groups_below_the_start_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_parquet(tmp_path / "a.parquet", [Event("u", f"i{number}", number) for number in range(10)])
-    assert [(chunk.row_group, chunk.start, chunk.stop) for chunk in listed_listing(tmp_path, start=6)[0]] == [
+    assert [(chunk.row_group, chunk.start, chunk.stop) for chunk in chunks_and_stop(tmp_path, start=6)[0]] == [
         (1, 4, 10)
     ]
     monkeypatch.setattr(listing, "FEW_ROWS", 5)
-    chunks, stop = listed_listing(tmp_path, start=6)
+    chunks, stop = chunks_and_stop(tmp_path, start=6)
     assert [(chunk.row_group, chunk.start, chunk.stop) for chunk in chunks] == [(1, 4, 8), (2, 8, 10)]
     assert stop == 10
 
 
 def test_gzip_is_one_chunk_whose_end_nobody_knows(tmp_path: Path) -> None:
     write_gzip(tmp_path / "a.jsonl.gz", ["{}\n"] * 1000)
-    [chunk], stop = listed_listing(tmp_path, start=7)
+    [chunk], stop = chunks_and_stop(tmp_path, start=7)
     assert (chunk.start, chunk.skip, stop) == (7, 7, 0)
 
 
 def test_an_empty_file_has_no_chunk(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").touch()
-    assert listed_listing(tmp_path) == ([], 0)
+    assert chunks_and_stop(tmp_path) == ([], 0)
 
 
 def test_content_or_permission_that_does_not_fit_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,11 +207,11 @@ def test_content_or_permission_that_does_not_fit_is_a_fault(tmp_path: Path, monk
 
     (tmp_path / "a.parquet").write_bytes(b"no Parquet")
     with pytest.raises(UnreadableError, match=r"a\.parquet cannot be read as parquet: ArrowInvalid") as raised:
-        listed_listing(tmp_path)
+        chunks_and_stop(tmp_path)
     assert raised.value.fault.reason == "unreadable_file"
     monkeypatch.setattr(Partition, "open", refuse)
     with pytest.raises(UnreadableError, match=r"a\.parquet: .*Permission denied"):
-        listed_listing(tmp_path)
+        chunks_and_stop(tmp_path)
 
 
 def test_what_the_file_system_raises_is_raised(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which answers are kept, in which order, and what becomes of those that there is no room for."""
+"""Served lists in memory and in the store: which answers are kept, in order, and which give way."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Champion and challenger in one process: followed, split, and exchanged without a gap."""
+"""Champion and challenger in one process: users are split, bundles followed, roles exchanged without a gap."""
 
 import gc
 import logging

@@ -1,4 +1,4 @@
-"""A commit log that is not the one of the newest checkpoint: training refuses it by name, and goes on as it says."""
+"""Training from committed windows: variants, restarts, and a commit log other than the checkpoint's."""
 
 import inspect
 import json

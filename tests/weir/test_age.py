@@ -1,4 +1,4 @@
-"""Figures against sums by hand, from windows of which it is known which answers had the item."""
+"""Figures of age against sums by hand, and their report."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, from the first import to a call under way."""
+"""Texts, verdicts, the client's import, and Ctrl-C from the first import to a call under way."""
 
 import io
 import logging

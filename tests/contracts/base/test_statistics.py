@@ -1,4 +1,4 @@
-"""Intervals that hold at every look: against the definition of their boundary, and by simulation."""
+"""Confidence sequences against the definition of their boundary and by simulation; means over the newest windows."""
 
 import math
 from collections.abc import Callable

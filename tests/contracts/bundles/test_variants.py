@@ -1,4 +1,4 @@
-"""The verdict on a challenger: from the evidence, in words, and how often it is wrong under continuous looking."""
+"""Variants and their comparison: roles, the verdict in words, and its error rate under continuous looking."""
 
 from pathlib import Path
 

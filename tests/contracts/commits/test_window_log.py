@@ -190,7 +190,7 @@ DAY = 86_400_000
 
 
 @pytest.fixture
-def log_window_log(tmp_path: Path) -> WindowLog:
+def window_log(tmp_path: Path) -> WindowLog:
     return WindowLog(Store(str(tmp_path)))
 
 
@@ -200,16 +200,16 @@ def examples(rows: int, length: int = 2) -> pa.Table:
 
 
 def write(
-    log_window_log: WindowLog, sequence: int, *, day: int | None = None, pane: int = 0, **changes: Any
+    window_log: WindowLog, sequence: int, *, day: int | None = None, pane: int = 0, **changes: Any
 ) -> WindowManifest:
     start = DAY * (sequence if day is None else day)
     name, attempt = WindowName(start, start + DAY, pane), f"{sequence:04d}"
     items = pa.Table.from_pylist([{"item_key": 2, "item_id": "two", "count": 3}], ITEMS_SCHEMA)
     files = (
-        write_table(log_window_log.store, f"{name.folder(attempt)}/{WindowName.examples(4, 'abcd')}", examples(2)),
-        write_table(log_window_log.store, f"{name.folder(attempt)}/{WindowName.examples(0)}", examples(1)),
-        write_table(log_window_log.store, f"{name.folder(attempt)}/{WindowName.items()}", items),
-        log_window_log.store.write(f"{name.folder(attempt)}/{WindowName.sketch()}", b"sketch"),
+        write_table(window_log.store, f"{name.folder(attempt)}/{WindowName.examples(4, 'abcd')}", examples(2)),
+        write_table(window_log.store, f"{name.folder(attempt)}/{WindowName.examples(0)}", examples(1)),
+        write_table(window_log.store, f"{name.folder(attempt)}/{WindowName.items()}", items),
+        window_log.store.write(f"{name.folder(attempt)}/{WindowName.sketch()}", b"sketch"),
     )
     manifest = WindowManifest(
         sequence=sequence,
@@ -225,46 +225,46 @@ def write(
         sketch={"kind": "exact"},
         files=files,
     ).model_copy(update=changes)
-    log_window_log.commit(manifest)
+    window_log.commit(manifest)
     return manifest
 
 
-def test_the_sketch_of_users_is_read_as_it_was_written(log_window_log: WindowLog) -> None:
-    manifest = write(log_window_log, 0)
-    entry = log_window_log.store.write(f"{manifest.folder}/{WindowName.user_sketch()}", b"users")
+def test_the_sketch_of_users_is_read_as_it_was_written(window_log: WindowLog) -> None:
+    manifest = write(window_log, 0)
+    entry = window_log.store.write(f"{manifest.folder}/{WindowName.user_sketch()}", b"users")
     listed = manifest.model_copy(update={"files": (*manifest.files, entry)})
-    assert log_window_log.user_sketch(listed) == b"users"
-    log_window_log.store.write(f"{manifest.folder}/{WindowName.user_sketch()}", b"damaged")
+    assert window_log.user_sketch(listed) == b"users"
+    window_log.store.write(f"{manifest.folder}/{WindowName.user_sketch()}", b"damaged")
     with pytest.raises(CorruptArtefactError, match="user-sketch"):
-        log_window_log.user_sketch(listed)
+        window_log.user_sketch(listed)
 
 
-def test_a_window_is_read_as_it_was_committed(log_window_log: WindowLog) -> None:
-    manifest = write(log_window_log, 0)
-    assert log_window_log.committed() == [manifest] == list(log_window_log)
-    assert log_window_log.shards(manifest) == [0, 4]
-    assert log_window_log.examples(manifest, 4).num_rows == 2
-    assert log_window_log.all_examples(manifest, ["item_key"]).to_pydict() == {"item_key": [2, 2, 2]}
-    parts = [batch.to_pydict() for batch in log_window_log.example_batches(manifest, ["item_key"])]
+def test_a_window_is_read_as_it_was_committed(window_log: WindowLog) -> None:
+    manifest = write(window_log, 0)
+    assert window_log.committed() == [manifest] == list(window_log)
+    assert window_log.shards(manifest) == [0, 4]
+    assert window_log.examples(manifest, 4).num_rows == 2
+    assert window_log.all_examples(manifest, ["item_key"]).to_pydict() == {"item_key": [2, 2, 2]}
+    parts = [batch.to_pydict() for batch in window_log.example_batches(manifest, ["item_key"])]
     assert parts == [{"item_key": [2]}, {"item_key": [2, 2]}]
-    assert log_window_log.example_rows(manifest) == 3
-    assert log_window_log.items(manifest).to_pylist() == [{"item_key": 2, "item_id": "two", "count": 3}]
-    assert log_window_log.sketch(manifest) == b"sketch"
+    assert window_log.example_rows(manifest) == 3
+    assert window_log.items(manifest).to_pylist() == [{"item_key": 2, "item_id": "two", "count": 3}]
+    assert window_log.sketch(manifest) == b"sketch"
 
 
-def test_item_features_are_in_the_manifest_and_beside_the_items(log_window_log: WindowLog) -> None:
-    plain = write(log_window_log, 0)
+def test_item_features_are_in_the_manifest_and_beside_the_items(window_log: WindowLog) -> None:
+    plain = write(window_log, 0)
     assert "item_features" not in plain.model_dump()
-    assert log_window_log.item_features(plain).to_pylist() == [{"item_key": 2}]
+    assert window_log.item_features(plain).to_pylist() == [{"item_key": 2}]
     names = FeatureNames(categorical=["genre"], dense=["price"])
     rows = [{"item_key": 2, "item_id": "two", "count": 3, "genre": ["jazz"], "price": None}]
     table, name = pa.Table.from_pylist(rows, items_schema(names)), WindowName(DAY, 2 * DAY)
-    entry = write_table(log_window_log.store, f"{name.folder('0001')}/{name.items()}", table)
-    manifest = write(log_window_log, 1, item_features=names, files=(entry,))
-    write_table(log_window_log.store, f"{name.folder('0001')}/{name.items()}", table)
-    assert WindowLog(log_window_log.store).committed()[1] == manifest
-    assert log_window_log.items(manifest).to_pylist() == [{"item_key": 2, "item_id": "two", "count": 3}]
-    assert log_window_log.item_features(manifest).to_pylist() == [{"item_key": 2, "genre": ["jazz"], "price": None}]
+    entry = write_table(window_log.store, f"{name.folder('0001')}/{name.items()}", table)
+    manifest = write(window_log, 1, item_features=names, files=(entry,))
+    write_table(window_log.store, f"{name.folder('0001')}/{name.items()}", table)
+    assert WindowLog(window_log.store).committed()[1] == manifest
+    assert window_log.items(manifest).to_pylist() == [{"item_key": 2, "item_id": "two", "count": 3}]
+    assert window_log.item_features(manifest).to_pylist() == [{"item_key": 2, "genre": ["jazz"], "price": None}]
 
 
 def test_names_tell_the_time_and_sort_by_it() -> None:
@@ -274,68 +274,68 @@ def test_names_tell_the_time_and_sort_by_it() -> None:
     assert sorted([WindowName(10, 20, 0), WindowName(0, 10, 1), WindowName(0, 10, 0)])[0] == WindowName(0, 10, 0)
 
 
-def test_the_log_is_followed_from_any_place(log_window_log: WindowLog) -> None:
-    first, second = write(log_window_log, 0, day=5), write(log_window_log, 1, day=4)
+def test_the_log_is_followed_from_any_place(window_log: WindowLog) -> None:
+    first, second = write(window_log, 0, day=5), write(window_log, 1, day=4)
     late = [first.model_copy(update={"pane": 1, "attempt": f"late{n}"}) for n in (0, 1)]
-    log_window_log.commit(*late)
-    fourth = write(log_window_log, 4, day=7)
+    window_log.commit(*late)
+    fourth = write(window_log, 4, day=7)
     for after, expected in ((-1, [0, 1, 2, 3, 4]), (0, [1, 2, 3, 4]), (2, [3, 4]), (3, [4]), (4, [])):
-        for reader in (log_window_log, WindowLog(log_window_log.store)):
+        for reader in (window_log, WindowLog(window_log.store)):
             assert [pane.sequence for pane in reader.committed(after)] == expected
-    assert log_window_log.committed(after=0)[0] == second
-    write(log_window_log, 5, day=8)
-    assert [pane.sequence for pane in log_window_log.committed(after=fourth.sequence)] == [5]
+    assert window_log.committed(after=0)[0] == second
+    write(window_log, 5, day=8)
+    assert [pane.sequence for pane in window_log.committed(after=fourth.sequence)] == [5]
 
 
-def test_panes_before_a_damaged_commit_come_before_its_error(log_window_log: WindowLog) -> None:
-    write(log_window_log, 0)
-    write(log_window_log, 1)
-    log_window_log.store.write(CommitLog.name(1), b"{}")
-    followed = WindowLog(log_window_log.store).follow()
+def test_panes_before_a_damaged_commit_come_before_its_error(window_log: WindowLog) -> None:
+    write(window_log, 0)
+    write(window_log, 1)
+    window_log.store.write(CommitLog.name(1), b"{}")
+    followed = WindowLog(window_log.store).follow()
     assert next(followed).sequence == 0
     with pytest.raises(CorruptArtefactError, match=r"0000000001\.json"):
         next(followed)
 
 
-def test_a_window_without_examples_has_an_empty_table(log_window_log: WindowLog) -> None:
-    manifest = write(log_window_log, 0, files=())
-    assert log_window_log.all_examples(manifest).schema == examples_schema(2)
-    assert log_window_log.all_examples(manifest, ["label"]).column_names == ["label"]
+def test_a_window_without_examples_has_an_empty_table(window_log: WindowLog) -> None:
+    manifest = write(window_log, 0, files=())
+    assert window_log.all_examples(manifest).schema == examples_schema(2)
+    assert window_log.all_examples(manifest, ["label"]).column_names == ["label"]
     names = FeatureNames(categorical=["lives"], dense=["age"])
-    said = write(log_window_log, 1, files=(), user_features=UserFeatures.nothing(names))
-    assert WindowLog(log_window_log.store).committed()[1] == said
-    assert log_window_log.all_examples(said).schema == examples_schema(2, user_features=names)
+    said = write(window_log, 1, files=(), user_features=UserFeatures.nothing(names))
+    assert WindowLog(window_log.store).committed()[1] == said
+    assert window_log.all_examples(said).schema == examples_schema(2, user_features=names)
 
 
 @pytest.mark.parametrize("name", ["examples-00004-abcd.parquet", "items.parquet", "sketch.bin"])
-def test_an_altered_file_is_named(log_window_log: WindowLog, tmp_path: Path, name: str) -> None:
-    manifest = write(log_window_log, 0)
+def test_an_altered_file_is_named(window_log: WindowLog, tmp_path: Path, name: str) -> None:
+    manifest = write(window_log, 0)
     path = tmp_path / manifest.folder / name
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptArtefactError, match=name):
-        (log_window_log.all_examples(manifest), log_window_log.items(manifest), log_window_log.sketch(manifest))
+        (window_log.all_examples(manifest), window_log.items(manifest), window_log.sketch(manifest))
     with pytest.raises(CorruptArtefactError, match=name):
         (
-            list(log_window_log.example_batches(manifest, ["label"])),
-            log_window_log.items(manifest),
-            log_window_log.sketch(manifest),
+            list(window_log.example_batches(manifest, ["label"])),
+            window_log.items(manifest),
+            window_log.sketch(manifest),
         )
 
 
-def test_a_file_with_other_rows_than_listed_is_named(log_window_log: WindowLog) -> None:
-    manifest = write(log_window_log, 0)
+def test_a_file_with_other_rows_than_listed_is_named(window_log: WindowLog) -> None:
+    manifest = write(window_log, 0)
     files = tuple(entry.model_copy(update={"rows": entry.rows + 1}) for entry in manifest.files)
     longer = manifest.model_copy(update={"files": files})
     for read in (
-        lambda: log_window_log.examples(longer, 4, ["label"]),
-        lambda: list(log_window_log.example_batches(longer, ["label"])),
+        lambda: window_log.examples(longer, 4, ["label"]),
+        lambda: list(window_log.example_batches(longer, ["label"])),
     ):
         with pytest.raises(CorruptArtefactError, match=r"has (1|2) rows, the manifest says (2|3)"):
             read()
 
 
-def test_a_file_that_is_not_listed_is_named(log_window_log: WindowLog) -> None:
+def test_a_file_that_is_not_listed_is_named(window_log: WindowLog) -> None:
     with pytest.raises(CorruptArtefactError, match=r"does not list examples-00009\.parquet"):
-        log_window_log.examples(write(log_window_log, 0), 9)
+        window_log.examples(write(window_log, 0), 9)

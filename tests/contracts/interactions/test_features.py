@@ -184,7 +184,7 @@ def test_cells_spell_lists() -> None:
     ]
 
 
-NAMES_USER_FEATURES = FeatureNames(categorical=("lives", "langs"), dense=("age",))
+USER_NAMES = FeatureNames(categorical=("lives", "langs"), dense=("age",))
 
 _texts = st.none() | st.lists(st.sampled_from(["a", "b", ""]), max_size=5)
 rows = st.lists(
@@ -201,33 +201,33 @@ def table_of(found: list[Any]) -> pa.Table:
     return pa.table(
         {
             columns.LABEL: labels,
-            columns.USER_FEATURES: pa.array([row for row, _ in found], pa.struct(NAMES_USER_FEATURES.fields)),
+            columns.USER_FEATURES: pa.array([row for row, _ in found], pa.struct(USER_NAMES.fields)),
         }
     )
 
 
 @given(rows)
 def test_it_says_how_long_lists_are_and_what_numbers_of_positives_are_like(found: list[Any]) -> None:
-    said = UserFeatures.of(table_of(found), NAMES_USER_FEATURES)
-    for name in NAMES_USER_FEATURES.categorical:
+    said = UserFeatures.of(table_of(found), USER_NAMES)
+    for name in USER_NAMES.categorical:
         assert said.categorical[name] == max([1, *(len(row[name]) for row, _ in found if row[name])])
     ages = [row["age"] for row, label in found if label > 0 and row["age"] is not None]
     count, mean, squares = said.dense["age"]
     assert count == len(ages)
     assert math.isclose(mean, np.mean(ages) if ages else 0, rel_tol=1e-9, abs_tol=1e-6)
     assert math.isclose(squares, np.var(ages) * len(ages) if ages else 0, rel_tol=1e-6, abs_tol=1e-3)
-    assert said.names == NAMES_USER_FEATURES
+    assert said.names == USER_NAMES
 
 
 @given(rows, st.lists(st.integers(0, 20), max_size=3))
 def test_parts_say_together_what_the_whole_says(found: list[Any], cuts: list[int]) -> None:
     bounds = [0, *sorted(cuts), len(found)]
     parts = [table_of(found[start:stop]) for start, stop in pairwise(bounds)]
-    whole = UserFeatures.of(table_of(found), NAMES_USER_FEATURES)
+    whole = UserFeatures.of(table_of(found), USER_NAMES)
     merged = UserFeatures.merged(
-        [UserFeatures.nothing(NAMES_USER_FEATURES), *(UserFeatures.of(part, NAMES_USER_FEATURES) for part in parts)]
+        [UserFeatures.nothing(USER_NAMES), *(UserFeatures.of(part, USER_NAMES) for part in parts)]
     )
-    assert merged.names == NAMES_USER_FEATURES
+    assert merged.names == USER_NAMES
     assert merged.categorical == whole.categorical
     for one, other in zip(merged.dense["age"], whole.dense["age"], strict=True):
         assert math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-3)

@@ -121,13 +121,13 @@ def test_texts_are_spelt_as_in_a_log_and_bytes_that_are_none_cost_their_rows() -
     assert (found.to_pylist(), bad.tolist()) == ([None, 1_795_132_800_000], [True, False])
 
 
-offsets_dates = st.integers(-95, 95).map(lambda quarters: timezone(timedelta(minutes=15 * quarters)))
+quarter_hours = st.integers(-95, 95).map(lambda quarters: timezone(timedelta(minutes=15 * quarters)))
 
 
 @st.composite
 def spelled(draw: st.DrawFn) -> tuple[str, int]:
     """Draw one of the spellings of a moment, and its microseconds."""
-    moment = draw(st.datetimes(datetime(1900, 1, 1), datetime(2199, 12, 31), timezones=offsets_dates))
+    moment = draw(st.datetimes(datetime(1900, 1, 1), datetime(2199, 12, 31), timezones=quarter_hours))
     digits = draw(st.integers(0, 9))
     moment = moment.replace(microsecond=moment.microsecond if digits else 0)
     fraction = f"{moment.microsecond:06}999"[:digits]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 import weir.pipelines.batch.retry as retry_module
-from tests.campaigns import hunter as size
+from tests.campaigns.hunter import size_of
 from tests.kills import KilledError, killed_at
 from tests.pipelines import aging, redacting, support
 from tests.pipelines.support import ORIGIN, Event
@@ -111,7 +111,7 @@ def letters_left(store: Store) -> Counter[str]:
     return +found
 
 
-@settings(max_examples=size.of(6, 200), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(max_examples=size_of(6, 200), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
 @given(
     first=batches,
     parts=st.lists(st.tuples(st.sampled_from(FORMATS), batches, st.sampled_from(WRONG)), min_size=1, max_size=3),

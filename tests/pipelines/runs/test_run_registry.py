@@ -1,4 +1,4 @@
-"""What a killed run leaves goes, unless a commit names it, or the run may still be alive."""
+"""Runs that have not ended: what a killed run leaves is removed, and locks keep writers apart."""
 
 import contextlib
 import os

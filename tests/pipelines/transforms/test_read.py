@@ -1,4 +1,4 @@
-"""However a log is cut, ordered, read and read again, each event is committed once, with the right history."""
+"""The chain of transforms: however a log is cut, ordered and read again, each event is committed once; dead letters."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Rules: who may do what, by token, by certificate, or by both."""
+"""Rights by token, by certificate or by both, and rates of calls."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which tokens count: signed by the issuer, for this service, now; anything else is refused, and never repeated."""
+"""Which tokens count, by which keys; a refusal never repeats the token."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""The same service over HTTP and over gRPC, of one real server process."""
+"""The same service over HTTP and over gRPC, of one real server process; deadlines of HTTP calls."""
 
 import json
 import urllib.error

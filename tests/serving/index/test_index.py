@@ -1,4 +1,4 @@
-"""What an index takes on a GPU, and what is done where there is too little; the GPU itself where there is one."""
+"""Indexes against brute force; what an index takes on a GPU, and the fallback where there is too little."""
 
 import faiss
 import numpy as np

@@ -1,4 +1,4 @@
-"""Figures of attribution against a count list by list and event by event."""
+"""Attribution against a count list by list and event by event; clicks as they are followed."""
 
 import logging
 import random

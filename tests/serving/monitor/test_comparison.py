@@ -1,4 +1,4 @@
-"""One observation a user: which lists count, when, and what was clicked of them."""
+"""Comparison of variants: one observation a user, by lists, clicks and paired recall."""
 
 import logging
 from collections.abc import Iterator

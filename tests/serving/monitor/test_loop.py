@@ -1,4 +1,4 @@
-"""The monitor against a real server process, its figures against brute force."""
+"""The monitor against a real server process, its figures against brute force; the time until events are servable."""
 
 import json
 import logging
@@ -487,7 +487,7 @@ def test_cold_items_count_as_found(store: Store, tmp_path: Path) -> None:
     assert (result.served[20], result.committed[20]) == (1.0, 1.0)
 
 
-T_FRESHNESS = 1_700_000_000_000
+START_MS = 1_700_000_000_000
 INFO = Info(
     bundle_version="v1",
     sketch_version="",
@@ -513,7 +513,7 @@ def covered(coverage: Coverage, trained: int) -> list[int]:
 @pytest.fixture
 def windows(store: Store) -> WindowLog:
     for sequence in range(6):
-        write_window(store, sequence, [Event("ann", "a", T_FRESHNESS)])
+        write_window(store, sequence, [Event("ann", "a", START_MS)])
     return WindowLog(store)
 
 
@@ -551,13 +551,13 @@ def test_a_server_that_stays_behind_costs_no_request(
 
 
 def test_seconds_are_the_observers(store: Store) -> None:
-    manifest = write_window(store, 0, [Event("ann", "a", T_FRESHNESS + 1000 * n) for n in range(101)])
-    info = replace(INFO, servable_time=T_FRESHNESS / 1000 + 160)
+    manifest = write_window(store, 0, [Event("ann", "a", START_MS + 1000 * n) for n in range(101)])
+    info = replace(INFO, servable_time=START_MS / 1000 + 160)
     seconds, told = seconds_to_servable(store, WindowLog(store), manifest, info)
     assert len(seconds) == 100
     assert (told.seconds_min, told.seconds_median, told.seconds_max) == pytest.approx((60, 110, 160), abs=0.01)
     assert told.quantiles == pytest.approx(range(60, 161, 5), abs=0.01)
-    EventClock(event_origin=T_FRESHNESS / 1000, wall_origin=500.0, speed=10).save(store)
+    EventClock(event_origin=START_MS / 1000, wall_origin=500.0, speed=10).save(store)
     _, replayed = seconds_to_servable(store, WindowLog(store), manifest, replace(INFO, servable_time=520.0))
     assert (replayed.seconds_min, replayed.seconds_max) == pytest.approx((10, 20), abs=0.01)
     assert (replayed.bundle_version, replayed.servable_at) == ("v1", 520.0)

@@ -294,11 +294,11 @@ def test_a_tally_is_a_mean_over_events() -> None:
     assert tally.count("served") == 0
 
 
-T_POPULARITY = 1_700_000_000_000 // HOUR_MS * HOUR_MS
+FULL_HOUR = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 
 
 def window(store: Store, sequence: int, counts: dict[str, int], hour: int | None = None) -> WindowManifest:
-    start = T_POPULARITY + HOUR_MS * (sequence if hour is None else hour)
+    start = FULL_HOUR + HOUR_MS * (sequence if hour is None else hour)
     events = [Event("ann", item, start) for item, count in counts.items() for _ in range(count)]
     return write_window(store, sequence, events, start)
 

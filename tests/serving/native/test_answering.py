@@ -1,4 +1,4 @@
-"""Batches of plain requests are answered, refused and named, whatever they hold."""
+"""Batches of plain requests are answered, refused, counted and named, whatever they hold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The access log of a real server, and what becomes of lines that nobody reads."""
+"""The access log, metrics and traces of calls to a real server."""
 
 import asyncio
 import io
@@ -259,7 +259,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def server_tracing(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def traced_server(collector: Collector, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder: Path = tmp_path_factory.mktemp("traced")
     store = Store(str(folder / "store"))
     write_bundle(store, "v1", Catalogue.random())
@@ -284,8 +284,8 @@ class Caller:
     def owns(self, span: Span) -> bool:
         return span.trace_id == self.trace
 
-    def retrieve(self, server_tracing: ServerProcess, request: pb.RetrieveRequest = REQUEST) -> pb.RetrieveResponse:
-        with grpc.insecure_channel(server_tracing.target) as channel:
+    def retrieve(self, traced_server: ServerProcess, request: pb.RetrieveRequest = REQUEST) -> pb.RetrieveResponse:
+        with grpc.insecure_channel(traced_server.target) as channel:
             stub = retrieval_pb2_grpc.RetrievalServiceStub(channel)
             return stub.Retrieve(request, metadata=[("traceparent", self.traceparent)], timeout=60)
 
@@ -301,10 +301,10 @@ def is_within(inner: Span, outer: Span) -> bool:
 
 
 def test_a_call_is_part_of_its_callers_trace_down_to_tower_and_search(
-    server_tracing: ServerProcess, collector: Collector
+    traced_server: ServerProcess, collector: Collector
 ) -> None:
     caller = Caller()
-    caller.retrieve(server_tracing)
+    caller.retrieve(traced_server)
     spans = by_name(collector.wait_for(3, caller.owns))
     call = spans["weir.retrieval.v1.RetrievalService/Retrieve"]
     assert (call.parent_span_id, call.kind) == (caller.span, Span.SPAN_KIND_SERVER)
@@ -332,12 +332,12 @@ def test_a_call_is_part_of_its_callers_trace_down_to_tower_and_search(
     assert {"service.name": "weir-serving"}.items() <= collector.resources[0].items()
 
 
-def test_one_batch_is_linked_to_every_call_that_it_answers(server_tracing: ServerProcess, collector: Collector) -> None:
+def test_one_batch_is_linked_to_every_call_that_it_answers(traced_server: ServerProcess, collector: Collector) -> None:
     """Callers at once, beside calls that keep the server busy: some share a batch, and all links are mutual."""
     callers = [Caller() for _ in range(24)]
     with ThreadPoolExecutor(28) as pool:
-        busy = [pool.submit(Caller(kept=False).retrieve, server_tracing, DEAR) for _ in range(3)]
-        for answer in [*busy, *(pool.submit(caller.retrieve, server_tracing) for caller in callers)]:
+        busy = [pool.submit(Caller(kept=False).retrieve, traced_server, DEAR) for _ in range(3)]
+        for answer in [*busy, *(pool.submit(caller.retrieve, traced_server) for caller in callers)]:
             answer.result()
     traces = {caller.trace for caller in callers}
     own = collector.wait_for(3 * len(callers), lambda span: span.trace_id in traces)
@@ -357,20 +357,20 @@ def test_one_batch_is_linked_to_every_call_that_it_answers(server_tracing: Serve
     assert max(attributes(batch)["weir.batch.traced_calls"] for batch in batches.values()) > 1
 
 
-def test_what_the_caller_does_not_keep_is_not_sent(server_tracing: ServerProcess, collector: Collector) -> None:
+def test_what_the_caller_does_not_keep_is_not_sent(traced_server: ServerProcess, collector: Collector) -> None:
     silent, kept = Caller(kept=False), Caller()
-    silent.retrieve(server_tracing)
-    kept.retrieve(server_tracing)
+    silent.retrieve(traced_server)
+    kept.retrieve(traced_server)
     collector.wait_for(3, kept.owns)
     assert [span for span in collector.spans if silent.owns(span)] == []
 
 
 def test_a_refusal_is_in_the_trace_with_its_code_and_nothing_of_the_request(
-    server_tracing: ServerProcess, collector: Collector
+    traced_server: ServerProcess, collector: Collector
 ) -> None:
     caller = Caller()
     with pytest.raises(grpc.RpcError):
-        caller.retrieve(server_tracing, pb.RetrieveRequest(queries=[pb.Query(user_id="ann-of-green-gables", k=0)]))
+        caller.retrieve(traced_server, pb.RetrieveRequest(queries=[pb.Query(user_id="ann-of-green-gables", k=0)]))
     (call,) = collector.wait_for(1, caller.owns)
     assert attributes(call)["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     assert call.status.code == Status.STATUS_CODE_UNSET  # the caller's fault, not the server's
@@ -379,9 +379,9 @@ def test_a_refusal_is_in_the_trace_with_its_code_and_nothing_of_the_request(
 
 @pytest.mark.parametrize("traceparent", ["", "nonsense", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "é" * 20])
 def test_a_call_over_http_is_traced_as_well_and_a_broken_parent_is_none(
-    server_tracing: ServerProcess, collector: Collector, traceparent: str
+    traced_server: ServerProcess, collector: Collector, traceparent: str
 ) -> None:
-    address, caller = server_tracing.said(r"HTTP on (127\.0\.0\.1:\d+)").group(1), Caller()
+    address, caller = traced_server.said(r"HTTP on (127\.0\.0\.1:\d+)").group(1), Caller()
     body = json.dumps({"queries": [{"itemId": "item-1"}]}).encode()
 
     def ask(value: str) -> int:
@@ -395,10 +395,10 @@ def test_a_call_over_http_is_traced_as_well_and_a_broken_parent_is_none(
     assert len(collector.wait_for(3, caller.owns)) == 3
 
 
-def test_latency_metrics_name_a_trace_to_look_at(server_tracing: ServerProcess, collector: Collector) -> None:
+def test_latency_metrics_name_a_trace_to_look_at(traced_server: ServerProcess, collector: Collector) -> None:
     caller = Caller()
-    caller.retrieve(server_tracing)
-    port = server_tracing.said(r"metrics on port (\d+)").group(1)
+    caller.retrieve(traced_server)
+    port = traced_server.said(r"metrics on port (\d+)").group(1)
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/metrics", headers={"Accept": "application/openmetrics-text"}
     )
@@ -412,19 +412,19 @@ def test_latency_metrics_name_a_trace_to_look_at(server_tracing: ServerProcess, 
 def test_a_collector_that_is_away_costs_no_answer(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "store"))
     write_bundle(store, "v1", Catalogue.random())
-    with ServerProcess(store, tracing={"endpoint": "http://127.0.0.1:9", "ratio": 1.0}) as server_tracing:
-        server_tracing.serving("v1")
-        assert len(Caller().retrieve(server_tracing).hits[0].item_ids) == 5
-        assert server_tracing.terminate() == 0
+    with ServerProcess(store, tracing={"endpoint": "http://127.0.0.1:9", "ratio": 1.0}) as traced_server:
+        traced_server.serving("v1")
+        assert len(Caller().retrieve(traced_server).hits[0].item_ids) == 5
+        assert traced_server.terminate() == 0
 
 
 def test_spans_that_wait_are_sent_when_the_server_ends(collector: Collector, tmp_path: Path) -> None:
     store, caller = Store(str(tmp_path / "store")), Caller()
     write_bundle(store, "v1", Catalogue.random())
-    with ServerProcess(store, tracing={"endpoint": collector.target}) as server_tracing:
-        server_tracing.serving("v1")
-        caller.retrieve(server_tracing)
-        assert server_tracing.terminate() == 0
+    with ServerProcess(store, tracing={"endpoint": collector.target}) as traced_server:
+        traced_server.serving("v1")
+        caller.retrieve(traced_server)
+        assert traced_server.terminate() == 0
     assert len([span for span in collector.spans if caller.owns(span)]) == 3
 
 

@@ -1,4 +1,4 @@
-"""The rules for the features of a query."""
+"""The rules of a request: queries, features, filters, limits and costs."""
 
 import math
 from random import Random
@@ -110,7 +110,7 @@ LIMITS = LimitsConfig(max_queries=4, max_k=50, max_history_item_ids=3, max_exclu
 ANN = pb.Query(user_id="ann")
 
 
-def problems_requests(**fields: Any) -> dict[str, str]:
+def violations_of(**fields: Any) -> dict[str, str]:
     fields.setdefault("queries", [ANN])
     with pytest.raises(InvalidRequestError) as refusal:
         retrieve_task(pb.RetrieveRequest(**fields), BUNDLE, LIMITS)
@@ -126,7 +126,7 @@ def test_users_may_have_features() -> None:
     ]
     embedded = embed_task(pb.EmbedRequest(queries=request.queries), BUNDLE, LIMITS)
     assert embedded.queries[0].features == {"country": ("de",), "age": 31.0}
-    assert problems_requests(queries=[pb.Query(user_id="ann", features={"age": pb.Feature()})]) == {
+    assert violations_of(queries=[pb.Query(user_id="ann", features={"age": pb.Feature()})]) == {
         'queries[0].features["age"]': "has neither values nor a number, must have one of them"
     }
 
@@ -197,13 +197,13 @@ def test_what_is_left_out_means_no_restriction() -> None:
     ],
 )
 def test_a_bad_query_is_named_by_its_path(query: pb.Query, field: str) -> None:
-    assert list(problems_requests(queries=[query])) == [field]
-    assert list(problems_requests(queries=[ANN, ANN, query])) == [field.replace("[0]", "[2]", 1)]
+    assert list(violations_of(queries=[query])) == [field]
+    assert list(violations_of(queries=[ANN, ANN, query])) == [field.replace("[0]", "[2]", 1)]
 
 
 @pytest.mark.parametrize("count", [0, 5])
 def test_the_number_of_queries_is_bounded(count: int) -> None:
-    assert problems_requests(queries=[ANN] * count) == {"queries": f"holds {count}, must hold from 1 to 4"}
+    assert violations_of(queries=[ANN] * count) == {"queries": f"holds {count}, must hold from 1 to 4"}
 
 
 def test_ids_may_be_as_long_as_the_contract_says() -> None:
@@ -212,11 +212,11 @@ def test_ids_may_be_as_long_as_the_contract_says() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_threshold_is_a_number(value: float) -> None:
-    assert list(problems_requests(params=pb.SearchParams(score_threshold=value))) == ["params.score_threshold"]
+    assert list(violations_of(params=pb.SearchParams(score_threshold=value))) == ["params.score_threshold"]
 
 
 def test_all_problems_are_told_at_once() -> None:
-    found = problems_requests(
+    found = violations_of(
         queries=[pb.Query(user_id="", k=0), pb.Query(), pb.Query(embedding=pb.Embedding(values=[np.nan] * 2))],
         params=pb.SearchParams(score_threshold=np.nan),
         filter=pb.Filter(allowed_item_ids=["a", "b", "c"]),
@@ -270,7 +270,7 @@ def test_diversity_is_checked_and_needs_a_catalogue() -> None:
     with pytest.raises(NoCatalogueError, match="diversity: the server has no catalogue"):
         retrieve_task(wanted, BUNDLE, LIMITS)
     for most in (0, LIMITS.max_k + 1):
-        found = problems_requests(diversity=pb.Diversity(max_per_tag=most, tag_prefix="y" * 513))
+        found = violations_of(diversity=pb.Diversity(max_per_tag=most, tag_prefix="y" * 513))
         assert found == {
             "diversity.max_per_tag": f"is {most}, must be from 1 to {LIMITS.max_k}",
             "diversity.tag_prefix": "has 513 bytes, at most 512 are allowed",
@@ -335,13 +335,13 @@ def test_the_cost_of_a_request_is_bounded_and_the_error_says_how_to_split() -> N
     ],
 )
 def test_an_embedding_that_no_score_can_be_made_of_is_refused(values: list[float], problem: str) -> None:
-    found = problems_requests(queries=[pb.Query(embedding=pb.Embedding(values=values))])
+    found = violations_of(queries=[pb.Query(embedding=pb.Embedding(values=values))])
     assert found["queries[0].embedding"].startswith(problem)
 
 
 def test_an_embedding_is_measured_before_it_is_read() -> None:
     values = pb.Embedding(values=[float("nan")] * 100_000)
-    assert problems_requests(queries=[pb.Query(embedding=values)]) == {
+    assert violations_of(queries=[pb.Query(embedding=values)]) == {
         "queries[0].embedding": "has 100000 values, bundle v1 has 3 dimensions"
     }
 

@@ -386,12 +386,12 @@ tag_sets = st.lists(st.sampled_from(NAMES), max_size=2, unique=True).map(tuple)
 caps = st.builds(TagCap, st.integers(1, 4), st.sampled_from(["", "ja", "none has it"]))
 
 
-def keys_retriever_counts(*ids: str) -> ItemKeys:
+def keys_of(*ids: str) -> ItemKeys:
     return ItemKeys(np.array([hash_id(item) for item in ids], np.int64))
 
 
 @pytest.fixture(scope="module", params=[*KINDS, *(f"{kind}; cold" for kind in KINDS)])
-def bundle_retriever_counts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedBundle:
+def uneven_bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedBundle:
     """Half of the items are nearly the same one, so that lists are uneven, and graphs have parts of their own."""
     kind, _, cold = request.param.partition("; ")
     catalogue, store = with_cold(Catalogue.random(ITEMS)), Store(str(tmp_path_factory.mktemp("store")))
@@ -419,7 +419,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Store:
 )
 def test_an_answer_has_k_items_or_all_there_are(
     *,
-    bundle_retriever_counts: LoadedBundle,
+    uneven_bundle: LoadedBundle,
     users: Store,
     tags: dict[str, set[str]],
     wanted: TagFilter,
@@ -430,13 +430,13 @@ def test_an_answer_has_k_items_or_all_there_are(
     exclude_seen: bool,
     cap: TagCap | None,
 ) -> None:
-    says, gone = Described(tags), keys_retriever_counts(*down)
+    says, gone = Described(tags), keys_of(*down)
     task = Task(
-        says.beside(bundle_retriever_counts),
+        says.beside(uneven_bundle),
         tuple(Query(SOURCES[name], k) for name, k in asked),
         nprobe=nprobe,
         exclude_seen=exclude_seen,
-        excluded=keys_retriever_counts(*excluded),
+        excluded=keys_of(*excluded),
         tags=wanted,
         cap=cap,
     )

@@ -1,4 +1,4 @@
-"""Threads beside the stream: what ends them, wherever they are."""
+"""Work beside the stream: bundles that are built in a thread, and compaction of chains."""
 
 import io
 import os

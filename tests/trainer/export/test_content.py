@@ -1,4 +1,4 @@
-"""Exports of the rows that were touched, against exports that compare every item: both publish the same."""
+"""The content of an export by touched rows against a comparison of every item; numbers that are not finite."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -472,75 +472,75 @@ def fault_in(content: Content) -> str | None:
 
 
 @pytest.fixture
-def state_soundness(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
+def trained_state(store: Store, writer: WindowWriter, config: TrainerConfig) -> TrainerState:
     writer.features = FEATURES
     synthetic(writer, windows=1)
-    state_soundness = absorbed(store, config)
-    for batch in batches_of(store, state_soundness)[:2]:
-        train_step(state_soundness, batch, Workers())
-    return state_soundness
+    trained_state = absorbed(store, config)
+    for batch in batches_of(store, trained_state)[:2]:
+        train_step(trained_state, batch, Workers())
+    return trained_state
 
 
-def test_what_has_been_learnt_is_sound(state_soundness: TrainerState) -> None:
+def test_what_has_been_learnt_is_sound(trained_state: TrainerState) -> None:
     """Features that are unknown are NaN in the table; that is no fault."""
-    assert fault_in(Content.of(state_soundness)) is None
+    assert fault_in(Content.of(trained_state)) is None
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_one_number_that_is_not_sound_is_found_wherever_it_is(state_soundness: TrainerState, bad: float) -> None:
-    moments = state_soundness.optimizer.state_dict()
+def test_one_number_that_is_not_sound_is_found_wherever_it_is(trained_state: TrainerState, bad: float) -> None:
+    moments = trained_state.optimizer.state_dict()
     places = {
-        "embeddings.weight": state_soundness.embeddings.weight.view(-1)[-3:],
-        "embeddings.squares": state_soundness.embeddings.squares[7:8],
+        "embeddings.weight": trained_state.embeddings.weight.view(-1)[-3:],
+        "embeddings.squares": trained_state.embeddings.squares[7:8],
         "optimizer.0.exp_avg": moments["0.exp_avg"].view(-1)[:1],
         "optimizer.0.exp_avg_sq": moments["0.exp_avg_sq"].view(-1)[:1],
     }
     places |= {
-        f"tower.{name}": value.view(-1)[:1] for name, value in list(state_soundness.tower.state_dict().items())[:2]
+        f"tower.{name}": value.view(-1)[:1] for name, value in list(trained_state.tower.state_dict().items())[:2]
     }
-    assert state_soundness.featured is not None
-    features = state_soundness.featured.tower.state_dict()
+    assert trained_state.featured is not None
+    features = trained_state.featured.tower.state_dict()
     places |= {f"features.{name}": value.view(-1)[:1] for name, value in list(features.items())[:1]}
     for name, place in places.items():
         before = place.clone()
         place.fill_(bad)
-        assert fault_in(Content.of(state_soundness)) == f"{name} contains NaN or infinity, or its norm overflows"
+        assert fault_in(Content.of(trained_state)) == f"{name} contains NaN or infinity, or its norm overflows"
         place.copy_(before)
-    assert fault_in(Content.of(state_soundness)) is None
+    assert fault_in(Content.of(trained_state)) is None
 
 
 @pytest.mark.parametrize("bad", BAD)
 def test_a_number_of_the_second_phase_that_is_not_sound_is_found(
-    store: Store, state_soundness: TrainerState, bad: float
+    store: Store, trained_state: TrainerState, bad: float
 ) -> None:
-    state_soundness = absorbed(store, configured(state_soundness.config, {"rescoring": {"kind": "mixture_of_logits"}}))
-    train_step(state_soundness, batches_of(store, state_soundness)[0], Workers())
-    assert state_soundness.second is not None
-    assert fault_in(Content.of(state_soundness)) is None
-    moments = state_soundness.second.optimizer.state_dict()["1.exp_avg"].view(-1)
-    weights = state_soundness.second.scorer.user_components.weight.detach().view(-1)
+    trained_state = absorbed(store, configured(trained_state.config, {"rescoring": {"kind": "mixture_of_logits"}}))
+    train_step(trained_state, batches_of(store, trained_state)[0], Workers())
+    assert trained_state.second is not None
+    assert fault_in(Content.of(trained_state)) is None
+    moments = trained_state.second.optimizer.state_dict()["1.exp_avg"].view(-1)
+    weights = trained_state.second.scorer.user_components.weight.detach().view(-1)
     for name, place in (("rescoring.user_components.weight", weights), ("rescoring_optimizer.1.exp_avg", moments)):
         before = place[:1].clone()
         place[:1] = bad
-        assert fault_in(Content.of(state_soundness)) == f"{name} contains NaN or infinity, or its norm overflows"
+        assert fault_in(Content.of(trained_state)) == f"{name} contains NaN or infinity, or its norm overflows"
         place[:1] = before
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_of_touched_rows_one_number_that_is_not_sound_is_found(state_soundness: TrainerState, bad: float) -> None:
-    state_soundness.featured = None
-    state_soundness.touched.clear(Reader.BUNDLE)
-    state_soundness.embeddings.touched.mark(state_soundness.table.live[[3, 7]])
-    assert fault_in(Content.since(state_soundness)) is None
-    state_soundness.embeddings.weight[state_soundness.live[7], 2] = bad
-    found = fault_in(Content.since(state_soundness))
+def test_of_touched_rows_one_number_that_is_not_sound_is_found(trained_state: TrainerState, bad: float) -> None:
+    trained_state.featured = None
+    trained_state.touched.clear(Reader.BUNDLE)
+    trained_state.embeddings.touched.mark(trained_state.table.live[[3, 7]])
+    assert fault_in(Content.since(trained_state)) is None
+    trained_state.embeddings.weight[trained_state.live[7], 2] = bad
+    found = fault_in(Content.since(trained_state))
     assert found == "embeddings.weight contains NaN or infinity, or its norm overflows"
 
 
 @pytest.mark.parametrize("bad", BAD[:3])
-def test_an_item_that_is_not_sound_is_found_where_the_state_is_sound(state_soundness: TrainerState, bad: float) -> None:
+def test_an_item_that_is_not_sound_is_found_where_the_state_is_sound(trained_state: TrainerState, bad: float) -> None:
     """As in a snapshot of it."""
-    content = Content.of(state_soundness)
+    content = Content.of(trained_state)
     assert fault_of_items(content) is None
     for name, array in (("embeddings", content.embeddings), ("vectors", content.vectors)):
         broken = array.copy()

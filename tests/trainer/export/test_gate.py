@@ -234,7 +234,7 @@ def _scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     store = Store(str(tmp_path_factory.mktemp("trial")))
     writer = WindowWriter(store)
     synthetic(writer, windows=2, events=600)
-    state = TrainerState.fresh(CONFIG_TRIAL)
+    state = TrainerState.fresh(CANARY_CONFIG)
     for sequence, window in enumerate(WindowLog(store).committed()):
         absorb(state, WindowLog(store), window)
         for _ in range(15):
@@ -250,7 +250,7 @@ def _scene(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     return Path(store.url), good, bad
 
 
-CONFIG_TRIAL = TrainerConfig.model_validate(
+CANARY_CONFIG = TrainerConfig.model_validate(
     {
         "device": "cpu",
         "batch_size": 32,
@@ -267,7 +267,7 @@ def scene(_scene: tuple[Path, str, str], store: Store) -> Scene:
     """The good bundle has been confirmed, the bad one is promoted."""
     folder, good, bad = _scene
     shutil.copytree(folder, store.url)
-    made = Scene(store, CONFIG_TRIAL, good, bad)
+    made = Scene(store, CANARY_CONFIG, good, bad)
     write_document(store, "bundles/TRIAL.json", CanaryEvaluation(reference=good))
     made.log.promote(bad)
     return made
@@ -289,9 +289,9 @@ def test_a_fall_on_a_window_that_neither_has_seen_rolls_back_and_says_so(scene: 
 
 def test_the_exporter_counts_and_logs_a_rollback(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     registry = CollectorRegistry()
-    made = Exporter(scene.store, CONFIG_TRIAL, TrainerMetrics(registry))
+    made = Exporter(scene.store, CANARY_CONFIG, TrainerMetrics(registry))
     for window in scene.unseen[:2]:
-        made.review(window, SharedWindow.read(WindowLog(scene.store), window, CONFIG_TRIAL, Workers()))
+        made.review(window, SharedWindow.read(WindowLog(scene.store), window, CANARY_CONFIG, Workers()))
     assert registry.get_sample_value("weir_trainer_bundle_rollbacks_total") == 1
     assert f"bundle {scene.bad} is withdrawn, {scene.good} is served again: rolled back" in caplog.text
 
@@ -367,7 +367,7 @@ def test_a_run_killed_at_any_moment_of_a_rollback_completes_it(
 
 def test_what_was_withdrawn_is_not_promoted_again_by_itself(scene: Scene) -> None:
     scene.review(scene.unseen[0])
-    state = TrainerState.fresh(CONFIG_TRIAL)
+    state = TrainerState.fresh(CANARY_CONFIG)
     absorb(state, WindowLog(scene.store), WindowLog(scene.store).committed()[0])
     manifest = export_bundle(scene.store, state)
     # As if the gate had let it through once, and another look had withdrawn it.
@@ -406,7 +406,7 @@ def test_without_any_bundle_there_is_nothing_to_review(
 
 
 def test_the_reference_survives_retirement(scene: Scene) -> None:
-    state = TrainerState.fresh(CONFIG_TRIAL)
+    state = TrainerState.fresh(CANARY_CONFIG)
     absorb(state, WindowLog(scene.store), WindowLog(scene.store).committed()[0])
     for step in range(6):
         state.position.step = step

@@ -69,7 +69,7 @@ def test_a_graph_that_computes_something_else_is_refused() -> None:
         scorer_to_onnx(Doubled(CONFIGS[0], TOWER))
 
 
-CONFIGS_TOWER = [
+TOWER_CONFIGS = [
     TowerConfigTower(dimension=8, history_length=6, layers=1),
     TowerConfigTower(dimension=8, history_length=6, layers=2, dropout=0.5),
     *(TowerConfigTower(dimension=8, history_length=6, layers=2, kind=kind) for kind in kinds(knows_users=False)[1:]),
@@ -83,7 +83,7 @@ def run(data: bytes, history: torch.Tensor, mask: torch.Tensor) -> np.ndarray:
     return np.asarray(user)
 
 
-@pytest.mark.parametrize("config", CONFIGS_TOWER, ids=lambda config: f"{config.kind}-{config.layers}")
+@pytest.mark.parametrize("config", TOWER_CONFIGS, ids=lambda config: f"{config.kind}-{config.layers}")
 def test_onnx_runtime_computes_what_the_tower_does_whatever_its_parameters(config: TowerConfigTower) -> None:
     draw = torch.Generator().manual_seed(3)
     for seed, rows in ((1, 1), (2, 9)):
@@ -103,14 +103,14 @@ def test_onnx_runtime_computes_what_the_tower_does_whatever_its_parameters(confi
 
 
 def test_training_mode_does_not_leak_into_the_export() -> None:
-    config = CONFIGS_TOWER[1]
+    config = TOWER_CONFIGS[1]
     tower = build_tower(config, 1).train()
     assert tower_to_onnx(tower, config) == tower_to_onnx(tower.eval(), config)
 
 
 def test_nothing_of_the_installation_is_in_the_model() -> None:
     """Two installations make one model of one tower."""
-    config = CONFIGS_TOWER[0]
+    config = TOWER_CONFIGS[0]
     data = tower_to_onnx(build_tower(config, 1), config)
     assert b"trainer/towers" not in data
     assert bare(data) == data
@@ -123,7 +123,7 @@ def test_nothing_of_the_installation_is_in_the_model() -> None:
 def test_a_tower_that_does_not_fit_the_graph_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weir.trainer.export.onnx_models.trace_tower", _zero_graph)
     with pytest.raises(ExportError, match="the ONNX tower is off by"):
-        tower_to_onnx(build_tower(CONFIGS_TOWER[0], 1), CONFIGS_TOWER[0])
+        tower_to_onnx(build_tower(TOWER_CONFIGS[0], 1), TOWER_CONFIGS[0])
 
 
 def _zero_graph(config: TowerConfigTower) -> bytes:

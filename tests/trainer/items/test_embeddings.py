@@ -1,4 +1,4 @@
-"""TorchRec as an oracle: its row-wise sharded collection, with FBGEMM's row-wise Adagrad, moves rows as ours does."""
+"""Item embeddings and their exchange against TorchRec's row-wise sharded collection, and against one rank."""
 
 import os
 import subprocess

@@ -37,10 +37,10 @@ def test_rows_that_come_and_go_for_ever_take_no_more_room() -> None:
 
 
 EVERY = ItemKeys(np.arange(1, 400) * np.int64(0x9E3779B97F4A7C1))
-CHANGES_KEY_SHARE = st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 398), max_size=150)), max_size=20)
+SHARE_CHANGES = st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 398), max_size=150)), max_size=20)
 
 
-@given(CHANGES_KEY_SHARE)
+@given(SHARE_CHANGES)
 def test_a_share_holds_what_a_dictionary_would(changes: list[tuple[bool, set[int]]]) -> None:
     share, held = KeyShare(Workers()), dict[int, int]()
     for turn, (adds, some) in enumerate(changes):

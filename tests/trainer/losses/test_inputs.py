@@ -1,4 +1,4 @@
-"""What the checks share; the messages of each loss are tested beside the loss."""
+"""Argument checks and log-domain arithmetic of the losses, and what a loss sees of a step."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The pass by a GPU's kernels against that in chunks: the kernels interpreted on the CPU, and as they are on a GPU."""
+"""The softmax losses against the reference; a GPU's kernels against the pass in chunks."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Each loss of the table against a direct call of its loss on matrices built by hand, for value and gradient."""
+"""Each loss of the table against a direct call on matrices built by hand, value and gradient; the term of exposure."""
 
 import math
 from collections.abc import Callable

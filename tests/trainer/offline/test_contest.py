@@ -127,12 +127,12 @@ def test_a_candidate_scores_by_its_settings() -> None:
         assert torch.allclose(one.scores(evaluator)(numbers), torch.from_numpy(wanted))
 
 
-LOG_TUNING = circles()
-SPLIT_TUNING = temporal(LOG_TUNING)
+TUNING_LOG = circles()
+TUNING_SPLIT = temporal(TUNING_LOG)
 
 
-def evaluator_tuning(held_out: Ints) -> Evaluator:
-    return Evaluator.of(LOG_TUNING, SPLIT_TUNING.train, held_out, Rules("interaction", (1, 3), filter_seen=False))
+def tuning_evaluator(held_out: Ints) -> Evaluator:
+    return Evaluator.of(TUNING_LOG, TUNING_SPLIT.train, held_out, Rules("interaction", (1, 3), filter_seen=False))
 
 
 def oracle(right: float) -> Candidate:
@@ -152,11 +152,11 @@ def oracle(right: float) -> Candidate:
 
 def test_validation_chooses_the_settings_of_each_name() -> None:
     other = Candidate("b", {}, oracle(0.1).scores)
-    found = best([oracle(0.3), other, oracle(0.9), oracle(0.6)], evaluator_tuning(SPLIT_TUNING.validation))
+    found = best([oracle(0.3), other, oracle(0.9), oracle(0.6)], tuning_evaluator(TUNING_SPLIT.validation))
     assert [(one.name, one.settings) for one in found] == [("a", {"right": 0.9}), ("b", {})]
 
 
 def test_of_equal_ones_and_without_validation_the_first_is_taken() -> None:
     twins = [Candidate("a", {"number": number}, oracle(0.5).scores) for number in (1.0, 2.0)]
-    assert best(twins, evaluator_tuning(SPLIT_TUNING.validation)) == twins[:1]
-    assert best([oracle(0.1), oracle(0.9)], evaluator_tuning(np.empty(0, np.int64)))[0].settings == {"right": 0.1}
+    assert best(twins, tuning_evaluator(TUNING_SPLIT.validation)) == twins[:1]
+    assert best([oracle(0.1), oracle(0.9)], tuning_evaluator(np.empty(0, np.int64)))[0].settings == {"right": 0.1}

@@ -314,7 +314,7 @@ def test_a_pair_is_masked_by_what_its_user_knows_and_by_nothing_else() -> None:
     assert train_step(model, batch, Workers()).accidental_hits == hits - len(rows.positives)
 
 
-LOG_BEST = circles(users=3, items=4, each=3)
+TINY_LOG = circles(users=3, items=4, each=3)
 
 
 def fill(model: OfflineModel, value: float) -> None:
@@ -326,7 +326,7 @@ def fill(model: OfflineModel, value: float) -> None:
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
 def test_what_comes_back_is_the_first_of_the_best(values: list[int]) -> None:
-    model, best = OfflineModel.fresh(small(), LOG_BEST, everything(LOG_BEST)), BestStep("recall@1")
+    model, best = OfflineModel.fresh(small(), TINY_LOG, everything(TINY_LOG)), BestStep("recall@1")
     for step, value in enumerate(values, 1):
         fill(model, step)
         best.see(CurvePoint(step=step, seconds=0, loss=0, metrics={"recall@1": value, "recall@2": -value}), model)
@@ -340,4 +340,4 @@ def test_what_comes_back_is_the_first_of_the_best(values: list[int]) -> None:
 
 def test_before_the_first_validation_there_is_nothing_to_bring_back() -> None:
     with pytest.raises(ValueError, match="no validation yet"):
-        BestStep("recall@1").restore(OfflineModel.fresh(small(), LOG_BEST, everything(LOG_BEST)))
+        BestStep("recall@1").restore(OfflineModel.fresh(small(), TINY_LOG, everything(TINY_LOG)))

@@ -16,7 +16,7 @@ from scipy import stats
 from tests.trainer.offline.logs import circles, everything, log_of, small
 from tests.trainer.ranking.ranked import lists, ranked_at_random
 from weir.trainer.offline.compare import FAMILIES, Plan, choose_rows, compare, missing_runs
-from weir.trainer.offline.compare import ROWS as ROWS_ROWS
+from weir.trainer.offline.compare import ROWS as ALL_ROWS
 from weir.trainer.offline.evaluator import Rules
 from weir.trainer.offline.examples import training_batches
 from weir.trainer.offline.fit import Budget, Step, StepReport
@@ -362,8 +362,8 @@ TOWERS = [
 
 @pytest.mark.parametrize(("name", "kind"), [*TOWERS, ("BPR", "lightgcn"), ("full softmax", "lightgcn")])
 def test_every_row_learns_with_the_tower_of_its_family(name: str, kind: str) -> None:
-    config = ROWS_ROWS[name].configure(small(kind), 3)
-    model = OfflineModel.fresh(config, LOG, everything(LOG), ROWS_ROWS[name].estimator)
+    config = ALL_ROWS[name].configure(small(kind), 3)
+    model = OfflineModel.fresh(config, LOG, everything(LOG), ALL_ROWS[name].estimator)
     before = model.embeddings.weight.clone()
     for batch in islice(training_batches(config, LOG, everything(LOG)), 3):
         assert math.isfinite(train_step(model, batch, Workers()).loss)
@@ -371,10 +371,10 @@ def test_every_row_learns_with_the_tower_of_its_family(name: str, kind: str) -> 
     assert (model.embeddings.weight != before).any()
 
 
-@pytest.mark.parametrize("name", ROWS_ROWS)
+@pytest.mark.parametrize("name", ALL_ROWS)
 def test_a_row_changes_the_loss_and_the_negatives_alone(name: str) -> None:
     base = small("matrix_factorisation", tower={"dropout": 0.3}, batch_size=24)
-    config = ROWS_ROWS[name].configure(base, 7)
+    config = ALL_ROWS[name].configure(base, 7)
     assert config.seed == 7
     left = {"loss", "negatives", "seed"}
     assert config.model_dump(exclude=left) == base.model_dump(exclude=left)
@@ -383,20 +383,20 @@ def test_a_row_changes_the_loss_and_the_negatives_alone(name: str) -> None:
 
 def test_no_two_rows_are_the_same_method_or_share_a_file() -> None:
     methods = [
-        (ROWS_ROWS[name].configure(small("matrix_factorisation"), 0).model_dump_json(), ROWS_ROWS[name].estimator)
-        for name in ROWS_ROWS
+        (ALL_ROWS[name].configure(small("matrix_factorisation"), 0).model_dump_json(), ALL_ROWS[name].estimator)
+        for name in ALL_ROWS
     ]
     assert len(set(methods)) == len(methods)
-    assert len({slug(name) for name in ROWS_ROWS}) == len(ROWS_ROWS) == sum(map(len, FAMILIES.values()))
+    assert len({slug(name) for name in ALL_ROWS}) == len(ALL_ROWS) == sum(map(len, FAMILIES.values()))
 
 
 @settings(max_examples=30)
-@given(st.lists(st.sampled_from(["all", *FAMILIES, *ROWS_ROWS]), min_size=1, max_size=5))
+@given(st.lists(st.sampled_from(["all", *FAMILIES, *ALL_ROWS]), min_size=1, max_size=5))
 def test_rows_are_chosen_by_family_and_by_name_each_once(wanted: list[str]) -> None:
     chosen = choose_rows(" ; ".join(wanted))
-    parts = [ROWS_ROWS if name == "all" else FAMILIES.get(name) or {name: ROWS_ROWS[name]} for name in wanted]
+    parts = [ALL_ROWS if name == "all" else FAMILIES.get(name) or {name: ALL_ROWS[name]} for name in wanted]
     assert list(chosen) == list(dict.fromkeys(name for part in parts for name in part))
-    assert all(chosen[name] is ROWS_ROWS[name] for name in chosen)
+    assert all(chosen[name] is ALL_ROWS[name] for name in chosen)
 
 
 @pytest.mark.parametrize("wanted", ["BPRR", "softmax; nothing", "", "BPR, DCL", "bpr"])
@@ -404,4 +404,4 @@ def test_an_unknown_row_is_refused_with_what_is_allowed(wanted: str) -> None:
     with pytest.raises(ValueError, match="no such row or family; allowed: all, ") as refused:
         choose_rows(wanted)
     assert repr(wanted.rpartition("; ")[2]) in str(refused.value)
-    assert all(name in str(refused.value) for name in [*FAMILIES, *ROWS_ROWS])
+    assert all(name in str(refused.value) for name in [*FAMILIES, *ALL_ROWS])

@@ -1,4 +1,4 @@
-"""Pages that the kernel has to fill, with and without what is tested."""
+"""Devices and their memory, workers and their exchanges, nodes that leave and ranks that are slow."""
 
 import json
 import platform

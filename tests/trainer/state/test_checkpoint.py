@@ -1,4 +1,4 @@
-"""What each of several ranks reads of a chain, without starting any."""
+"""Checkpoints: chains that each rank reads, files of tensors, and states that are equal after saving and loading."""
 
 import logging
 import pickle

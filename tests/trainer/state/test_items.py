@@ -97,5 +97,5 @@ def test_items_that_no_rank_writes_are_an_error(tmp_path: Path) -> None:
         files_of(tmp_path, state)
 
 
-def test_other_questions_are_for_others_item_writer() -> None:
+def test_the_item_writer_leaves_other_calls_to_others() -> None:
     assert not with_items(1).writer.answer("weight")

@@ -271,7 +271,7 @@ def test_a_column_of_a_larger_array_is_kept() -> None:
     assert spool.finish().tolist() == [[2, 3], [6, 7], [10, 11]]
 
 
-def test_no_file_is_left_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spool_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spool = Spool(2, np.int64)
     spool.append(np.ones((3, 2), np.int64))
@@ -280,7 +280,7 @@ def test_no_file_is_left_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert found.sum() == 6
 
 
-def test_a_full_disk_is_named_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spool_names_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     full = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115 - closed below
     with patch.object(tempfile, "TemporaryFile", return_value=full):

@@ -1,4 +1,4 @@
-"""The item cache of XIR in the stream: part of the checkpoint, and on all ranks alike."""
+"""Vectors that a step gathers once, and the item cache of XIR: in the checkpoint, and on all ranks alike."""
 
 from collections.abc import Callable
 from unittest.mock import patch
@@ -205,7 +205,7 @@ def test_parts_are_those_of_the_places() -> None:
     assert torch.equal(torch.cat([part.every() for part in parts]), vectors[places])
 
 
-def test_nothing_of_a_step_outlives_it_placed() -> None:
+def test_gathered_histories_do_not_outlive_their_step() -> None:
     vectors = torch.ones(6, 3, requires_grad=True)
     history, known = GatheredHistories(Lookup(vectors), torch.tensor([[0, 1]])), ref(vectors)
     torch.autograd.grad(history.mapped(torch.tanh).mix(history.compare(torch.ones(1, 1, 3))).sum(), [vectors])

@@ -1,4 +1,4 @@
-"""The second phase beside the first one: it learns, and the first one does not notice."""
+"""What a step needs of a model: each loss trains with it, and a second phase learns beside the first."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One place that attends, beside all of them."""
+"""One position that attends, against all positions at once; weights by distance."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.trainer.towers.plain import LENGTH as LENGTH_BY_DISTANCE
+from tests.trainer.towers.plain import LENGTH as LENGTH_OF_PLAIN
 from tests.trainer.towers.plain import left_padded
 from weir.trainer.settings.trainer import TowerConfig
 from weir.trainer.towers.blocks import Attention
@@ -51,10 +51,10 @@ def test_the_bias_of_keys_gets_no_gradient_at_all() -> None:
     assert of_values.all()
 
 
-TOWER = Recency(TowerConfig(dimension=8, history_length=LENGTH_BY_DISTANCE))
+TOWER = Recency(TowerConfig(dimension=8, history_length=LENGTH_OF_PLAIN))
 
 
-@given(st.lists(st.integers(0, LENGTH_BY_DISTANCE), min_size=1, max_size=4), st.integers(1, LENGTH_BY_DISTANCE))
+@given(st.lists(st.integers(0, LENGTH_OF_PLAIN), min_size=1, max_size=4), st.integers(1, LENGTH_OF_PLAIN))
 def test_a_place_sees_itself_and_the_items_before_it(counts: list[int], length: int) -> None:
     _, mask = left_padded([min(count, length) for count in counts], length)
     age, seen = TOWER.see(mask)

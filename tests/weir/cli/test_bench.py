@@ -141,7 +141,7 @@ def test_every_split_can_be_compared_on(tmp_path: Path, split: str) -> None:
     assert (tmp_path / "out" / "report.html").exists()
 
 
-SMALL_BENCH_STEP = [
+STEP_OPTIONS = [
     *("--set", "trainer.tower.dimension=8", "--set", "trainer.tower.history_length=5"),
     *("--set", "trainer.negatives.uniform=8", "--set", "trainer.device=cpu"),
 ]
@@ -155,9 +155,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_parts_stand_beside_what_no_step_can_do_without(store: str) -> None:
-    printed = weir(
-        "bench", "step", "--store", store, "--batch", "16", "--batch", "64", "--steps", "4", *SMALL_BENCH_STEP
-    )
+    printed = weir("bench", "step", "--store", store, "--batch", "16", "--batch", "64", "--steps", "4", *STEP_OPTIONS)
     assert printed.exit_code == 0, printed.output
     for text in ("recency, sampled_softmax", "16", "64", "accidental hits", "tower alone", "three products alone"):
         assert text in printed.stdout
@@ -166,7 +164,7 @@ def test_parts_stand_beside_what_no_step_can_do_without(store: str) -> None:
 
 
 def test_programs_read_every_figure(store: str) -> None:
-    found = told(weir("bench", "step", "--store", store, "--batch", "16", "--steps", "3", *SMALL_BENCH_STEP, "--json"))
+    found = told(weir("bench", "step", "--store", store, "--batch", "16", "--steps", "3", *STEP_OPTIONS, "--json"))
     [cost] = found["steps"]
     assert (cost["batch_size"], cost["steps"]) == (16, 3)
     assert cost["ratio"] > 1
@@ -176,5 +174,5 @@ def test_programs_read_every_figure(store: str) -> None:
 def test_what_cannot_be_measured_is_said(store: str, tmp_path: Path) -> None:
     line = refused(weir("bench", "step", "--store", tmp_path), 1)
     assert "holds no window yet: `weir ingest` commits them" in line
-    line = refused(weir("bench", "step", "--store", store, "--batch", "5000", *SMALL_BENCH_STEP), 1)
+    line = refused(weir("bench", "step", "--store", store, "--batch", "5000", *STEP_OPTIONS), 1)
     assert "batches of 5000 examples, at least 3 are needed: set a smaller batch, or ingest more" in line

@@ -1,4 +1,4 @@
-"""``weir forget`` and ``weir verify --absent``, as a user types them."""
+"""``weir forget``, ``verify --absent``, ``rebuild`` and ``retire`` as a user types them; commands on damaged stores."""
 
 import json
 import shutil
@@ -168,67 +168,65 @@ OPTIONS = ("--set", "pipeline.window_seconds=10", "--set", "pipeline.allowed_lat
 
 
 @pytest.fixture
-def folder_retire(tmp_path: Path) -> Path:
+def aged_folder(tmp_path: Path) -> Path:
     for number in range(5):
         aging.arrive(tmp_path, number)
         ingest(Store(str(tmp_path / "store")), aging.settings(tmp_path), registry=aging.CollectorRegistry())
     return tmp_path
 
 
-def retire(folder_retire: Path, *more: str) -> tuple[str, ...]:
+def retire(aged_folder: Path, *more: str) -> tuple[str, ...]:
     return (
         "retire",
         "--store",
-        str(folder_retire / "store"),
+        str(aged_folder / "store"),
         "--set",
-        f"pipeline.log={folder_retire / 'log'}",
+        f"pipeline.log={aged_folder / 'log'}",
         *OPTIONS,
         *more,
     )
 
 
-def test_it_retires_and_removes_after_the_grace(folder_retire: Path) -> None:
-    store = Store(str(folder_retire / "store"))
+def test_it_retires_and_removes_after_the_grace(aged_folder: Path) -> None:
+    store = Store(str(aged_folder / "store"))
     MonitorPlace(measured=0, counted=0).write(store)
-    shown = told(weir(*retire(folder_retire, "--older-than", "20s", "--dry-run", "--json")))
+    shown = told(weir(*retire(aged_folder, "--older-than", "20s", "--dry-run", "--json")))
     assert (shown["dry_run"], shown["retired"]["windows"], shown["held_back"]) == (True, 1, 1)
     assert [hold["reader"] for hold in shown["holds"]] == ["monitor"]
     assert LogState.open(store).horizon is None
-    result = weir(*retire(folder_retire, "--older-than", "20s"))
+    result = weir(*retire(aged_folder, "--older-than", "20s"))
     assert result.exit_code == 0, result.output
     assert "1 window in 1 pane " in result.stdout
     assert "monitor: not measured" in result.stdout
     assert "the pipeline or the next `weir retire`" in result.stdout
     MonitorPlace(measured=4, counted=4).write(store)
     # Within the grace nothing more retires: its files would have to wait again.
-    waiting = told(weir(*retire(folder_retire, "--older-than", "20s", "--json")))
+    waiting = told(weir(*retire(aged_folder, "--older-than", "20s", "--json")))
     assert (waiting["waiting_commits"], waiting["removed_commits"]) == (1, 0)
     assert CommitLog(store).next(Cursor()) is not None
-    told(weir(*retire(folder_retire, "--older-than", "20s", "--grace", "0s", "--json")))
+    told(weir(*retire(aged_folder, "--older-than", "20s", "--grace", "0s", "--json")))
     assert [pane.sequence for pane in WindowLog(store)] == [2, 3, 4]
     assert store.glob("commits/000000000[01].json") == []
     MonitorPlace().write(store)  # nothing was measured here
-    assert weir("verify", "--store", folder_retire / "store").exit_code == 0
-    windows = told(weir("inspect", "windows", "--store", folder_retire / "store", "--json"))
+    assert weir("verify", "--store", aged_folder / "store").exit_code == 0
+    windows = told(weir("inspect", "windows", "--store", aged_folder / "store", "--json"))
     assert [window["sequence"] for window in windows] == [2, 3, 4]
 
 
-def test_where_a_topic_cannot_be_listed_nothing_of_it_is_forgotten(folder_retire: Path) -> None:
+def test_where_a_topic_cannot_be_listed_nothing_of_it_is_forgotten(aged_folder: Path) -> None:
     away = ("--set", "pipeline.log=kafka://127.0.0.1:1/clicks", "--set", "pipeline.kafka.timeout_seconds=0.2")
-    MonitorPlace(measured=4, counted=4).write(Store(str(folder_retire / "store")))
-    before = LogState.open(Store(str(folder_retire / "store"))).sources
-    shown = told(weir(*retire(folder_retire, "--older-than", "20s", "--json"), *away))
+    MonitorPlace(measured=4, counted=4).write(Store(str(aged_folder / "store")))
+    before = LogState.open(Store(str(aged_folder / "store"))).sources
+    shown = told(weir(*retire(aged_folder, "--older-than", "20s", "--json"), *away))
     assert shown["retired"]["windows"] == 2
-    assert LogState.open(Store(str(folder_retire / "store"))).sources.keys() == before.keys()
+    assert LogState.open(Store(str(aged_folder / "store"))).sources.keys() == before.keys()
 
 
-def test_it_says_what_it_needs_retire(folder_retire: Path) -> None:
-    assert "give --older-than, or set pipeline.retention_days" in refused(weir(*retire(folder_retire)), 2)
-    assert "--older-than is '3 weeks', but must be" in refused(
-        weir(*retire(folder_retire, "--older-than", "3 weeks")), 2
-    )
-    assert "but windows stay open for 10 s" in refused(weir(*retire(folder_retire, "--older-than", "5s")), 2)
-    assert "there is no such store" in refused(weir(*retire(folder_retire / "nothing", "--older-than", "5d")), 1)
+def test_retire_says_what_it_needs(aged_folder: Path) -> None:
+    assert "give --older-than, or set pipeline.retention_days" in refused(weir(*retire(aged_folder)), 2)
+    assert "--older-than is '3 weeks', but must be" in refused(weir(*retire(aged_folder, "--older-than", "3 weeks")), 2)
+    assert "but windows stay open for 10 s" in refused(weir(*retire(aged_folder, "--older-than", "5s")), 2)
+    assert "there is no such store" in refused(weir(*retire(aged_folder / "nothing", "--older-than", "5d")), 1)
 
 
 RUNNER = CliRunner()

@@ -1,4 +1,4 @@
-"""The settings of a store on the command line: where they come from, what is refused, and how they change."""
+"""``weir check``, ``init``, ``config`` and ``settings``: where settings come from, what is refused, how they change."""
 
 import json
 import os

@@ -15,7 +15,7 @@ from tests.serving.histories.redis_server import RedisServer
 from tests.serving.support import write_window
 from tests.serving.users import Event
 from tests.weir.cli.interactions import refused
-from tests.weir.cli.interactions import weir as weir_histories
+from tests.weir.cli.interactions import weir as weir_in
 from weir.cli.main import app
 from weir.contracts import BundleLog, FeatureNames, Store
 from weir.demo.generator import GeneratorConfig, generate
@@ -211,14 +211,12 @@ def test_users_are_in_redis_after_one_run_and_a_second_writer_or_none_is_told(tm
     server = RedisServer(folder)
     try:
         command = ["histories", "--store", store.url, "--redis", server.url]
-        result = weir_histories(*command)
+        result = weir_in(*command)
         assert result.exit_code == 0, result.output
         assert len(server.client.keys("weir:u:*")) == 1
         server.client.set("weir:histories:writer", "another")
-        assert "another follower writes to Redis" in refused(weir_histories(*command), 1)
+        assert "another follower writes to Redis" in refused(weir_in(*command), 1)
     finally:
         server.stop()
-    assert f"Redis at {server.url}: Error" in refused(weir_histories(*command), 1)
-    assert "must be redis://HOST" in refused(
-        weir_histories("histories", "--store", store.url, "--redis", "cache:6379"), 1
-    )
+    assert f"Redis at {server.url}: Error" in refused(weir_in(*command), 1)
+    assert "must be redis://HOST" in refused(weir_in("histories", "--store", store.url, "--redis", "cache:6379"), 1)

@@ -1,4 +1,4 @@
-"""The page of a real server with tokens: nothing without one, by header or by the cookie of a browser."""
+"""The page of a real server with tokens: nothing without a token, by header or by a browser's cookie."""
 
 import http.client
 import json

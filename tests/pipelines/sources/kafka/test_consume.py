@@ -1,4 +1,4 @@
-"""A topic of a real broker as files."""
+"""Ranges of offsets of a real topic as blocks of rows, and a topic copied to files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""``weir inspect age`` on real bundles and windows; what it counts is tested in tests/serving/monitor/test_aged.py."""
+"""``weir inspect`` and ``weir inspect age`` on real stores (test_aged.py checks what age counts)."""
 
 import json
 from pathlib import Path
