@@ -84,18 +84,18 @@ class PipelineConfig(LogConfig):
         default=0,
         ge=0,
         le=100,
-        description="items kept with each positive that has an attribution token: those that were shown beside it and "
+        description="items kept with each positive that has an attribution token: items that were shown beside it and "
         "not chosen; 0: lists are not joined",
     )
     user_shards: int = Field(default=8, ge=1, le=65_536, description="user shards: files per window")
     secret_keys: bool = Field(
         default=False,
-        description="hash the ids of a new store with a secret, so that nobody can construct two ids with the same key",
+        description="hash the ids of a new store with a secret, so that ids cannot be crafted to share a key",
     )
     retention_days: float | None = Field(
         default=None,
         gt=0,
-        description="days of event time after which windows that nobody needs any more retire; null: never",
+        description="days of event time after which windows retire once all readers are done with them; null: never",
     )
     erasure_days: float = Field(
         default=1.0,

@@ -241,7 +241,7 @@ class Info:
     """The served bundle and the server's limits; times are seconds since 1970.
 
     `delta_updates` is ``in_place`` if a waiting call may be answered from the next version, else ``beside``. `loaded`
-    has the variant and version of each loaded bundle, all of which can be pinned; the champion's bundle comes first.
+    has the variant and version of each loaded bundle; each can be pinned; the champion's bundle comes first.
     `user_features` are the feature names that a query may give, by kind: ``categorical`` or ``dense``.
     """
 

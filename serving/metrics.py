@@ -85,7 +85,7 @@ class RpcMetrics:
         )
         self.unwritten = Counter(
             "weir_access_log_dropped",
-            "Lines of the access log that were not written, because nobody read them in time.",
+            "Lines of the access log that were dropped, because the reader was too slow.",
             registry=registry,
         )
 

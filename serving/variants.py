@@ -162,7 +162,7 @@ class VariantRouter:
             self._once.succeeded()
         except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
             before = self._pair.roles if self._pair else None
-            self._once.failed(error, "it is not known which line is the champion, the roles stay")
+            self._once.failed(error, "the champion cannot be read, the roles stay")
             return before
         return roles
 
@@ -208,7 +208,7 @@ def check_roles(store: Store, names: Sequence[str]) -> None:
     except VariantError:
         raise
     except Exception as error:  # noqa: BLE001 - object stores have errors of their own, which are no OSErrors
-        log.warning("it is not known yet which line is the champion: %s", error)
+        log.warning("the champion cannot be read yet: %s", error)
 
 
 def bundles_of(

@@ -125,7 +125,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def _over(base: Mapping[str, Any], recorded: "Mapping[str, JsonValue]", given: "Given") -> dict[str, Any]:
-    """Return the nested settings `base`, in which `recorded` settings replace those of the same name.
+    """Return the nested settings `base`, in which `recorded` settings replace settings of the same name.
 
     A recorded mapping is left out if a mapping for the setting is given.
     """

@@ -248,7 +248,7 @@ class Operations:
         return self.kubectl("exec", "weir-ingest-0", "--", "sh", "-c", script)
 
     def _commits(self, store: str = _STORE) -> int:
-        """Return the number of the newest commit, whoever is there to look."""
+        """Return the number of the newest commit; -1 if no pod can be asked."""
         script = f"ls {store}/commits | grep -E '^[0-9]+' | sort | tail -1"
         for name in ("deployment/weir-monitor", "deployment/weir-serving", "deployment/weir-jobmanager"):
             try:

@@ -12,7 +12,7 @@ __all__ = ["HERE", "HOST", "ROOT", "EngineSettings"]
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 HOST: Final = "127.0.0.1"
-"""Nothing listens elsewhere: whoever reaches these ports can run code here."""
+"""Nothing listens elsewhere: anyone who reaches these ports can run code here."""
 
 
 class EngineSettings(BaseSettings):

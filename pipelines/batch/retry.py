@@ -65,7 +65,7 @@ HINTS_OF_LEFT: Final[Mapping[UnreadableCause, str]] = {
     UnreadableCause.BEFORE_ERASURE: "are of rows that only a file of the log has, and users have been forgotten since, "
     "whom these rows may name: append the rows of others to the log",
     UnreadableCause.MAY_HAVE_COUNTED: "are of rows that were valid when they were first read and refused when they "
-    "were read again, after a change of settings: they may have counted. Append to the log those that no window has",
+    "were read again, after a change of settings: they may have counted. Append to the log the rows that no window has",
 }
 """Why letters cannot be read again -> advice for the user."""
 

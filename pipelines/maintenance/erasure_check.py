@@ -114,7 +114,7 @@ class _Search:
         except FileNotFoundError:
             return ""  # removed in the meantime
         except (CorruptArtefactError, pa.ArrowException, OSError, EOFError, ValueError) as error:
-            return f"cannot be read, so that nobody knows whom it holds: {error}"
+            return f"cannot be read, so it may hold any user: {error}"
 
     def _read(self, file: IO[bytes], path: Path, magic: bytes, name: str) -> str:
         """Search an open file, of the kind that its first bytes `magic` tell."""

@@ -45,7 +45,7 @@ _CACHED_CHECKS: Final = 1 << 17
 COLLISION: Final = Fault(
     Reason.KEY_COLLISION,
     "the key of this item_id is that of another item: no accident, as a rule; "
-    "a new store with pipeline.secret_keys = true has keys that nobody can aim at",
+    "a new store with pipeline.secret_keys = true has keys that cannot be aimed at",
 )
 
 

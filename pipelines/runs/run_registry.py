@@ -60,17 +60,24 @@ _REDACTION: Final = "state/redaction.lock"
 
 
 @contextlib.contextmanager
+def _only(store: Store, lock: str, holder: str, advice: str) -> Iterator[None]:
+    """Hold a lock of the store; raises `BusyStoreError` with its holder and what to do."""
+    with locked(store, lock) as path:
+        if path is not None:
+            raise BusyStoreError(f"{holder} ({path} is locked): {advice}")
+        yield
+
+
+@contextlib.contextmanager
 def only_writer(store: Store) -> Iterator[None]:
     """Lock the store for this process; the operating system releases the lock when the process ends.
 
     Object stores have no such lock: the slower of two pipelines finds its commit number taken and reads again. Raises
     `BusyStoreError`.
     """
-    with locked(store, "state/ingest.lock") as path:
-        if path is not None:
-            raise BusyStoreError(
-                f"another pipeline writes to this store ({path} is locked): end it first, or use another store"
-            )
+    with _only(
+        store, "state/ingest.lock", "another pipeline writes to this store", "end it first, or use another store"
+    ):
         yield
 
 
@@ -80,20 +87,14 @@ def only_driver(store: Store) -> Iterator[None]:
 
     The workers of a stream take `only_writer` in turn, for one commit each. Object stores have no such lock.
     """
-    with locked(store, "state/driver.lock") as path:
-        if path is not None:
-            raise BusyStoreError(
-                f"another pipeline drives this store ({path} is locked): end it first, or use another store"
-            )
+    with _only(store, "state/driver.lock", "another pipeline drives this store", "end it first, or use another store"):
         yield
 
 
 @contextlib.contextmanager
 def only_redaction(store: Store) -> Iterator[None]:
     """Lock the store against other redactions; raises `BusyStoreError`."""
-    with locked(store, _REDACTION) as path:
-        if path is not None:
-            raise BusyStoreError(f"another `weir forget` is at work on this store ({path} is locked): wait for its end")
+    with _only(store, _REDACTION, "another `weir forget` is at work on this store", "wait for its end"):
         yield
 
 

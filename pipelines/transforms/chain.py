@@ -100,7 +100,7 @@ class RowsToWindows(beam.PTransform[Any, Any]):
         """Return the collection of keyed rows with the pending rows of earlier runs, if there are any."""
         if not self._run.open_rows:
             return keyed
-        files = keyed.pipeline | "Rows in hand" >> beam.Create(self._run.open_rows, reshuffle=False)
+        files = keyed.pipeline | "Pending rows" >> beam.Create(self._run.open_rows, reshuffle=False)
         pending = files | "ReloadPending" >> beam.ParDo(ReloadPending(self._store, self._run), progress)
         return (keyed, pending) | "All rows" >> beam.Flatten()
 

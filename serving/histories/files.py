@@ -274,7 +274,7 @@ class FollowedHistories:
     def _tell(self, windows: int, covered: int) -> None:
         """Log once that the histories lack windows, and once that they are complete again.
 
-        `windows` is the number of committed panes, of which the histories cover the first `covered`.
+        `windows` is the number of committed panes; the histories cover the first `covered` panes.
         """
         self.metrics.uncovered.set(windows - covered)
         if windows == covered:

@@ -92,7 +92,7 @@ class CatalogueView:
     def moved(self, before: BundleRows, after: BundleRows) -> "CatalogueView":
         """Return the view of a later version on the same complete bundle; only rows that deltas changed are looked up.
 
-        `before` are the rows of this view's version, `after` those of the later one.
+        `before` are the rows of this view's version, `after` the rows of the later version.
         """
         moved = moved_rows(before, after)
         if not len(moved):
@@ -115,7 +115,7 @@ class CatalogueView:
         return self.catalogue.entries(self.secret).look_up(ItemKeys(rows.keys[some]))
 
     def tagged(self, entries: Int64, rows: Int64) -> Iterator[tuple[int, Int64]]:
-        """Yield each tag's number with those of `rows` (n,) that have the tag; `entries` (n,) are the rows' entries."""
+        """Yield each tag's number with the `rows` (n,) that have the tag; `entries` (n,) are the rows' entries."""
         known = entries >= 0
         places, numbers = self.catalogue.tags_of(entries[known])
         order = np.argsort(numbers, kind="stable")
@@ -139,7 +139,7 @@ def moved_rows(before: BundleRows, after: BundleRows) -> IndexRows:
 
 
 def _live(rows: BundleRows, some: Int64) -> Int64:
-    """Return those of `some` rows that hold an item."""
+    """Return the rows among `some` that hold an item."""
     live: Int64 = some[_keys(rows, some) != PADDING_KEY]
     return live
 
@@ -214,7 +214,7 @@ class RowMask:
             bits[at] = before
 
     def shown(self, rows: IndexRows) -> IndexRows:
-        """Return those of the given rows whose bit is set in `bits`."""
+        """Return the given rows whose bit is set in `bits`."""
         return IndexRows(rows[(self.bits[rows >> 3] >> (rows & 7)) & 1 > 0])
 
     def among(self, rows: IndexRows) -> int:

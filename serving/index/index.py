@@ -127,7 +127,7 @@ class Index(Protocol):
 
     @property
     def lists(self) -> int:
-        """Number of inverted lists, of which a search visits `nprobe`; 0: the index has no lists."""
+        """Number of inverted lists; a search visits `nprobe` of them; 0: the index has no lists."""
 
     def search(self, queries: Floats, k: int, nprobe: int = 0) -> Found:
         """Return the best `k` rows for each of `queries` (n, dimension); `nprobe` 0: the default number of lists."""

@@ -191,7 +191,7 @@ class Visit:
 
 
 class _ByList(NamedTuple):
-    """Passing rows (n,) grouped by list: those of list i begin at ``starts[i]``; `starts` is (lists + 1,)."""
+    """Passing rows (n,) grouped by list: list i begins at ``starts[i]``; `starts` is (lists + 1,)."""
 
     rows: IndexRows
     starts: Int64

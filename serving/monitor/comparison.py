@@ -300,7 +300,7 @@ class Comparing:
         self._keep(_with_hits(comparison, manifest.sequence, commit, hits))
 
     def count(self, observations: Sequence[Observation]) -> None:
-        """Add observations of clicks, except those of users who were counted before."""
+        """Add observations of clicks, except for users who were counted before."""
         comparison, counted = self._opened(), self._counted
         if comparison is None or counted is None or not observations:
             return

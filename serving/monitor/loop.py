@@ -125,7 +125,7 @@ def monitor(
 ) -> None:
     """Measure committed windows, join clicks and show metrics until SIGTERM or SIGINT.
 
-    `client_config` has TLS and token settings. `contest` names the variants, of which a challenger is compared with the
+    `client_config` has TLS and token settings. `contest` names the variants: a challenger is compared with the
     champion.
     """
     registry = CollectorRegistry(auto_describe=True)

@@ -115,7 +115,7 @@ class Answering:
     def __call__(self, batch: PlainBatch) -> LoadedBundle | None:
         """Answer or refuse each request; return the bundle that answered, None if all were refused.
 
-        If the batch fails, its requests are retried one by one, and only those that fail again are refused.
+        If the batch fails, its requests are retried one by one, and a request is refused only if it fails again.
         """
         requests = batch.requests()
         self.metrics.batch(sum(queries for queries, _ in requests))

@@ -79,7 +79,7 @@ class PlainBatch(Protocol):
         """Return the number of queries of each request, and whether it is a probe."""
 
     def answer(self, version: str, tokens: Sequence[str], found: dict[str, Any], seconds: tuple[float, float]) -> None:
-        """Answer all requests with the columns `found` and a token each; `seconds` are those of tower and search."""
+        """Answer all requests with the columns `found` and a token each; `seconds` were spent in tower and search."""
 
     def fail(self, code: int, message: str, details: bytes) -> None:
         """Refuse all requests with a gRPC code, a message and serialised status details."""

@@ -33,7 +33,7 @@ from weir.serving.rpc.status import DETAILS_KEY, code_of, details_of
 __all__ = ["ADMITTED", "Admission", "AdmissionInterceptor", "Entry"]
 
 ADMITTED: Final = frozenset({"Retrieve", "Embed"})
-"""Methods whose calls may be refused: those that wait for a search."""
+"""Methods whose calls may be refused, because they wait for a search."""
 
 _SHARE: Final = 0.5
 """Share of a call's remaining time that the calls before it may take."""

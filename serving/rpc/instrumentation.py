@@ -63,8 +63,8 @@ _facts: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 class WrappingInterceptor(grpc.aio.ServerInterceptor):
     """An interceptor that wraps each method's handler once, by `wrapped`, and caches the wrapped handler.
 
-    The cached handler includes those of the interceptors behind it, so an interceptor that decides per call must come
-    before it.
+    The cached handler includes the handlers of the interceptors behind it, so an interceptor that decides per call must
+    come before it.
     """
 
     def __init__(self) -> None:

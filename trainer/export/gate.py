@@ -216,7 +216,7 @@ def current_or_none(log: BundleLog) -> str | None:
     try:
         return log.current()
     except CorruptArtefactError as error:
-        logger.error("it is not known which bundle is promoted: %s", error)
+        logger.error("the promoted bundle cannot be read: %s", error)
         return None
 
 
@@ -326,7 +326,7 @@ class PromotionCheck:
             champion = self._decide(measure)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the store, training continues
             if str(error) != self._said:
-                logger.error("it is not known whether %s is to be served to all: %s", self.variant, error)
+                logger.error("cannot decide whether to promote %s: %s", self.variant, error)
             self._said = str(error)
             return None
         if champion is not None:

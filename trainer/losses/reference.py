@@ -201,7 +201,7 @@ def exclude_positive(log_q_neg: Tensor, log_q_pos: Tensor) -> Tensor:
 
 
 def full_softmax(logits: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy over the whole catalogue, of which the sampled losses are estimates (section 3.1).
+    """Cross-entropy over the whole catalogue, which the sampled losses estimate (section 3.1).
 
     Parameters
     ----------

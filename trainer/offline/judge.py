@@ -196,7 +196,7 @@ def _trained(
 
 
 def _compared(test: Evaluator, models: Sequence[Ranked], peer: Peer) -> Comparison:
-    """Compare the rankings of all seeds with those of a peer."""
+    """Compare the rankings of all seeds with a peer's."""
     leads = {metric: test.difference(models, peer.ranked, metric) for metric in test.rules.compared}
     by_seed = {
         metric: tuple(test.difference([model], peer.ranked, metric) for model in models)

@@ -309,7 +309,7 @@ class Workers(AbstractContextManager["Workers"]):
             is_over = store.check([self._done])  # looked at first: rank 0 may ask just before its end
             if store.check([self._question(answered)]):
                 if answer is None:
-                    raise RuntimeError("rank 0 asks for rows of the table where nobody answers")
+                    raise RuntimeError("rank 0 asks for rows of the table while the other ranks do not answer")
                 answer(store.get(self._question(answered)).decode())
                 answered, pause = answered + 1, _SOON_SECONDS
             elif is_over:

@@ -107,7 +107,7 @@ class RescoringConfig(FrozenModel):
     """A scorer of pairs that is trained beside the towers, and scores the best items of the index again."""
 
     kind: Literal["none", "mixture_of_logits"] = Field(
-        default="none", description="none: answers are those of the index; or a mixture of logits (MoL)"
+        default="none", description="none: the index orders the answers; or a mixture of logits (MoL)"
     )
     user_components: int = Field(default=4, ge=1, description="component embeddings of a user")
     item_components: int = Field(default=4, ge=1, description="component embeddings of an item")
@@ -194,7 +194,7 @@ class TrainerConfig(FrozenModel):
         "stream; 0: every bundle is complete",
     )
     rollback_window_seconds: float = Field(
-        default=0.0, ge=0, description="bundles exported within so many seconds are kept, however many they are"
+        default=0.0, ge=0, description="bundles exported within this number of seconds are kept, however many they are"
     )
     gate_tolerance: float = Field(
         default=0.5, ge=0, description="relative loss of recall against the bundle before that is let through"

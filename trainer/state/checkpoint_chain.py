@@ -1,4 +1,4 @@
-"""Chains of checkpoints: a full checkpoint and its deltas, of which each rank reads its own rows.
+"""Chains of checkpoints: a full checkpoint and its deltas; each rank reads its own rows.
 
 A new delta replaces the previous delta, and includes its rows, unless that is more than twice as large. So sizes at
 least halve from delta to delta: chains are short, and each row is rewritten only a few times before the next full

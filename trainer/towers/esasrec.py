@@ -11,7 +11,7 @@ A layer is pre-norm, and a learned gate, computed from the unnormalised input, s
     x <- x + sigmoid(W2 x) * swiglu(norm x)
 
 The gates have biases and the feed-forward network has none, as in the authors' published code (RecTools). Positions,
-the cold-start vector and the norm after the last layer are those of `SasRec`.
+the cold-start vector and the norm after the last layer are as in `SasRec`.
 """
 
 from typing import cast

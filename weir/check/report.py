@@ -63,7 +63,7 @@ class LogReport(FrozenModel):
     is_complete: bool = Field(description="whether all rows were looked at")
     columns: list[ColumnFacts]
     settings: list[str] = Field(
-        description="settings, as KEY=VALUE, with which more rows are valid; if none is, those that are known"
+        description="settings, as KEY=VALUE, with which more rows are valid; if none is, the settings that are known"
     )
     valid: int = Field(description="valid rows, with these settings")
     valid_before: int = Field(description="valid rows, without these settings")

@@ -139,7 +139,7 @@ def what_is_wrong(report: LogReport, *, hint: bool = True) -> list[str]:
 
 def _next_steps(report: LogReport, given: Given) -> list[str]:
     if not report.rows:
-        return ["there is nothing to read: no file of a log was found, or those that were hold no rows"]
+        return ["there is nothing to read: no file of a log was found, or the files hold no rows"]
     if not report.valid:
         return _unnamed(report, given)
     lines = proposed(report)

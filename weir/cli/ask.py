@@ -44,7 +44,7 @@ def query(
         ),
     ] = None,
     max_per_tag: Annotated[
-        int | None, typer.Option(min=1, help="At most so many items with the same tag.", show_default="any number")
+        int | None, typer.Option(min=1, help="Most items with the same tag.", show_default="any number")
     ] = None,
     target: Target = None,
     options: StoreOptions,

@@ -40,7 +40,7 @@ def forget(
         str | None,
         typer.Option(
             metavar="AGE",
-            help=f"How long replaced files stay for those who read them ({AGES}); 0s: nobody does.",
+            help=f"How long replaced files stay for their readers ({AGES}); 0s: there are none.",
             show_default="pipeline.erasure_days",
         ),
     ] = None,
@@ -162,7 +162,7 @@ def retire(
     grace: Annotated[
         str,
         typer.Option(
-            metavar="AGE", help="How long files of retired windows stay for those who read them; 0s: nobody does."
+            metavar="AGE", help="How long files of retired windows stay for their readers; 0s: there are none."
         ),
     ] = "1h",
     options: StoreOptions,
@@ -354,8 +354,8 @@ def rebuild(
 def _settings_of(old: "Store") -> dict[str, Any]:
     """Return the nested settings under which a store was written; recorded settings win over remembered ones.
 
-    A store of an older version recorded fewer settings; those of histories and features then come from its newest
-    windows.
+    A store of an older version recorded fewer settings; the settings of histories and features then come from its
+    newest windows.
     """
     from weir.contracts import LogState, WindowLog, read_format
     from weir.contracts.storage.format import read_settings

@@ -71,7 +71,7 @@ class Effort:
     ] = 5
 
     seeds: Annotated[
-        int, typer.Option(min=1, help="Train so many models with other random draws; figures are means over them.")
+        int, typer.Option(min=1, help="Number of models to train with other random draws; figures are means over them.")
     ] = 1
 
     out: Annotated[

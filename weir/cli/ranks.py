@@ -178,7 +178,7 @@ def run_in_ranks(ranks: int, restarts: int, command: list[str], nodes: Nodes | N
             raise CommandError(f"rank {rank} {how}, after {restarts} restarts; its last lines are above") from error
         except RendezvousError as error:
             where = meeting["rdzv_endpoint"]
-            why = "nobody answers there" if isinstance(error, RendezvousConnectionError) else error
+            why = "no process answers there" if isinstance(error, RendezvousConnectionError) else error
             raise CommandError(f"this machine does not meet the others at {where}: {why}") from error
 
 

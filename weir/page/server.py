@@ -77,7 +77,9 @@ def _door(settings: Settings) -> PageAccess | None:
     is_local = is_loopback(settings.monitor.page_host)
     if settings.serving.auth.jwks is None:
         if settings.serving.tls.client_ca_file is not None and not is_local:
-            log.warning("the page asks nobody for a certificate: set serving.auth.jwks, or put a proxy in front of it")
+            log.warning(
+                "the page asks no caller for a certificate: set serving.auth.jwks, or put a proxy in front of it"
+            )
         return None
     if not is_local and not _is_secure(settings):
         log.warning("tokens travel in plain text to the page: set serving.tls, or put a proxy in front of it")

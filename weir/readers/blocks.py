@@ -80,7 +80,7 @@ class Reason(StrEnum):
 HINTS: Final[Mapping[Reason, str]] = {
     Reason.MALFORMED_JSON: "each line must hold one JSON object; CSV and TSV are read from .csv and .tsv files",
     Reason.MALFORMED_ROW: "a row has as many values as the header names; a value with a separator or quote is quoted",
-    Reason.MALFORMED_PROTOBUF: "messages must be those of proto/; pipeline.kafka.format says how they are written",
+    Reason.MALFORMED_PROTOBUF: "messages must follow the schema in proto/; see pipeline.kafka.format",
     Reason.MALFORMED_AVRO: "pipeline.kafka.registry names the registry with their schema, pipeline.kafka.format says "
     "how messages are written",
     Reason.NOT_UTF8: "text must be UTF-8: convert it with iconv",

@@ -106,8 +106,8 @@ def _split(data: bytes) -> list[bytes]:
     return lines
 
 
-class RowEnds:
-    """Finds the ends of rows in a text that comes in pieces: line breaks, or line breaks outside `quotes`.
+class _Breaks:
+    """Follows the ends of rows in a text that comes in pieces: line breaks, or line breaks outside `quotes`.
 
     Positions count bytes from `start`, or line breaks if `counts_lines`.
     """
@@ -116,10 +116,9 @@ class RowEnds:
         self._quotes = quotes
         self._counts_lines = counts_lines
         self._read = start
-        self._open = 0
 
-    def take(self, piece: bytes) -> tuple[Int64, Int64]:
-        """Add a piece; return the positions after the rows that end in it (n,), and their bytes (n,)."""
+    def _ends(self, piece: bytes) -> tuple[Int64, Int64, Int64]:
+        """Add a piece; return the places of its line breaks, of its row ends (n,), and the positions after these."""
         if self._quotes is None:
             breaks = ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
         else:
@@ -127,21 +126,28 @@ class RowEnds:
             ends = breaks if outside.all() else breaks[outside]
         behind = self._read + 1 + (np.searchsorted(breaks, ends) if self._counts_lines else ends)
         self._read += len(breaks) if self._counts_lines else len(piece)
+        return breaks, ends, behind
+
+
+class RowEnds(_Breaks):
+    """Finds the ends of rows, and the bytes of each row."""
+
+    _open = 0
+
+    def take(self, piece: bytes) -> tuple[Int64, Int64]:
+        """Add a piece; return the positions after the rows that end in it (n,), and their bytes (n,)."""
+        _, ends, behind = self._ends(piece)
         sizes = np.diff(ends, prepend=-1 - self._open)
         self._open = len(piece) - 1 - int(ends[-1]) if len(ends) else self._open + len(piece)
         return behind, sizes
 
 
-class RowCutter:
-    """Cuts a text that comes in pieces into rows at line breaks, with `quotes` only at line breaks outside quotes.
-
-    Positions count bytes from `start`, or line breaks if `counts_lines`.
-    """
+class RowCutter(_Breaks):
+    """Cuts a text into rows at the ends of rows."""
 
     def __init__(self, quotes: QuoteTracker | None = None, start: int = 0, *, counts_lines: bool = False) -> None:
-        self._quotes = quotes
-        self._counts_lines = counts_lines
-        self._read = self.position = start
+        super().__init__(quotes, start, counts_lines=counts_lines)
+        self.position = start
         self._rest = bytearray()
 
     def cut(self, piece: bytes) -> tuple[list[bytes], Int64]:
@@ -149,13 +155,7 @@ class RowCutter:
 
         Of a row beyond the limit only enough is kept to show that it is too long.
         """
-        if self._quotes is None:
-            breaks = ends = np.flatnonzero(np.frombuffer(piece, np.uint8) == ord("\n"))
-        else:
-            breaks, outside = self._quotes.breaks(piece)
-            ends = breaks if outside.all() else breaks[outside]
-        behind = self._read + 1 + (np.searchsorted(breaks, ends) if self._counts_lines else ends)
-        self._read += len(breaks) if self._counts_lines else len(piece)
+        breaks, ends, behind = self._ends(piece)
         if not len(ends):
             self._hold(piece)
             return [], np.empty(0, np.int64)

@@ -27,7 +27,7 @@ __all__ = [
 _IMPORTANT: Final = re.compile(r" (ERROR|CRITICAL|WARNING (?!root:))|^weir: |^E\d{4} |^[\w.]*(Error|Exception): ")
 """Lines of a child's output to show: weir's warnings and errors, and errors of failed commands and of torchrun.
 
-Warnings of the root logger are those of libraries.
+Warnings of the root logger come from libraries.
 """
 _TAIL_LINES: Final = 15
 _TAIL_BYTES: Final = 1 << 16

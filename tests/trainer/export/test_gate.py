@@ -198,7 +198,7 @@ def test_damage_is_logged_once_and_stops_nothing(store: Store, caplog: pytest.Lo
         for _ in range(2):
             assert made.decide() is None
             now += 10
-    assert caplog.text.count("it is not known whether new is to be served to all") == 1
+    assert caplog.text.count("cannot decide whether to promote new") == 1
 
 
 @dataclass

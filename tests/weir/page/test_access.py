@@ -100,7 +100,7 @@ def test_certificates_alone_close_no_page(tmp_path: Path, caplog: pytest.LogCapt
     for host, warns in (("127.0.0.1", False), ("0.0.0.0", True)):  # noqa: S104
         settings = Settings.model_validate({"serving": {"tls": tls}, "monitor": {"page_host": host}})
         assert _door(settings) is None
-        assert ("the page asks nobody" in caplog.text) == warns
+        assert ("the page asks no caller" in caplog.text) == warns
 
 
 def test_without_the_keys_there_is_no_page_and_the_log_says_so(

@@ -261,7 +261,7 @@ class UserFeatures(Document):
         default_factory=dict, description="most values that an example has of each, at least 1"
     )
     dense: dict[str, tuple[float, float, float]] = Field(
-        default_factory=dict, description="count, mean and sum of squared deviations of those of the positives"
+        default_factory=dict, description="count, mean and sum of squared deviations of the values of positives"
     )
 
     @classmethod
