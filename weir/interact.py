@@ -311,9 +311,7 @@ def print_answer(console: Console, answer: Answer, before: Answer | None = None)
         console.print(plain(f"{answer.user_id} is unknown so far: these are the popular items"))
     if answer.missing_features:
         names = ", ".join(answer.missing_features)
-        console.print(
-            plain(f"the bundle knows no feature {names}: pipeline.user_features names the features of the log")
-        )
+        console.print(plain(f"the bundle knows no feature {names}: pipeline.user_features names them"))
     if not answer.complete:
         console.print("there are no more items to show", highlight=False)
     if answer.seen_bounded:
