@@ -158,6 +158,26 @@ def test_a_link_is_not_read_besides_what_it_points_to(tmp_path: Path, caplog: py
     assert (partition.key, partition.size) == ("latest.jsonl", 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("a.jsonl.zst", "decompress it, or compress it with gzip"),
+        ("a.csv.BZ2", "decompress it"),
+        ("a.zip", "unpack it"),
+        ("a.xlsx", "export it as CSV"),
+        ("a.avro", "write it as Parquet"),
+        ("ratings.dat", "convert it to CSV"),
+        ("pairs.txt", "name it by what it holds"),
+    ],
+)
+def test_a_file_that_is_not_read_is_named_with_what_to_do(
+    name: str, advice: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / name).write_text("1,2,3")
+    assert discover(str(tmp_path)) == []
+    assert f"{name} is left out: {advice}" in caplog.text
+
+
 def test_a_partition_knows_when_it_arrived(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"{}")
     os.utime(tmp_path / "a.jsonl", (1.5, 1_700_000_000.25))

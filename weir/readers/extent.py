@@ -21,8 +21,8 @@ __all__ = ["PIECE_COST", "Extent", "cost_of", "extents", "most_cost"]
 
 _ROW_COST: Final = 256
 _BYTE_COST: Final = 3
-"""A valid row takes up to 1 KiB in a run, mostly for its history, and seven times its bytes; it counts as 256 bytes and
-three times its bytes."""
+"""Cost of a row, and of each of its bytes. A run takes 2.9 times its cost in memory (docs/pipeline.md#memory): 740
+bytes a row, mostly for its history, and 8.7 times its bytes."""
 PIECE_COST: Final = 1 << 14
 """Cost of a file or row group besides its rows."""
 _PIECE: Final = 1 << 20

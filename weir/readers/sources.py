@@ -156,6 +156,7 @@ _UNREAD: Final[Mapping[str, str]] = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "export it as CSV in UTF-8; "),
     **dict.fromkeys((".avro", ".orc", ".feather", ".arrow"), "write it as Parquet; "),
     ".dat": "convert it to CSV; ",
+    **dict.fromkeys((".txt", ".data"), "name it by what it holds, such as .csv, .tsv or .jsonl; "),
 }
 """Ending of a file that is not read -> advice."""
 
@@ -253,7 +254,7 @@ def _list(fs: Any, path: str) -> tuple[str, dict[str, Any]]:
         fixed = path[: min(path.index(sign) for sign in "*?[" if sign in path)]
         if found := fs.glob(_in_any_case(path), detail=True):
             return fixed.rpartition("/")[0], found
-    raise FileNotFoundError(f"the log {path} is neither a file nor a folder nor a pattern that matches any")
+    raise FileNotFoundError(f"the log {path} is neither a file nor a folder, and no file matches it as a pattern")
 
 
 def _in_any_case(pattern: str) -> str:
